@@ -1,0 +1,171 @@
+"""Every error that the library raises, in one tree.
+
+    MdsError
+    ├── FormatError (ValueError)          bytes or an index that cannot be what they claim
+    │   ├── IndexFileError                index.json: not JSON, wrong keys, impossible numbers
+    │   └── ShardError                    a shard file: sizes, offsets, counts, digests
+    ├── EncodingError (ValueError)        a value and its column do not fit
+    │   ├── EncodingTypeError (AttributeError, TypeError)
+    │   ├── FixedSizeError (KeyError)     a fixed-size column got another number of bytes
+    │   ├── UnknownEncodingError (TypeError, KeyError, AttributeError)
+    │   └── UnsafeTypeError               pickle without allow_unsafe_types=True
+    ├── ConfigError (ValueError)          an argument that makes no sense
+    ├── PlanError (ValueError)            an order that cannot be made
+    │   └── UnknownNameError (KeyError)   no such shuffle, partition, batching or sampling
+    ├── StateError (ValueError)           a checkpoint that does not fit the run
+    ├── StoreError (OSError)              a store; knows url, verb, seconds, tries
+    │   ├── NotFoundError (FileNotFoundError)
+    │   ├── DeniedError (PermissionError)
+    │   ├── UnauthenticatedError (PermissionError)
+    │   ├── TransientError                worth another try
+    │   │   └── StalledError (TimeoutError)
+    │   ├── CorruptError (ValueError)     arrived with another size or digest
+    │   └── NoSpaceError                  the local disk is full
+    ├── CacheError (RuntimeError)
+    │   └── CacheLimitError (ValueError)  cache_limit cannot hold what one moment needs
+    ├── WriterError (RuntimeError)        a writer used after it ended, or whose upload failed
+    └── MissingDependencyError (ImportError)
+
+Names of builtins in parentheses are further parents, so that code which catches what the
+incumbent raises keeps working.
+"""
+
+from __future__ import annotations
+
+
+class MdsError(Exception):
+    """The root of all errors of the library."""
+
+
+class FormatError(MdsError, ValueError):
+    """Bytes or an index that cannot be what they claim to be."""
+
+
+class IndexFileError(FormatError):
+    """An index.json that is broken, hostile, or of another version."""
+
+
+class ShardError(FormatError):
+    """A shard file whose size, offsets, counts or digests make no sense."""
+
+
+class EncodingError(MdsError, ValueError):
+    """A value that does not fit the encoding of its column."""
+
+
+class EncodingTypeError(EncodingError, AttributeError, TypeError):
+    """A value of another type than the encoding takes."""
+
+
+class FixedSizeError(EncodingError, KeyError):
+    """A value of another size than its fixed-size column."""
+
+    # KeyError prints the repr of its argument; an error sentence is for reading.
+    __str__ = Exception.__str__
+
+
+class UnknownEncodingError(EncodingError, TypeError, KeyError, AttributeError):
+    """An encoding that is not registered, or whose parameters make no sense."""
+
+    __str__ = Exception.__str__
+
+
+class UnsafeTypeError(EncodingError):
+    """A pickle column met without ``allow_unsafe_types=True``."""
+
+
+class ConfigError(MdsError, ValueError):
+    """An argument that makes no sense, alone or beside the others."""
+
+
+class PlanError(MdsError, ValueError):
+    """An order that cannot be made from these numbers."""
+
+
+class UnknownNameError(PlanError, KeyError):
+    """No shuffle, partition, batching or sampling method of that name."""
+
+    __str__ = Exception.__str__
+
+
+class StateError(MdsError, ValueError):
+    """A checkpoint that does not fit the run."""
+
+
+class StoreError(MdsError, OSError):
+    """A store did not do what it was asked.
+
+    The text names the verb, the URL, what happened, the seconds and the tries.
+    """
+
+    def __init__(
+        self, text: str, *, url: str = "", verb: str = "", seconds: float = 0.0, tries: int = 1
+    ) -> None:
+        super().__init__(text)
+        self.url = url
+        self.verb = verb
+        self.seconds = seconds
+        self.tries = tries
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments are lost by the default, and errors travel from worker processes.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+class NotFoundError(StoreError, FileNotFoundError):
+    """There is no such object."""
+
+
+class DeniedError(StoreError, PermissionError):
+    """The credentials are known and may not do this."""
+
+
+class UnauthenticatedError(StoreError, PermissionError):
+    """There are no credentials, or they are expired or unknown."""
+
+
+class TransientError(StoreError):
+    """A failure that another try may mend: throttling, a dropped connection, a server error."""
+
+
+class StalledError(TransientError, TimeoutError):
+    """A transfer that stopped moving."""
+
+
+class CorruptError(StoreError, ValueError):
+    """What arrived has another size or digest than the index says."""
+
+
+class NoSpaceError(StoreError):
+    """The local disk is full."""
+
+
+class CacheError(MdsError, RuntimeError):
+    """The cache folder cannot be used as asked."""
+
+
+class CacheLimitError(CacheError, ValueError):
+    """``cache_limit`` cannot hold what one moment needs."""
+
+
+class WriterError(MdsError, RuntimeError):
+    """A writer that is used after it ended, or whose files could not be published."""
+
+
+class MissingDependencyError(MdsError, ImportError):
+    """An optional package is not installed; the text is the pip command."""
+
+
+def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:
+    error = kind(*args)
+    error.__dict__.update(fields)
+    return error
+
+
+def need(package: str, extra: str, why: str) -> MissingDependencyError:
+    """The error for an optional package that is not installed.
+
+    >>> str(need("boto3", "s3", "s3:// URLs"))
+    's3:// URLs need the package boto3: pip install "mds[s3]"'
+    """
+    return MissingDependencyError(f'{why} need the package {package}: pip install "mds[{extra}]"')

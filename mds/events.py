@@ -1,0 +1,103 @@
+"""What happens inside, told to whoever asks: frozen events, ``emit`` and ``subscribe``.
+
+Emitting without a subscriber costs one truth test, so events may sit on warm paths (a shard, a
+retry, a stall), though never on the path of a single sample. Subscribers run in the thread that
+emits and must be quick; they are of one process, and a forked child starts with its parent's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fetched(Event):
+    """A shard, or some bytes of it, arrived from its remote."""
+
+    url: str
+    size: int
+    seconds: float
+    ranged: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evicted(Event):
+    """A shard left the cache folder to make room."""
+
+    path: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Retried(Event):
+    """A store failed in a way that another try may mend."""
+
+    url: str
+    attempt: int
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waited(Event):
+    """The consumer waited for a shard that was not there yet."""
+
+    shard: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replaced(Event):
+    """A damaged file of the cache was thrown away and is fetched anew."""
+
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Uploaded(Event):
+    """A file of a writer reached its destination."""
+
+    url: str
+    size: int
+    seconds: float
+
+
+Subscriber = Callable[[Event], None]
+_subscribers: tuple[Subscriber, ...] = ()
+_lock = threading.Lock()
+
+
+def emit(event: Event) -> None:
+    """Tell every subscriber."""
+    for subscriber in _subscribers:
+        subscriber(event)
+
+
+@contextmanager
+def subscribe(subscriber: Subscriber) -> Iterator[None]:
+    """Have ``subscriber`` called with every event inside the ``with`` block.
+
+    >>> seen = []
+    >>> with subscribe(seen.append):
+    ...     emit(Evicted("shard.00000.mds", 10))
+    >>> seen
+    [Evicted(path='shard.00000.mds', size=10)]
+    """
+    global _subscribers  # noqa: PLW0603 - one list a process, replaced whole so that emit needs no lock
+    with _lock:
+        _subscribers = (*_subscribers, subscriber)
+    try:
+        yield
+    finally:
+        with _lock:
+            left = list(_subscribers)
+            left.remove(subscriber)
+            _subscribers = tuple(left)

@@ -1,0 +1,63 @@
+"""Human-readable numbers: ``"64mb"`` and ``"100k"`` to integers and back.
+
+Bytes count in powers of 1024, samples in powers of 1000, as users of the format expect.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mds.errors import ConfigError
+
+_BYTES = {unit: 1024**power for power, unit in enumerate("kb mb gb tb pb eb zb yb".split(), 1)}
+_COUNTS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+
+
+def parse_bytes(value: float | str) -> int:
+    """Bytes from an integer, a float (truncated) or a text such as ``"1.5gb"``.
+
+    Raises ConfigError (a ValueError) for anything else.
+    """
+    if not isinstance(value, str):
+        return int(value)
+    text = value.strip().lower()
+    for unit, factor in _BYTES.items():
+        if text.endswith(unit):
+            return _scaled(text[: -len(unit)], factor, value, "a size in bytes such as '64mb'")
+    digits = text.removesuffix("b")
+    if not digits.isdecimal():
+        raise ConfigError(f"{value!r} is not a size in bytes. Write one like 67108864 or '64mb'.")
+    return int(digits)
+
+
+def parse_count(value: int | str) -> int:
+    """A number of samples from an integer or a text such as ``"1.5m"``.
+
+    Raises ConfigError (a ValueError) for anything else.
+    """
+    if not isinstance(value, str):
+        return int(value)
+    text = value.strip().lower()
+    if text and text[-1] in _COUNTS:
+        return _scaled(text[:-1], _COUNTS[text[-1]], value, "a number of samples such as '100k'")
+    if not text.isdecimal():
+        raise ConfigError(f"{value!r} is not a number of samples. Write one like 100000 or '100k'.")
+    return int(text)
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: ``format_bytes(3 << 20) == "3.0 MB"``."""
+    amount = float(size)
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if abs(amount) < 1024 or unit == "TB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+def _scaled(number: str, factor: int, whole: str, wanted: str) -> int:
+    number = number.strip()
+    if not _NUMBER.fullmatch(number):
+        raise ConfigError(f"{whole!r} is not {wanted}.")
+    return int(float(number) * factor)

@@ -24,6 +24,8 @@
     ├── CacheError (RuntimeError)
     │   └── CacheLimitError (ValueError)  cache_limit cannot hold what one moment needs
     ├── WriterError (RuntimeError)        a writer used after it ended, or whose upload failed
+    ├── SourceError (ValueError)          something to convert that is missing, empty, or unclear
+    │   └── RecordError                   one record of it that cannot become a sample
     └── MissingDependencyError (ImportError)
 
 Names of builtins in parentheses are further parents, so that code which catches what the
@@ -127,6 +129,9 @@ class UnauthenticatedError(StoreError, PermissionError):
 class TransientError(StoreError):
     """A failure that another try may mend: throttling, a dropped connection, a server error."""
 
+    #: Seconds after which the store asked to be tried again; 0 when it did not say.
+    retry_after: float = 0.0
+
 
 class StalledError(TransientError, TimeoutError):
     """A transfer that stopped moving."""
@@ -150,6 +155,14 @@ class CacheLimitError(CacheError, ValueError):
 
 class WriterError(MdsError, RuntimeError):
     """A writer that is used after it ended, or whose files could not be published."""
+
+
+class SourceError(MdsError, ValueError):
+    """Something to convert that is missing, empty, or not what it seems."""
+
+
+class RecordError(SourceError):
+    """A record that cannot become a sample; the text names file, line and column."""
 
 
 class MissingDependencyError(MdsError, ImportError):

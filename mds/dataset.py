@@ -1,0 +1,483 @@
+"""StreamingDataset: the order, the cache and the readers joined into what people type.
+
+Making one reads the indexes and nothing else: no process group, no accelerator, no thread, no
+barrier. Every iteration asks the plan for this worker's sample ids and the prefetcher for the
+shards behind them; a sample then costs one lookup and one decode. Copies in worker processes agree
+on the epoch through an EpochBook and need nothing else of each other.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from mds.cache import ShardCache
+from mds.cache.orders import shared
+from mds.contents import Contents, ShardList, Spanner
+from mds.epochs import EpochBook, Turn
+from mds.errors import ConfigError
+from mds.plan import EpochPlan, resolve_weights
+from mds.prefetch import Prefetcher, Window
+from mds.selection import Selection, parse_selection, split_by_hash
+from mds.stream import Stream, cache_root, streams_registry
+from mds.topology import Ranks, find_ranks, in_worker, worker_place
+from mds.units import parse_bytes, parse_count
+
+if TYPE_CHECKING:
+    from mds.index import Index
+    from mds.world import World
+
+_MAIN = -1  # the group of iterations outside of workers
+
+
+class StreamingDataset(IterableDataset[Any]):
+    """Samples of one or several streams, in an order that is a function of its arguments alone.
+
+    One of ``streams`` and ``remote`` / ``local`` is needed; see Stream for what they mean.
+
+    What is read: ``epoch_size`` (samples, or a text such as "100k"), ``sampling_method``
+    ("balanced": another subset each epoch, or "fixed"), ``sampling_granularity`` (samples taken
+    side by side), ``columns`` (decode only these), ``allow_unsafe_types`` (open pickled columns).
+
+    In which order: ``shuffle``, ``shuffle_algo`` ("py1e", "py1br", "py1b", "py1s", "py2s", "naive",
+    "seekable"), ``shuffle_seed``, ``shuffle_block_size`` (samples), ``num_canonical_nodes``,
+    ``partition_algo``, ``batching_method`` ("random", "stratified", "per_stream",
+    "device_per_stream"), ``batch_size`` (samples of one rank's batch), ``replication`` (so many
+    consecutive ranks see the same samples), ``exact`` (every sample once over all ranks, none
+    repeated to even them out), ``topology`` (who the ranks are; see docs/distributed.md).
+
+    How it gets here: ``predownload`` (samples ahead of each worker), ``cache_limit`` (bytes, or a
+    text such as "50gb"), ``download_retry``, ``download_timeout`` (seconds), ``validate_hash``,
+    ``keep_zip``, ``storage_options``.
+
+    Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
+    ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        exact: bool = False,
+        topology: Any = None,
+    ) -> None:
+        if shuffle_seed < 0:
+            raise ConfigError(f"shuffle_seed must not be negative, got {shuffle_seed}.")
+        if sampling_granularity <= 0:
+            raise ConfigError(f"sampling_granularity is 1 or more, got {sampling_granularity}.")
+        if sampling_method not in ("balanced", "fixed"):
+            raise ConfigError(
+                f"sampling_method is 'balanced' or 'fixed', got {sampling_method!r}."
+            )
+        if predownload is not None and predownload < 0:
+            raise ConfigError(f"predownload must not be negative, got {predownload}.")
+        self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
+        self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
+        self.batch_size, self.batching_method = batch_size, batching_method
+        self.shuffle, self.shuffle_algo, self.shuffle_seed = shuffle, shuffle_algo, shuffle_seed
+        self.shuffle_block_size = shuffle_block_size
+        self.replication, self.exact, self.topology = replication, exact, topology
+        self.allow_unsafe_types = allow_unsafe_types
+        self.initial_physical_nodes: int | None = None
+        self.predownload = (
+            predownload if predownload is not None else 8 * batch_size if batch_size else 64
+        )
+        self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
+        self.streams = _filled(
+            streams,
+            dict(remote=remote, local=local, split=split, **(stream_config or {})),
+            stream_name,
+            dict(
+                split=split,
+                download_retry=download_retry,
+                download_timeout=download_timeout,
+                validate_hash=validate_hash,
+                keep_zip=keep_zip,
+                storage_options=storage_options,
+            ),
+        )
+        self._shares = [_share(stream) for stream in self.streams]
+        self._epoch_size_wanted = parse_count(epoch_size) if epoch_size else None
+        Stream.validate_weights(self.streams)
+        indexes = _read_indexes(self.streams)
+        self._cache = ShardCache(
+            [s.source(index) for s, index in zip(self.streams, indexes, strict=True)],
+            limit=self.cache_limit,
+            allow_unsafe_types=allow_unsafe_types,
+            columns=tuple(columns) if columns is not None else None,
+        )
+        self._contents = Contents(indexes)
+        self._weigh()
+        self._book = EpochBook()
+        self._ranks: Ranks | None = None
+        self._at_hand: Mapping[int, Any] = {}
+
+    def _weigh(self) -> None:
+        """Say how much of each stream an epoch takes, and tell the streams."""
+        if not self._contents.num_samples:
+            raise ConfigError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
+        weights = resolve_weights(
+            self._contents.samples_per_stream.tolist(),
+            self._shares,
+            self._epoch_size_wanted,
+            self.shuffle_seed,
+        )
+        self.epoch_size = int(weights.epoch_size)
+        for i, stream in enumerate(self.streams):
+            stream.proportion = float(weights.proportion[i])
+            stream.repeat = float(weights.repeat[i])
+            stream.choose = int(weights.choose[i])
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams, before anything is left out or repeated."""
+        return self._contents.num_samples
+
+    @property
+    def size(self) -> int:
+        """The same as ``num_samples``."""
+        return self._contents.num_samples
+
+    @property
+    def length(self) -> int:
+        """Samples of an epoch that this rank sees, rounded up."""
+        return math.ceil(self.epoch_size / self._world().num_ranks)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams are mixed."""
+        return len(self.streams)
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all streams."""
+        return self._contents.num_shards
+
+    @property
+    def shards(self) -> ShardList:
+        """Facts about each shard, made when asked for."""
+        return ShardList(self._contents)
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._contents)
+
+    def __getattr__(self, name: str) -> Any:
+        # Sizes and maps that outside code reads live in one place.
+        if name in _SIZES and "_contents" in self.__dict__:
+            return getattr(self._contents, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        shuffled = f"{self.shuffle_algo} shuffled" if self.shuffle else "in order"
+        return (
+            f"<{type(self).__name__}: {self.num_samples} samples in {self.num_shards} shards of "
+            f"{self.num_streams} stream{'s' * (self.num_streams != 1)}, {shuffled}, "
+            f"epoch {self.next_epoch} next>"
+        )
+
+    # ------------------------------------------------------------------ samples by number
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(at) is int and 0 <= at < self._contents.num_samples:
+            return self.get_item(at)
+        from mds.indexing import resolve
+
+        return resolve(at, self._contents.num_samples, self.get_item)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is.
+
+        ``retry`` is taken for the sake of old callers: a sample comes or the error does.
+        """
+        del retry
+        shard, row = self._contents.locate(sample_id)
+        reader = self._at_hand.get(shard)
+        if reader is not None and row in reader:
+            return reader[row]
+        return self._cache.sample(shard, row)
+
+    # ------------------------------------------------------------------ an epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        plan, world = self._begin()
+        return self._samples(plan, world)
+
+    def _begin(self) -> tuple[EpochPlan, World]:
+        """Take the next epoch, or the one of a loaded state, and make its plan.
+
+        Done when an iteration starts and not at its first sample: all workers of a loader must
+        agree, and the last of them may be asked for its first sample much later.
+        """
+        worker, workers = worker_place()
+        world = self._world(workers, worker)
+        group = _MAIN
+        if in_worker():
+            from torch.utils.data import get_worker_info
+
+            info = get_worker_info()
+            assert info is not None
+            group = info.seed - info.id
+        plan = self._plan(self._book.claim(group, worker), world)
+        return shared(plan, os.path.join(cache_root(), "orders")), world
+
+    def _plan(self, turn: Turn, world: World) -> EpochPlan:
+        resume = turn.resume
+        if resume is None and (loaded := self._book.loaded) is not None:
+            # What a state brought stays in force after its epoch, whoever counts.
+            resume = {**loaded, "epoch": turn.epoch, "sample_in_epoch": 0}
+        plan = EpochPlan(
+            [
+                {"shards": sizes, **share}
+                for sizes, share in zip(self._contents.per_stream(), self._shares, strict=True)
+            ],
+            world,
+            epoch=turn.epoch,
+            resume=resume,
+            epoch_size=self._epoch_size_wanted,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            shuffle_algo=self.shuffle_algo,
+            shuffle_seed=self.shuffle_seed,
+            shuffle_block_size=self.shuffle_block_size,
+            num_canonical_nodes=self.num_canonical_nodes,
+            partition_algo=self.partition_algo,
+            sampling_method=self.sampling_method,
+            sampling_granularity=self.sampling_granularity,
+            batching_method=self.batching_method,
+        )
+        self.initial_physical_nodes = plan.initial_physical_nodes
+        return plan
+
+    def _samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
+        """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
+        if self.is_plain:
+            for window in self._windows(plan, world):
+                readers = window.readers
+                for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                    yield readers[shard][row]
+            return
+        for window in self._windows(plan, world):
+            for sample in self._contents.selected(window.ids).tolist():
+                yield self[sample]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are what the readers give: no subclass changes them on the way."""
+        own = type(self)
+        return (
+            own.__getitem__ is StreamingDataset.__getitem__
+            and own.get_item is StreamingDataset.get_item
+        )
+
+    def _windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:
+        """Stretches of this worker's ids with the shards behind them."""
+        blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
+        ids = (self._contents.stored(block[block >= 0]) for block in blocks)
+        with Prefetcher(
+            self._cache, ids, self._contents.stored_ends, predownload=self.predownload
+        ) as prefetcher:
+            for window in prefetcher.windows():
+                self._at_hand = window.readers
+                yield window
+            self._at_hand = {}
+
+    def _world(self, workers: int = 1, worker: int = 0) -> World:
+        """The world after replication; the ranks are looked up once, when first needed."""
+        if self._ranks is None:
+            self._ranks = find_ranks(self.topology)
+        world = self._ranks.world(workers, worker)
+        return world.replicate(self.replication) if self.replication is not None else world
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration begins, unless a state is loaded."""
+        return self._book.next_epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._book.next_epoch = epoch
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        """Everything that the order depends on, after ``num_samples`` samples of all ranks.
+
+        They count from the beginning of the epoch, or else from where this epoch was resumed.
+        Before the first epoch the epoch is -1. Plain numbers and texts: fit for JSON.
+        """
+        pending, last = self._book.pending, self._book.last
+        epoch, offset = self._book.next_epoch - 1, 0
+        if pending is not None:
+            epoch, offset = int(pending["epoch"]), int(pending["sample_in_epoch"])
+        elif last is not None and last.epoch == epoch and last.resume is not None:
+            offset = int(last.resume["sample_in_epoch"])
+        return emit_state(
+            epoch=epoch,
+            sample_in_epoch=int(num_samples) + (0 if from_beginning else offset),
+            in_force=self._book.loaded,
+            spec=self._order_spec(),
+        )
+
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+        """Let the next iteration go on from a state, of this library or of the incumbent.
+
+        To be called on every rank. Raises StateError (a ValueError), listing the differences, when
+        the state is of another dataset or another order.
+        """
+        state = parse_state(obj, self._order_spec())
+        self.num_canonical_nodes = state["num_canonical_nodes"]
+        self.shuffle_seed = state["shuffle_seed"]
+        self._book.load(state)
+
+    # ------------------------------------------------------------------ parts of a dataset
+
+    def select(self, choice: Any) -> StreamingDataset:
+        """A dataset of the samples with these numbers only; they are numbered anew from 0.
+
+        ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file of
+        either. Order, resume and ranks hold for it as for a whole dataset.
+        """
+        return self._selected(parse_selection(choice, self.num_samples))
+
+    def limit(self, samples: int | str) -> StreamingDataset:
+        """A dataset of the first ``samples`` samples (a number, or a text such as "10k")."""
+        return self._selected(np.arange(min(parse_count(samples), self.num_samples)))
+
+    def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, StreamingDataset]:
+        """Disjoint datasets by name that together are this one.
+
+        A sample's part depends on its number and ``seed`` alone, so it stays when samples are
+        added behind it.
+
+        >>> parts = dataset.split({"train": 0.98, "val": 0.02})  # doctest: +SKIP
+        """
+        parts = split_by_hash(self.num_samples, shares, seed)
+        return {name: self._selected(ids) for name, ids in parts.items()}
+
+    def _selected(self, ids: Any) -> StreamingDataset:
+        part = copy.copy(self)
+        before = self._contents.selection
+        selection = before.within(ids) if before is not None else Selection(ids)
+        part._contents = Contents(self._contents.indexes, selection)
+        part._book = EpochBook()
+        part._at_hand = {}
+        part.streams = [copy.copy(stream) for stream in self.streams]
+        part._weigh()
+        return part
+
+    # ------------------------------------------------------------------ the cache
+
+    @property
+    def cache_usage(self) -> int:
+        """Bytes that this dataset's shards take in the cache folders of this node."""
+        return self._cache.usage
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Have a shard fetched; without ``blocking`` it is there when it is there."""
+        self._cache.prepare(shard_id, wait=blocking)
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Take a shard out of the cache folder; what the library did not fetch stays."""
+        self._cache.evict(shard_id)
+
+    def stats(self) -> dict[str, float]:
+        """Counts of this process: bytes, hits, waits, retries, evictions, seconds waited."""
+        return self._cache.stats()
+
+    # ------------------------------------------------------------------ inside
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker has no process group to ask, so it is told who it belongs to.
+        if self._ranks is None:
+            self._ranks = find_ranks(self.topology)
+        return {**self.__dict__, "topology": None, "_at_hand": {}}
+
+
+def _filled(
+    streams: Sequence[Stream] | None,
+    place: dict[str, Any],
+    stream_name: str,
+    defaults: Mapping[str, Any],
+) -> list[Stream]:
+    """The streams of a dataset, copied, with its defaults."""
+    if streams is None:
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+        return [streams_registry.get(stream_name)(**place).filled(defaults)]
+    if place["remote"] is not None or place["local"] is not None:
+        raise ConfigError(
+            "streams= goes without remote= and local=; put them into a Stream of their own."
+        )
+    if not streams:
+        raise ConfigError("streams= is empty; give at least one Stream.")
+    return [stream.filled(defaults) for stream in streams]
+
+
+def _share(stream: Stream) -> dict[str, float]:
+    given = {name: getattr(stream, name) for name in ("proportion", "repeat", "choose")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _read_indexes(streams: Sequence[Stream]) -> list[Index]:
+    """The index of every stream; many are read side by side, since most of it is waiting."""
+    if len(streams) == 1:
+        return [streams[0].read_index()]
+    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
+        return list(pool.map(Stream.read_index, streams))
+
+
+_SIZES = frozenset(
+    (
+        "samples_per_shard",
+        "sample_offset_per_shard",
+        "shards_per_stream",
+        "shard_offset_per_stream",
+        "samples_per_stream",
+        "sample_offset_per_stream",
+        "stream_per_shard",
+    )
+)

@@ -144,6 +144,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._book = EpochBook()
         self._ranks: Ranks | None = None
         self._at_hand: Mapping[int, Any] = {}
+        self.issued = 0  # samples taken from the order by this copy: the tag of a batch
 
     def _weigh(self) -> None:
         """Say how much of each stream an epoch takes, and tell the streams."""
@@ -298,10 +299,12 @@ class StreamingDataset(IterableDataset[Any]):
             for window in self._windows(plan, world):
                 readers = window.readers
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                    self.issued += 1
                     yield readers[shard][row]
             return
         for window in self._windows(plan, world):
             for sample in self._contents.selected(window.ids).tolist():
+                self.issued += 1
                 yield self[sample]
 
     @property
@@ -331,6 +334,11 @@ class StreamingDataset(IterableDataset[Any]):
             self._ranks = find_ranks(self.topology)
         world = self._ranks.world(workers, worker)
         return world.replicate(self.replication) if self.replication is not None else world
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that see different samples."""
+        return self._world().num_ranks
 
     # ------------------------------------------------------------------ state
 

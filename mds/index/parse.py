@@ -1,0 +1,304 @@
+"""The text of index.json to columns, one shard object at a time.
+
+Nearly every index repeats one object whose numbers, names and digests change. So the first object
+of a kind is taken apart with care, and from its own text a regular expression is made that accepts
+exactly such objects and gives what differs; the next ones cost about 2 us each and leave no Python
+objects behind. An object that does not match (another schema, a strange name, a number that is not
+one) goes the careful way, so the expression decides about speed and never about truth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from typing import Any, NamedTuple
+
+from mds.errors import IndexFileError
+from mds.index.objects import LARGEST, parse_shard
+from mds.index.schema import KINDS, VERSION, ShardSchema, _shown
+
+# An object larger than this describes some 40,000 columns; it bounds the memory of a hostile one.
+_LARGEST_OBJECT = 4 << 20
+_WINDOW = 16 << 10
+_BLOCK = 4096
+_MAX_TEMPLATES = 16
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_LAST_VERSION = re.compile(rb'"version"\s*:\s*(-?\d{1,9})\s*\}\s*$')
+_NUMBER = rb"(0|[1-9][0-9]{0,9})"
+# Names that need no further look: no component starts with a dot, and no escapes.
+_NAME = rb'"((?:[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*/)*[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*)"'
+_DECODE = json.JSONDecoder().raw_decode
+
+
+class Template(NamedTuple):
+    """The expression for one schema, and which of its groups hold what."""
+
+    match: Any
+    samples: int
+    sizes: tuple[int, ...]
+    names: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+class Builder:
+    """Columns that grow. Kinds of files that a shard does not have count 0 bytes."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[ShardSchema, int] = {}
+        self.schema_of = array("i")
+        self.samples = array("q")
+        self.sizes = {kind: array("q") for kind in KINDS}
+        self.name_sizes = array("I")
+        self.names = bytearray()
+        self.digests = bytearray()
+
+    def add(self, raw: object, where: str) -> ShardSchema:
+        """Append one parsed JSON object."""
+        where = f"{where}, shard {len(self.samples)}"
+        schema, row = parse_shard(raw, where)
+        _check_sizes(schema, row.samples, row.sizes, where)
+        self.schema_of.append(self.schemas.setdefault(schema, len(self.schemas)))
+        self.samples.append(row.samples)
+        sizes = dict(zip((file.kind for file in schema.stored), row.sizes, strict=True))
+        for kind, column in self.sizes.items():
+            column.append(sizes.get(kind, 0))
+        names = "\0".join(row.names).encode()
+        self.name_sizes.append(len(names))
+        self.names += names
+        self.digests += bytes.fromhex(row.digests)
+        return schema
+
+    def extend(
+        self, schema: ShardSchema, template: Template, rows: list[tuple[bytes, ...]], where: str
+    ) -> None:
+        """Append what the expression of a schema has found."""
+        first = len(self.samples)
+        columns = list(zip(*rows, strict=True))
+        samples = [*map(int, columns[template.samples])]
+        sizes = [[*map(int, columns[group])] for group in template.sizes]
+        for i, row in enumerate(zip(samples, *sizes, strict=True)):
+            if not _is_plausible(schema, row[0], row[1:]):
+                _check_sizes(schema, row[0], row[1:], f"{where}, shard {first + i}")
+        self.schema_of.extend([self.schemas[schema]] * len(rows))
+        self.samples.extend(samples)
+        known = dict(zip((file.kind for file in schema.stored), sizes, strict=True))
+        for kind, column in self.sizes.items():
+            if kind in known:
+                column.extend(known[kind])
+            else:
+                column.frombytes(bytes(8 * len(rows)))
+        names = [columns[group] for group in template.names]
+        joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
+        self.name_sizes.extend(map(len, joined))
+        self.names += b"".join(joined)
+        if template.digests:
+            digests = zip(*(columns[group] for group in template.digests), strict=True)
+            self.digests += bytes.fromhex(b"".join(map(b"".join, digests)).decode())
+
+
+def parse_index(data: bytes, where: str) -> Builder:
+    """All shards of an index; IndexFileError when it is not one."""
+    try:
+        return _Parser(data, where).run()
+    except RecursionError:
+        # Without the cause: its traceback holds thousands of frames.
+        raise IndexFileError(f"{where}: nested too deeply to be an index.") from None
+
+
+class _Parser:
+    """A position in the text of an index, and the columns so far."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data = data
+        self.where = where
+        self.at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        self.builder = Builder()
+        self.templates: list[tuple[ShardSchema, Template]] = []
+        self.tried: set[ShardSchema] = set()
+
+    def run(self) -> Builder:
+        """Walk the outermost object."""
+        if not self.data.strip():
+            raise IndexFileError(f"{self.where}: the file is empty.")
+        if (found := _LAST_VERSION.search(self.data[-256:])) and int(found[1]) != VERSION:
+            self._check_version(int(found[1]))
+        self._expect(b"{", "an object with 'shards' and 'version'")
+        seen: set[str] = set()
+        while self._peek() != b"}":
+            if seen:
+                self._expect(b",", "a comma")
+            key, _ = self._value()
+            if key not in ("shards", "version") or key in seen:
+                raise IndexFileError(f"{self.where}: the key {_shown(key)} is unknown or repeated.")
+            seen.add(str(key))
+            self._expect(b":", "a colon")
+            if key == "shards":
+                self._shards()
+            else:
+                self._check_version(self._value()[0])
+        self._expect(b"}", "the end")
+        if missing := {"shards", "version"} - seen:
+            raise IndexFileError(f"{self.where}: {' and '.join(sorted(missing))} missing.")
+        if self._peek():
+            raise self._broken("the end of the file")
+        return self.builder
+
+    def _check_version(self, version: object) -> None:
+        if type(version) is not int or version != VERSION:
+            raise IndexFileError(
+                f"{self.where}: the index has version {_shown(version)}; "
+                f"only version {VERSION} is known."
+            )
+
+    def _shards(self) -> None:
+        self._expect(b"[", "a list of shards")
+        if self._peek() == b"]":
+            self._expect(b"]", "the end of the list")
+            return
+        while True:
+            while any(self._run(schema, template) for schema, template in self.templates):
+                pass
+            raw, text = self._value()
+            schema = self.builder.add(raw, self.where)
+            if schema not in self.tried and len(self.templates) < _MAX_TEMPLATES:
+                self.tried.add(schema)
+                if (template := make_template(schema, text)) is not None:
+                    self.templates.append((schema, template))
+            if self._peek() == b"]":
+                self._expect(b"]", "the end of the list")
+                return
+            self._expect(b",", "a comma or the end of the list of shards")
+            self._peek()
+
+    def _run(self, schema: ShardSchema, template: Template) -> bool:
+        """Take the objects at this position that one expression accepts."""
+        match, data, at = template.match, self.data, self.at
+        rows: list[tuple[bytes, ...]] = []
+        while len(rows) < _BLOCK and (found := match(data, at)) is not None:
+            rows.append(found.groups())
+            at = found.end()
+        if rows:
+            self.builder.extend(schema, template, rows, self.where)
+        self.at = at
+        return bool(rows)
+
+    def _peek(self) -> bytes:
+        """The next byte that is not a space, b"" at the end."""
+        self.at = _SPACE.match(self.data, self.at).end()  # type: ignore[union-attr]
+        return self.data[self.at : self.at + 1]
+
+    def _expect(self, byte: bytes, what: str) -> None:
+        if self._peek() != byte:
+            raise self._broken(what)
+        self.at += 1
+
+    def _value(self) -> tuple[object, str]:
+        """The JSON value at this position, and its text."""
+        self._peek()
+        size = _WINDOW
+        while True:
+            # Wrong bytes become surrogates, and those inside of the value are found below.
+            piece = self.data[self.at : self.at + size]
+            window = piece.decode("utf-8", "surrogateescape")
+            try:
+                value, end = _DECODE(window)
+            except ValueError as error:
+                if len(piece) < size or size >= _LARGEST_OBJECT:
+                    raise self._broken("JSON in UTF-8", error) from error
+                size *= 4
+                continue
+            # A number that ends with the window may go on behind it.
+            if end < len(window) or len(piece) < size:
+                break
+            size *= 4
+        text = window[:end]
+        try:
+            self.at += len(text.encode())
+        except UnicodeEncodeError as error:
+            raise self._broken("UTF-8", error) from error
+        return value, text
+
+    def _broken(self, wanted: str, error: Exception | None = None) -> IndexFileError:
+        got = self.data[self.at : self.at + 40]
+        found = repr(got)[1:] if got else "the end of the file"
+        reason = f" ({error})" if error else ""
+        return IndexFileError(
+            f"{self.where}: expected {wanted} at byte {self.at:,} of {len(self.data):,}, "
+            f"found {found}{reason}. The file is cut short or is not an index."
+        )
+
+
+def make_template(schema: ShardSchema, text: str) -> Template | None:
+    """The expression that accepts objects which look like ``text``; None where there is none."""
+    pattern, at, fields = [], 0, list[tuple[str, ...]]()
+    widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
+    for start, end, path in _scalars(text):
+        if path == ("samples",) or (path[0] in KINDS and path[1:] == ("bytes",)):
+            group = _NUMBER
+        elif path[0] in KINDS and path[1:] == ("basename",):
+            group = _NAME
+        elif path[0] in KINDS and path[1:2] == ("hashes",):
+            group = b'"([0-9a-f]{%d})"' % widths[path[0], path[2]]
+        else:
+            continue
+        pattern += [re.escape(text[at:start].encode()), group]
+        fields.append(path)
+        at = end
+    whole = b"".join(pattern) + re.escape(text[at:].encode())
+    found = re.fullmatch(whole, text.encode())
+    if found is None or len(set(fields)) != len(fields):
+        return None
+    place = {path: group for group, path in enumerate(fields)}
+    kinds = [file.kind for file in schema.stored]
+    return Template(
+        match=re.compile(whole + rb"[ \t\n\r]*,[ \t\n\r]*").match,
+        samples=place["samples",],
+        sizes=tuple(place[kind, "bytes"] for kind in kinds),
+        names=tuple(place[kind, "basename"] for kind in kinds),
+        digests=tuple(
+            place[file.kind, "hashes", name] for file in schema.stored for name, _ in file.hashes
+        ),
+    )
+
+
+def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
+    """Start, end and path of every scalar in an object's text, those in lists left out."""
+    path: list[str | None] = []
+    out: list[tuple[int, int, tuple[Any, ...]]] = []
+    tokens = list(_TOKEN.finditer(text))
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        word = token.group()
+        if word in {"{", "["}:
+            path.append(None)
+        elif word in {"}", "]"}:
+            path.pop()
+        elif following is not None and following.group() == ":":
+            path[-1] = json.loads(word)
+        elif word not in {",", ":"} and None not in path:
+            out.append((token.start(), token.end(), tuple(path)))
+    return out
+
+
+def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> bool:
+    # The file with the offsets: the meta file of split formats comes second among KINDS.
+    return (
+        sizes[schema.is_split] >= 4 + 4 * (samples + 1)
+        and sizes[0] < 1 << 32
+        and max(sizes) <= LARGEST
+    )
+
+
+def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], where: str) -> None:
+    """Refuse counts that the file cannot hold, before anybody takes memory on their word."""
+    if _is_plausible(schema, samples, sizes):
+        return
+    if sizes[0] >= 1 << 32:
+        raise IndexFileError(
+            f"{where}: {sizes[0]:,} bytes of raw data; offsets of 32 bits cannot reach beyond 4 GiB."
+        )
+    raise IndexFileError(
+        f"{where}: {samples:,} samples cannot be in a file of {sizes[schema.is_split]:,} bytes; "
+        f"their offsets alone take {4 + 4 * (samples + 1):,}."
+    )

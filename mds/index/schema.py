@@ -1,0 +1,129 @@
+"""What is said once for many shards, and what one shard is when somebody asks for it."""
+
+from __future__ import annotations
+
+import ntpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mds.encodings import parse_encoding
+from mds.errors import IndexFileError, UnsafeTypeError
+
+VERSION = 2
+MDS = "mds"
+SPLIT_FORMATS = ("json", "csv", "tsv", "xsv")
+FORMATS = (MDS, *SPLIT_FORMATS)
+SPLIT_ENCODINGS = ("str", "int", "float")
+# In the order of their names, which is the order of the packed names and digests of a shard.
+KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names, encodings and fixed sizes (None where variable), in the order of the stored bytes."""
+
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One of the files that each shard of a schema has, with (hash name, hex digits) of it."""
+
+    kind: str
+    hashes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSchema:
+    """All that shards of one writer have in common."""
+
+    format: str
+    columns: Columns
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    newline: str | None
+    separator: str | None
+    stored: tuple[Stored, ...]
+    version: int = VERSION
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a shard is a data file and a meta file."""
+        return self.format != MDS
+
+    @property
+    def has_unsafe_types(self) -> bool:
+        """Whether a column can hold pickles."""
+        if self.is_split:
+            return False
+        return any(parse_encoding(name).is_unsafe for name in self.columns.encodings)
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file of a shard: its path below the dataset's folder, its bytes, its hex digests."""
+
+    basename: str
+    size: int
+    hashes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard of an index."""
+
+    schema: ShardSchema
+    samples: int
+    raw: FileInfo
+    zip: FileInfo | None = None
+    raw_meta: FileInfo | None = None
+    zip_meta: FileInfo | None = None
+
+    @property
+    def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
+        """The parts of the shard as (raw, compressed or None): one for mds, two for split formats."""
+        parts = [(self.raw, self.zip)]
+        if self.raw_meta is not None:
+            parts.append((self.raw_meta, self.zip_meta))
+        return parts
+
+
+def check_basename(name: str, where: str) -> None:
+    """Raise IndexFileError unless a name is a relative path that stays inside its folder."""
+    parts = name.split("/")
+    is_outside = (
+        any(part in {"", ".", ".."} for part in parts)
+        or "\0" in name
+        or "\\" in name
+        or bool(ntpath.splitdrive(name)[0])
+    )
+    if is_outside or not name.isprintable():
+        raise IndexFileError(
+            f"{where}: {_shown(name)} is not a file inside the dataset's folder. "
+            "Shards must be named by relative paths without '.', '..', backslashes or control "
+            "characters."
+        )
+    if parts[-1] == "index.json":
+        raise IndexFileError(f"{where}: a shard cannot be the file {_shown(name)}.")
+
+
+def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, where: str) -> None:
+    """Raise UnsafeTypeError for a schema with pickles, unless they are allowed."""
+    if allow_unsafe_types:
+        return
+    for schema in schemas:
+        if schema.has_unsafe_types:
+            columns = zip(schema.columns.names, schema.columns.encodings, strict=True)
+            bad = [f"{n!r} ({e})" for n, e in columns if parse_encoding(e).is_unsafe]
+            raise UnsafeTypeError(
+                f"{where}: column {', '.join(bad)} holds pickles, and to load a pickle is to run "
+                "whatever code its author chose. Pass allow_unsafe_types=True if you trust them."
+            )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"

@@ -6,8 +6,11 @@
     │   └── ShardError                    a shard file: sizes, offsets, counts, digests
     ├── EncodingError (ValueError)        a value and its column do not fit
     │   ├── EncodingTypeError (AttributeError, TypeError)
+    │   ├── EncodingRangeError (OverflowError)
     │   ├── FixedSizeError (KeyError)     a fixed-size column got another number of bytes
-    │   ├── UnknownEncodingError (TypeError, KeyError, AttributeError)
+    │   ├── MissingColumnError (KeyError) a sample lacks a column
+    │   ├── SeparatorError (AssertionError)  text that csv, tsv or xsv cannot hold
+    │   ├── UnknownEncodingError (TypeError, KeyError, AttributeError, AssertionError)
     │   └── UnsafeTypeError               pickle without allow_unsafe_types=True
     ├── ConfigError (ValueError)          an argument that makes no sense
     ├── PlanError (ValueError)            an order that cannot be made
@@ -66,7 +69,21 @@ class FixedSizeError(EncodingError, KeyError):
     __str__ = Exception.__str__
 
 
-class UnknownEncodingError(EncodingError, TypeError, KeyError, AttributeError):
+class EncodingRangeError(EncodingError, OverflowError):
+    """A number that is too large or too small for its column."""
+
+
+class MissingColumnError(EncodingError, KeyError):
+    """A sample without one of the columns."""
+
+    __str__ = Exception.__str__
+
+
+class SeparatorError(EncodingError, AssertionError):
+    """Text with a separator or newline in it, which the formats without quoting cannot hold."""
+
+
+class UnknownEncodingError(EncodingError, TypeError, KeyError, AttributeError, AssertionError):
     """An encoding that is not registered, or whose parameters make no sense."""
 
     __str__ = Exception.__str__

@@ -1,0 +1,127 @@
+"""A folder on a mounted disk: plain paths and file:// URLs.
+
+Its data can be read in place (`local_path`). Writes are published by rename, so a reader on the
+same file system sees an object whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+from mds.errors import CorruptError, StoreError
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.failure import border, guarded
+from mds.storage.files import disk, publish, temporary_owner
+from mds.storage.url import check_key, local_path
+
+
+class LocalStore(Store):
+    """Files below a folder, which need not exist before the first write."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0
+    ) -> None:
+        del options, timeout  # a file system takes no credentials and cannot be interrupted
+        self.url = url
+        self._root = local_path(url)
+        self.local_path = self._root
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it, in chunks."""
+        path, url = self._path(key), self.url_of(key)
+        with border("get", url):
+            file = open(path, "rb")  # noqa: SIM115 - the body closes it
+        try:
+            info = self._info(key, os.fstat(file.fileno()))
+            self._check_range(info, start, end)
+        except BaseException:
+            file.close()
+            raise
+        length = (info.size if end is None else end) - start
+        chunks = guarded(_chunks(file, start, length), url)
+        return Body(info, chunks, length, url=url, close=file.close)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of change of the file."""
+        with border("head", self.url_of(key)):
+            state = os.stat(self._path(key))
+            if not stat.S_ISREG(state.st_mode):
+                raise IsADirectoryError(21, os.strerror(21))
+            return self._info(key, state)
+
+    def get_file(self, key: str, path: str, size: int | None = None) -> ObjectInfo:
+        """Copy the file to ``path``; the kernel moves the bytes."""
+        url = self.url_of(key)
+        before = self.head(key)
+        if size is not None and before.size != size:
+            raise _other_size(url, before.size, size)
+        with border("get", url), disk(path):
+            shutil.copyfile(self._path(key), path)
+            copied = os.path.getsize(path)
+        if copied != before.size:
+            raise _other_size(url, copied, before.size)
+        return before
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below the folder, but for temporary ones of ours."""
+        for folder, folders, names in os.walk(self._root):
+            folders.sort()
+            inside = os.path.relpath(folder, self._root).replace(os.sep, "/")
+            for name in sorted(names):
+                key = name if inside == "." else f"{inside}/{name}"
+                if key.startswith(prefix) and temporary_owner(name) is None:
+                    try:
+                        yield self.head(key)
+                    except FileNotFoundError:
+                        continue  # removed between the listing and the look
+
+    def delete(self, key: str) -> None:
+        """Remove the file."""
+        with border("delete", self.url_of(key)):
+            try:
+                os.unlink(self._path(key))
+            except FileNotFoundError:
+                return
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        path, url = self._path(key), self.url_of(key)
+        with border("put", url), publish(path) as temporary, open(temporary, "wb") as target:
+            shutil.copyfileobj(file, target, CHUNK)
+            if target.tell() != size:
+                raise StoreError(
+                    f"put {url}: the source changed while it was read: {target.tell()} bytes "
+                    f"instead of {size}",
+                    url=url,
+                    verb="put",
+                )
+
+    def _verify(self, key: str, size: int) -> None:
+        # The file was closed without an error before it was renamed; there is nothing to ask.
+        del key, size
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, *check_key(key).split("/")) if key else self._root
+
+    @staticmethod
+    def _info(key: str, state: os.stat_result) -> ObjectInfo:
+        return ObjectInfo(key, state.st_size, f"{state.st_mtime_ns:x}-{state.st_size:x}")
+
+
+def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+    file.seek(start)
+    while length > 0:
+        chunk = file.read(min(CHUNK, length))
+        if not chunk:
+            return
+        length -= len(chunk)
+        yield chunk
+
+
+def _other_size(url: str, found: int, wanted: int) -> StoreError:
+    return CorruptError(
+        f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
+    )

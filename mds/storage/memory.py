@@ -1,0 +1,65 @@
+"""Objects in the memory of this process, for tests: memory://name.
+
+Two stores of the same name see the same objects. A forked child starts with its parent's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+from mds.errors import NotFoundError
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.url import check_key, join
+
+# Single operations on a dictionary are atomic, and a lock could be caught held by a fork.
+_objects: dict[str, tuple[bytes, int]] = {}
+_changes = itertools.count(1)
+
+
+class MemoryStore(Store):
+    """Objects in a dictionary of this process, named by their URLs."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0
+    ) -> None:
+        del options, timeout
+        self.url = url
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes, or a range of them."""
+        data, change = self._object("get", key)
+        info = ObjectInfo(key, len(data), str(change))
+        self._check_range(info, start, end)
+        view = data[start:end]
+        chunks = (view[at : at + CHUNK] for at in range(0, len(view), CHUNK))
+        return Body(info, chunks, len(view), url=self.url_of(key))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and number of the write."""
+        data, change = self._object("head", key)
+        return ObjectInfo(key, len(data), str(change))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object of this name."""
+        root = join(self.url, "x")[:-1]
+        for url, (data, change) in list(_objects.items()):
+            if url.startswith(root + prefix):
+                yield ObjectInfo(url[len(root) :], len(data), str(change))
+
+    def delete(self, key: str) -> None:
+        """Forget the object."""
+        _objects.pop(join(self.url, check_key(key)), None)
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        _objects[join(self.url, check_key(key))] = file.read(size), next(_changes)
+
+    def _object(self, verb: str, key: str) -> tuple[bytes, int]:
+        url = join(self.url, check_key(key))
+        try:
+            return _objects[url]
+        except KeyError:
+            raise NotFoundError(
+                f"{verb} {url}: there is no such object.", url=url, verb=verb
+            ) from None

@@ -1,0 +1,98 @@
+"""From a URL to a store.
+
+A scheme stands for a provider of ours, for one that somebody registered (`register_store`, or an
+entry point of the group ``mds.stores``), or else for whatever fsspec makes of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mds.errors import ConfigError
+from mds.storage.base import Store
+from mds.storage.retry import Retrying, RetryPolicy
+from mds.storage.settings import split_options
+from mds.storage.url import redact, scheme_of
+from mds.storage.wrappers import Hedged, Limited
+
+#: Makes a store of one try per verb: ``factory(url, options, timeout_seconds)``.
+Factory = Callable[[str, Mapping[str, Any], float], Store]
+
+_HOMES = {
+    "": "local:LocalStore",
+    "file": "local:LocalStore",
+    "memory": "memory:MemoryStore",
+    "http": "http:HttpStore",
+    "https": "http:HttpStore",
+    "s3": "s3:S3Store",
+    "gs": "gs:open_gs",
+    "azure": "azure:AzureStore",
+    "azure-dl": "azure:AzureStore",
+    "oci": "oci:OciStore",
+    "hf": "hf:HfStore",
+    "dbfs": "databricks:open_dbfs",
+    "sftp": "sftp:SftpStore",
+    "alipan": "alipan:refuse",
+}
+_registered: dict[str, Factory] = {}
+
+
+def register_store(scheme: str, factory: Factory) -> None:
+    """Have URLs of a scheme opened by ``factory``, in place of ours or where we have none."""
+    _registered[scheme.lower()] = factory
+
+
+def schemes() -> list[str]:
+    """The schemes that have a provider of their own; fsspec knows more."""
+    return sorted({*_HOMES, *_registered} - {""})
+
+
+def open_store(
+    url: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float = 60.0,
+) -> Store:
+    """The store at a URL, which tries again as ``retry`` says and notices stalls.
+
+    Nothing is asked of the store yet. ``options`` are the provider's (docs/storage.md lists them)
+    and go before the environment; ``timeout`` is how many seconds may pass without a byte. Raises
+    ConfigError for a URL or an option that makes no sense, MissingDependencyError when the scheme
+    needs a package that is not installed.
+
+    >>> with open_store("memory://docs") as store:
+    ...     store.put("word", b"hello")
+    ...     store.get_range("word", 1, 3)
+    b'el'
+    """
+    if timeout <= 0:
+        raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
+    common, rest = split_options(options)
+    store = _factory(url)(url, rest, float(timeout))
+    store.part_size, store.part_connections = common.part_size, common.part_connections
+    if store.local_path is None:
+        store = Limited(store, common.concurrency)
+        if common.hedge > 0:
+            store = Hedged(store, common.hedge)
+    return Retrying(store, retry)
+
+
+def _factory(url: str) -> Factory:
+    scheme = scheme_of(url)
+    if not url:
+        raise ConfigError("The URL of a store is empty.")
+    if scheme in _registered:
+        return _registered[scheme]
+    if scheme not in _HOMES:
+        for point in importlib.metadata.entry_points(group="mds.stores", name=scheme):
+            loaded: Factory = point.load()
+            return loaded
+    if scheme not in _HOMES and "://" not in url:
+        raise ConfigError(f"{redact(url)!r} is neither a path nor a URL with a scheme.")
+    module, _, name = _HOMES.get(scheme, "fsspec:FsspecStore").partition(":")
+    found: Factory = getattr(importlib.import_module(f"mds.storage.{module}"), name)
+    return found

@@ -1,0 +1,88 @@
+"""An object into a file: in one stream, or a large one in parts over several connections.
+
+One connection to an object store seldom fills the wire; four parts of 8 MB do (measured: loopback
+S3 with 30 ms of latency). Every part is a range read of its own, so a break costs one part's rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from mds.errors import CorruptError
+from mds.storage.files import disk, write_at
+
+if TYPE_CHECKING:
+    from mds.storage.base import Body, ObjectInfo, Store
+
+
+def download(store: Store, key: str, path: str, size: int | None) -> ObjectInfo:
+    """Write an object to ``path``; see `Store.get_file`."""
+    with disk(path), open(path, "wb", buffering=0) as file:
+        if size is None or size < 2 * store.part_size or store.part_connections < 2:
+            return _whole(store, key, file.fileno(), size)
+        return _parts(store, key, file.fileno(), size)
+
+
+def _whole(store: Store, key: str, file: int, size: int | None) -> ObjectInfo:
+    with store.stream(key) as body:
+        _check_size(store, body, size)
+        written = _copy(body, file, 0)
+    if size is not None and written != size:
+        raise _wrong_size(store, key, written, size)
+    return type(body.info)(key, written, body.info.version)
+
+
+def _parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
+    step = store.part_size
+    first = store.stream(key, 0, step)
+    stop = threading.Event()
+
+    def part(start: int) -> None:
+        body = first if start == 0 else store.stream(key, start, min(start + step, size))
+        with body:
+            if body.info.version != first.info.version:
+                raise CorruptError(
+                    f"get {store.url_of(key)}: the object changed while it was read",
+                    url=store.url_of(key),
+                    verb="get",
+                )
+            _copy(body, file, start, stop)
+
+    with first:
+        # Before the other parts are asked for: the object may be another than expected.
+        _check_size(store, first, size)
+        workers = min(store.part_connections, -(-size // step))
+        with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
+            futures = [pool.submit(part, start) for start in range(0, size, step)]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            finally:
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+    return first.info
+
+
+def _copy(body: Body, file: int, offset: int, stop: threading.Event | None = None) -> int:
+    start = offset
+    for chunk in body:
+        write_at(file, chunk, offset)
+        offset += len(chunk)
+        if stop is not None and stop.is_set():
+            break
+    return offset - start
+
+
+def _check_size(store: Store, body: Body, size: int | None) -> None:
+    if size is not None and body.info.size not in (size, -1):
+        raise _wrong_size(store, body.info.key, body.info.size, size)
+
+
+def _wrong_size(store: Store, key: str, found: int, wanted: int) -> CorruptError:
+    url = store.url_of(key)
+    return CorruptError(
+        f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
+    )

@@ -1,0 +1,211 @@
+"""Behaviour put around a store: each of these is a store that holds another.
+
+`Retrying` lives in retry.py; here are the limit on open transfers, a prefix, and hedging. What a
+store builds from its verbs (`get_file` in parts, say) is built again from the wrapped verbs, so a
+part that breaks is retried alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+from mds.errors import TransientError
+from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.process import per_process
+from mds.storage.url import join
+
+_numbers = itertools.count()
+
+#: Ranges up to this size are hedged; larger ones would double too much traffic.
+HEDGED_SIZE = 16 << 20
+
+
+class Wrapper(Store):
+    """A store that passes every verb on; subclasses change some."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.local_path = inner.local_path
+        self.part_size = inner.part_size
+        self.part_connections = inner.part_connections
+        self.can_list = inner.can_list
+        self.can_write = inner.can_write
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks."""
+        return self.inner.stream(key, start, end)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version."""
+        return self.inner.head(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below a prefix."""
+        return self.inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        self.inner.delete(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes."""
+        self.inner.put(key, data)
+
+    def put_file(self, key: str, path: str) -> None:
+        """Store a file."""
+        self.inner.put_file(key, path)
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        del key, file, size
+        raise AssertionError("put and put_file are passed on")
+
+    def close(self) -> None:
+        """Close what is wrapped."""
+        self.inner.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+
+class Limited(Wrapper):
+    """At most ``limit`` requests at a time, of all threads of a process, through this store."""
+
+    def __init__(self, inner: Store, limit: int) -> None:
+        super().__init__(inner)
+        self.limit = limit
+        # A semaphore may be held at the moment of a fork, so each process has its own.
+        self._slots_key = ("slots", next(_numbers), inner.url, limit)
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks; the slot is held until the body ends or is closed."""
+        slots = self._slots()
+        slots.acquire()
+        try:
+            inner = self.inner.stream(key, start, end)
+        except BaseException:
+            slots.release()
+            raise
+        body = Body(inner.info, inner, inner.length, url=self.url_of(key))
+        body.on_close(inner.close)
+        # Also given back when a body is dropped half read.
+        body.on_close(weakref.finalize(body, slots.release))
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version."""
+        with self._slots():
+            return self.inner.head(key)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        with self._slots():
+            self.inner.delete(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes."""
+        with self._slots():
+            self.inner.put(key, data)
+
+    def put_file(self, key: str, path: str) -> None:
+        """Store a file."""
+        with self._slots():
+            self.inner.put_file(key, path)
+
+    def _slots(self) -> threading.Semaphore:
+        return per_process(self._slots_key, lambda: threading.Semaphore(self.limit))
+
+
+class Prefixed(Wrapper):
+    """The objects of a store below a prefix, as if they were a store of their own."""
+
+    def __init__(self, inner: Store, prefix: str) -> None:
+        super().__init__(inner)
+        self.prefix = prefix.strip("/") + "/"
+        self.url = join(inner.url, prefix.strip("/"))
+        if inner.local_path is not None:
+            self.local_path = join(inner.local_path, prefix.strip("/"))
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks."""
+        body = self.inner.stream(self.prefix + key, start, end)
+        body.info = replace(body.info, key=key)
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version."""
+        return replace(self.inner.head(self.prefix + key), key=key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below the two prefixes."""
+        for info in self.inner.list(self.prefix + prefix):
+            yield replace(info, key=info.key[len(self.prefix) :])
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        self.inner.delete(self.prefix + key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes."""
+        self.inner.put(self.prefix + key, data)
+
+    def put_file(self, key: str, path: str) -> None:
+        """Store a file."""
+        self.inner.put_file(self.prefix + key, path)
+
+
+class Hedged(Wrapper):
+    """Asks a second time for a range that is slow, and takes what comes first.
+
+    Costs a thread per range, and a second request for those that take longer than ``after``
+    seconds. Choose it near the slowest one in twenty of your store.
+    """
+
+    def __init__(self, inner: Store, after: float) -> None:
+        super().__init__(inner)
+        self.after = after
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks; a range of moderate size comes whole, from the faster request."""
+        if end is None or end - start > HEDGED_SIZE:
+            return self.inner.stream(key, start, end)
+        info, data = self._race(key, start, end)
+        return Body(info, iter((data,)), end - start, url=self.url_of(key))
+
+    def _race(self, key: str, start: int, end: int) -> tuple[ObjectInfo, bytes]:
+        answers: queue.SimpleQueue[tuple[ObjectInfo, bytes] | Exception] = queue.SimpleQueue()
+        decided = threading.Event()
+
+        def run() -> None:
+            try:
+                with self.inner.stream(key, start, end) as body:
+                    chunks = []
+                    for chunk in body:
+                        chunks.append(chunk)
+                        if decided.is_set():
+                            return
+                answers.put((body.info, b"".join(chunks)))
+            except Exception as error:  # noqa: BLE001 - raised by whoever waits
+                answers.put(error)
+
+        threading.Thread(target=run, name="mds-hedge", daemon=True).start()
+        running = 1
+        try:
+            answer = answers.get(timeout=self.after)
+        except queue.Empty:
+            threading.Thread(target=run, name="mds-hedge", daemon=True).start()
+            running = 2
+            answer = answers.get()
+        if isinstance(answer, TransientError) and running == 2:
+            # The other request may still bring what this one could not.
+            answer = answers.get()
+        decided.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -1,0 +1,102 @@
+"""How many samples each stream gives to an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weights:
+    """The share of each stream: samples an epoch, proportion of the epoch, times repeated."""
+
+    choose: tuple[int, ...]
+    proportion: tuple[float, ...]
+    repeat: tuple[float, ...]
+    epoch_size: int
+
+
+def resolve_weights(
+    samples_per_stream: Sequence[int],
+    weights: Sequence[Mapping[str, Any]],
+    epoch_size: int | None,
+    seed: int,
+) -> Weights:
+    """The shares from what each stream asked for, of ``proportion``, ``repeat`` and ``choose``.
+
+    ``weights`` has a mapping per stream; other keys and None are ignored. ``epoch_size`` None or 0
+    means not given. Raises ConfigError for weights that make no sense alone or together.
+    """
+    asked = [_checked(i, stream) for i, stream in enumerate(weights)]
+    samples = [int(n) for n in samples_per_stream]
+    for i, count in enumerate(samples):
+        if not count:
+            raise ConfigError(f"stream {i} has no samples: leave it out.")
+    if epoch_size is not None and epoch_size < 0:
+        raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
+    relative = [i for i, (name, _) in enumerate(asked) if name == "proportion"]
+    if relative and len(relative) < len(asked):
+        other = next(i for i in range(len(asked)) if i not in relative)
+        raise ConfigError(
+            f"stream {relative[0]} has a proportion and stream {other} has none: "
+            "give every stream a proportion, or none."
+        )
+    if relative or (epoch_size and not any(name for name, _ in asked)):
+        shares = [value if name else n for (name, value), n in zip(asked, samples, strict=True)]
+        return _relative(shares, samples, epoch_size or sum(samples), seed)
+    if epoch_size:
+        raise ConfigError(
+            "epoch_size does not go with repeat or choose, which fix the size of the epoch: "
+            "leave epoch_size out, or give proportions."
+        )
+    return _absolute(asked, samples)
+
+
+def _checked(number: int, stream: Mapping[str, Any]) -> tuple[str, float]:
+    names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
+    if len(names) > 1:
+        raise ConfigError(f"stream {number} has {' and '.join(names)}: give at most one of them.")
+    if not names:
+        return "", 1
+    value = stream[names[0]]
+    if not value >= 0 or value == float("inf"):
+        raise ConfigError(f"stream {number} has {names[0]} {value}: it must not be negative.")
+    return names[0], value
+
+
+def _relative(
+    shares: Sequence[float], samples: Sequence[int], epoch_size: int, seed: int
+) -> Weights:
+    parts = np.array(shares, np.float64)
+    if not parts.sum():
+        raise ConfigError("all proportions are zero: give at least one stream a proportion.")
+    proportion = parts / parts.sum()
+    choose = (epoch_size * proportion).astype(np.int64)
+    short = epoch_size - int(choose.sum())
+    if short:
+        lucky = np.random.default_rng(seed).choice(len(choose), short, replace=False)
+        choose[lucky] += 1
+    repeat = choose / np.array(samples)
+    return Weights(
+        tuple(choose.tolist()), tuple(proportion.tolist()), tuple(repeat.tolist()), epoch_size
+    )
+
+
+def _absolute(asked: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
+    choose = [
+        int(value * count) if name != "choose" else int(value)
+        for (name, value), count in zip(asked, samples, strict=True)
+    ]
+    total = sum(choose)
+    if not total:
+        raise ConfigError("the streams give no samples: raise their repeat or choose.")
+    repeat = tuple(c / n for c, n in zip(choose, samples, strict=True))
+    return Weights(tuple(choose), tuple(c / total for c in choose), repeat, total)

@@ -1,0 +1,168 @@
+"""Who am I among the nodes, ranks and workers of a run?
+
+A world is five small numbers, taken from RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which
+every launcher sets, and from torch inside a worker process. Nothing is asked of other processes
+and no process group is needed. ``replicate`` gives the world as the sample order sees it when
+neighbouring ranks are to get the same samples (tensor or sequence parallelism).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from mds.errors import ConfigError
+
+
+class World:
+    """Where a worker stands: its node, its rank, and its place among the workers of the rank.
+
+    ``worker`` counts over all nodes: the workers of rank 0 come first. Raises ConfigError for
+    sizes below one and for a worker outside the world.
+
+    >>> World(num_nodes=2, ranks_per_node=8, workers_per_rank=4, worker=37).rank_of_node
+    1
+    """
+
+    __slots__ = (
+        "node",
+        "num_nodes",
+        "num_ranks",
+        "num_workers",
+        "rank",
+        "rank_of_node",
+        "ranks_per_node",
+        "worker",
+        "worker_of_node",
+        "worker_of_rank",
+        "workers_per_node",
+        "workers_per_rank",
+    )
+
+    def __init__(
+        self, num_nodes: int, ranks_per_node: int, workers_per_rank: int, worker: int
+    ) -> None:
+        for what, value in (
+            ("nodes", num_nodes),
+            ("ranks per node", ranks_per_node),
+            ("workers per rank", workers_per_rank),
+        ):
+            if value < 1:
+                raise ConfigError(f"{what} must be at least 1, got {value}.")
+        self.num_nodes = num_nodes
+        self.ranks_per_node = ranks_per_node
+        self.workers_per_rank = workers_per_rank
+        self.workers_per_node = ranks_per_node * workers_per_rank
+        self.num_ranks = num_nodes * ranks_per_node
+        self.num_workers = num_nodes * self.workers_per_node
+        if not 0 <= worker < self.num_workers:
+            raise ConfigError(f"worker {worker} is outside a world of {self.num_workers} workers.")
+        self.worker = worker
+        self.node, self.worker_of_node = divmod(worker, self.workers_per_node)
+        self.rank, self.worker_of_rank = divmod(worker, workers_per_rank)
+        self.rank_of_node = self.rank % ranks_per_node
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str] | None = None) -> World:
+        """The world of this process, from the environment and torch's worker info.
+
+        Raises ConfigError when the variables contradict each other.
+        """
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        source = os.environ if environ is None else environ
+        rank, ranks, local_rank, local_ranks = (
+            _number(source, name, default)
+            for name, default in zip(names, (0, 1, 0, 1), strict=True)
+        )
+        if local_ranks < 1 or ranks < 1 or ranks % local_ranks or not 0 <= rank < ranks:
+            raise ConfigError(
+                f"RANK={rank}, WORLD_SIZE={ranks}, LOCAL_RANK={local_rank}, "
+                f"LOCAL_WORLD_SIZE={local_ranks} do not describe a world: WORLD_SIZE must be a "
+                "multiple of LOCAL_WORLD_SIZE and above RANK. Set all four, as torchrun does."
+            )
+        number, workers = _torch_worker()
+        return cls(ranks // local_ranks, local_ranks, workers, rank * workers + number)
+
+    def detect_workers(self) -> World:
+        """This rank's world as it is in this process, which may be a worker of a DataLoader."""
+        number, workers = _torch_worker()
+        return World(self.num_nodes, self.ranks_per_node, workers, self.rank * workers + number)
+
+    def replicate(self, replication: int) -> World:
+        """The world in which each group of ``replication`` neighbouring ranks is one rank.
+
+        The groups keep the ranks per node if that number divides them; otherwise they count as
+        one single node. Raises ConfigError when ``replication`` does not divide the ranks.
+        """
+        if replication < 1 or self.num_ranks % replication:
+            raise ConfigError(
+                f"replication {replication} does not divide {self.num_ranks} ranks: "
+                "choose a divisor of the number of ranks."
+            )
+        ranks = self.num_ranks // replication
+        per_node = self.ranks_per_node if ranks % self.ranks_per_node == 0 else ranks
+        worker = self.rank // replication * self.workers_per_rank + self.worker_of_rank
+        return World(ranks // per_node, per_node, self.workers_per_rank, worker)
+
+    def copy(self) -> World:
+        """An equal world."""
+        return World(self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker)
+
+    def to_json(self) -> dict[str, int | bool]:
+        """All attributes as plain numbers."""
+        return {name: getattr(self, name) for name in (*self.__slots__, *_FLAGS)}
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is the first worker of all."""
+        return self.worker == 0
+
+    @property
+    def is_local_leader(self) -> bool:
+        """Whether this is the first worker of its node."""
+        return self.worker_of_node == 0
+
+    @property
+    def is_multinode(self) -> bool:
+        """Whether there is more than one node."""
+        return self.num_nodes > 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, World) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return (
+            f"World(num_nodes={self.num_nodes}, ranks_per_node={self.ranks_per_node}, "
+            f"workers_per_rank={self.workers_per_rank}, worker={self.worker})"
+        )
+
+    def __reduce__(self) -> tuple[type[World], tuple[int, int, int, int]]:
+        return World, self._key()
+
+    def _key(self) -> tuple[int, int, int, int]:
+        return self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker
+
+
+_FLAGS = ("is_leader", "is_local_leader", "is_multinode")
+
+
+def _number(source: Mapping[str, str], name: str, default: int) -> int:
+    text = source.get(name) or str(default)
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} in the environment is not a number.") from None
+
+
+def _torch_worker() -> tuple[int, int]:
+    # A worker of torch's DataLoader has torch loaded; anybody else need not load it for this.
+    if "torch.utils.data" not in sys.modules:
+        return 0, 1
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)

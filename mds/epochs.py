@@ -38,6 +38,7 @@ class EpochBook:
         self._fd = _nameless_file()
         self._threads = threading.Lock()
         self._maker: tuple[int, int] | None = None  # (this process, who pickled it for us)
+        self._begin(_blank())
 
     def claim(self, group: int, worker: int) -> Turn:
         """The turn of this worker's new iteration.
@@ -110,13 +111,11 @@ class EpochBook:
             try:
                 book = _read(self._fd)
                 owner = str(self._rank_process())
-                if owner not in book:
-                    book[owner] = book.get(book.get("maker", ""), _blank())
-                    book.setdefault("maker", owner)
-                before = json.dumps(book[owner])
+                # A rank forked from the maker goes on from what the maker had.
+                before = json.dumps(book.get(owner, book[book["maker"]]))
                 record = json.loads(before)
                 yield record
-                if json.dumps(record) != before or len(book) == 2:  # noqa: PLR2004 - maker and one
+                if json.dumps(record) != before:
                     book[owner] = record
                     _write(self._fd, book)
             finally:
@@ -148,8 +147,11 @@ class EpochBook:
             return
         self._fd = _nameless_file()
         self._maker = None
+        self._begin(state["record"])
+
+    def _begin(self, record: Mapping[str, Any]) -> None:
         maker = str(self._rank_process())
-        _write(self._fd, {"maker": maker, maker: state["record"]})
+        _write(self._fd, {"maker": maker, maker: record})
 
     def close(self) -> None:
         """Give the file back; closing twice is fine."""

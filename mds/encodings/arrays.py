@@ -1,0 +1,252 @@
+"""NumPy arrays: `ndarray`, byte for byte as ever, and `tensor`, which has no gaps.
+
+    ndarray  ndarray:DTYPE  ndarray:DTYPE:D1,D2,...      eleven number types, at least one element
+    tensor   tensor:DTYPE   tensor:DTYPE:D1,D2,...       also bool, complex and bfloat16, empty
+                                                         arrays, and 0-d ones (`tensor:int64:()`)
+
+Whatever the column's name fixes is not stored with the value. Decoded arrays are views on the
+bytes, never copies; only bfloat16, which NumPy does not know, is copied into a torch tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.encodings.base import Encoding, describe
+from mds.errors import EncodingError, UnknownEncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+# Bits of an element, plus 0 unsigned, 1 signed, 2 float, 3 other.
+_CODES = {
+    "uint8": 8,
+    "int8": 9,
+    "uint16": 16,
+    "int16": 17,
+    "float16": 18,
+    "uint32": 32,
+    "int32": 33,
+    "float32": 34,
+    "uint64": 64,
+    "int64": 65,
+    "float64": 66,
+}
+_MORE_CODES = {**_CODES, "bool": 11, "bfloat16": 19, "complex64": 67, "complex128": 131}
+_DIMENSIONS = "BHIQ"
+_MAX_AXES = 63
+_HEADS_KEPT = 1024
+
+
+class ArrayEncoding(Encoding):
+    """An array of numbers; C order, little-endian."""
+
+    family = "ndarray"
+    codes = _CODES
+    smallest = 1
+    expects = "a NumPy array"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        dtype, dims = self._parse(name)
+        self._dtype_name = dtype
+        self._dims = dims
+        self._stored = None if dtype is None else _stored_dtype(dtype)
+        self._heads: dict[tuple[Any, ...], bytes] = {}
+        if self._stored is not None and dims is not None:
+            self.size = math.prod(dims) * self._stored.itemsize
+            if dtype != "bfloat16":
+                self.dtype, self.shape = self._stored, dims
+        self._names = {code: name for name, code in self.codes.items()}
+
+    def _parse(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
+        parts = name.split(":")
+        if parts[0] != self.family or len(parts) > 3:
+            raise self._unknown(name, f"write {self.family}, {self.family}:DTYPE or all three")
+        if len(parts) == 1 or (len(parts) == 2 and not parts[1]):
+            return None, None
+        if parts[1] not in self.codes:
+            known = ", ".join(self.codes)
+            extra = "" if self.codes is _MORE_CODES else ". For others there is 'tensor'"
+            raise self._unknown(name, f"the dtype must be one of {known}{extra}")
+        if len(parts) == 2:
+            return parts[1], None
+        return parts[1], self._parse_dims(name, parts[2])
+
+    def _parse_dims(self, name: str, text: str) -> tuple[int, ...]:
+        if text == "()" and self.smallest == 0:
+            return ()
+        words = text.split(",")
+        if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+            raise self._unknown(name, "the shape is whole numbers with commas, such as 224,224,3")
+        dims = tuple(map(int, words))
+        if min(dims) < self.smallest or len(dims) > _MAX_AXES:
+            raise self._unknown(name, f"every dimension must be at least {self.smallest}")
+        if math.prod(dims) * 16 >= 1 << 63:
+            raise self._unknown(name, "no memory holds such an array")
+        return dims
+
+    @staticmethod
+    def _unknown(name: str, reason: str) -> UnknownEncodingError:
+        return UnknownEncodingError(f"{name!r} is no encoding: {reason}.")
+
+    # ---------------------------------------------------------------------------------- writing
+
+    def encode(self, value: Any) -> bytes:
+        """The head that the name leaves open, then the elements."""
+        array = value
+        if type(array) is not np.ndarray:
+            array = self._as_array(value)
+        dtype = self._dtype_name
+        # `is None` first: NumPy takes None for float64 in a comparison.
+        if self._stored is None or array.dtype != self._stored:
+            array, dtype = self._fitting(array, value)
+        if self._dims is not None:
+            if array.shape != self._dims:
+                raise self._wrong(value, f"the column's shape is {self._dims}")
+            return bytes(array.tobytes())
+        head = self._heads.get((dtype, array.shape))
+        return (head or self._head(dtype, array.shape, value)) + array.tobytes()
+
+    def _as_array(self, value: Any) -> np.ndarray[Any, Any]:
+        if isinstance(value, np.ma.MaskedArray):
+            raise self.refuse(value, "Its mask would be lost; use .filled(...) first.")
+        if not isinstance(value, np.ndarray):
+            raise self.refuse(value)
+        return np.asarray(value)
+
+    def _fitting(
+        self, array: np.ndarray[Any, Any], value: Any
+    ) -> tuple[np.ndarray[Any, Any], str | None]:
+        """The array in the byte order of the file, and its dtype's name; refused if another."""
+        name = array.dtype.name
+        if self._dtype_name is not None and name != self._dtype_name:
+            raise self._wrong(value, f"the column's dtype is {self._dtype_name}")
+        if name not in self.codes:
+            raise self._wrong(value, f"only {', '.join(self.codes)} can be stored here")
+        return array.astype(_stored_dtype(name), copy=False), name
+
+    def _head(self, dtype: str | None, shape: tuple[int, ...], value: Any) -> bytes:
+        """Code of the dtype, count of axes and width of a dimension, dimensions; remembered."""
+        if len(shape) > _MAX_AXES:
+            raise self._wrong(value, f"more than {_MAX_AXES} axes")
+        if self.smallest and (not shape or not math.prod(shape)):
+            raise self._wrong(
+                value, "an array without elements or axes needs the encoding 'tensor'"
+            )
+        largest = max(shape, default=0)
+        width = next(w for w in range(4) if largest < 1 << (8 << w))
+        code = b"" if self._dtype_name is not None else bytes([self.codes[dtype or ""]])
+        head = code + struct.pack(
+            f"<B{len(shape)}{_DIMENSIONS[width]}", len(shape) << 2 | width, *shape
+        )
+        if len(self._heads) < _HEADS_KEPT:
+            self._heads[dtype, shape] = head
+        return head
+
+    def _wrong(self, value: Any, reason: str) -> EncodingError:
+        return EncodingError(f"encoding {self.name}: got {describe(value)}, but {reason}")
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def decode(self, data: Data) -> Any:
+        """An array that is a view of `data`."""
+        if self.size is not None:
+            if len(data) != self.size:
+                raise self.broken(data, f"{self.size} are needed")
+            return self._view(data, self._stored, self._dims, 0)
+        at, stored, dtype = 0, self._stored, self._dtype_name
+        if stored is None:
+            if not len(data) or data[0] not in self._names:
+                raise self.broken(data, "they begin with no known dtype")
+            dtype = self._names[data[0]]
+            at, stored = 1, _stored_dtype(dtype)
+        shape, at = self._read_shape(data, at)
+        # Python's integers do not overflow, so a product of hostile dimensions stays honest.
+        if at + math.prod(shape) * stored.itemsize != len(data):
+            raise self.broken(data, f"shape {shape} of {dtype} needs another number")
+        return self._view(data, stored, shape, at)
+
+    def _read_shape(self, data: Data, at: int) -> tuple[tuple[int, ...], int]:
+        if at >= len(data):
+            raise self.broken(data, "there is no shape")
+        axes, width = data[at] >> 2, data[at] & 3
+        end = at + 1 + (axes << width)
+        if end > len(data):
+            raise self.broken(data, f"there is no room for {axes} dimensions")
+        shape = struct.unpack_from(f"<{axes}{_DIMENSIONS[width]}", data, at + 1)
+        if self.smallest and (not shape or 0 in shape):
+            raise self.broken(data, f"the shape {shape} has no elements")
+        # NumPy computes strides of empty arrays too, and they must fit.
+        if 0 in shape and math.prod(n or 1 for n in shape) >= 1 << 58:
+            raise self.broken(data, f"the shape {shape} is impossible")
+        return shape, end
+
+    def _view(self, data: Data, stored: Any, shape: Any, at: int) -> Any:
+        try:
+            return np.ndarray(shape, stored, data, at)
+        except (ValueError, TypeError) as error:  # such as more axes than this NumPy has
+            raise self.broken(data, error) from error
+
+
+class TensorEncoding(ArrayEncoding):
+    """An array without gaps: also bool, complex and bfloat16, empty and 0-d."""
+
+    family = "tensor"
+    codes = _MORE_CODES
+    smallest = 0
+    takes_bytes = False
+    expects = "a NumPy array or a torch tensor"
+
+    def encode(self, value: Any) -> bytes:
+        """As for `ndarray`; bfloat16 as the two bytes of each element."""
+        if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
+            value = value.detach().cpu()
+        if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
+            # bfloat16 is held in uint16, which must not be taken for it.
+            if self._dtype_name == "bfloat16":
+                raise self._wrong(value, "the column's dtype is bfloat16")
+            if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
+                value = value.numpy()
+            return super().encode(value)
+        if self._dtype_name not in {None, "bfloat16"}:
+            raise self._wrong(value, f"the column's dtype is {self._dtype_name}")
+        shape, words = tuple(value.shape), _bfloat16_words(value)
+        if self._dims is None:
+            return self._head("bfloat16", shape, value) + words
+        if shape != self._dims:
+            raise self._wrong(value, f"the column's shape is {self._dims}")
+        return words
+
+    def _view(self, data: Data, stored: Any, shape: Any, at: int) -> Any:
+        array = super()._view(data, stored, shape, at)
+        if stored is not _BFLOAT16:
+            return array
+        import torch
+
+        words = torch.from_numpy(array.astype(np.int16))
+        return words.view(torch.bfloat16)
+
+
+def _bfloat16_words(value: Any) -> bytes:
+    """The elements of a torch or ml_dtypes array of bfloat16."""
+    if isinstance(value, np.ndarray):
+        return value.astype(value.dtype, order="C").view(np.uint16).astype("<u2").tobytes()
+    import torch
+
+    return bytes(value.contiguous().view(torch.int16).numpy().astype("<i2").tobytes())
+
+
+# A dtype of its own, told apart by identity: metadata keeps NumPy from giving out its usual one.
+_BFLOAT16 = np.dtype("<u2", metadata={"bfloat16": True})
+
+
+def _stored_dtype(name: str) -> np.dtype[Any]:
+    return _BFLOAT16 if name == "bfloat16" else np.dtype(name).newbyteorder("<")
+
+
+FAMILIES: dict[str, type[Encoding]] = {"ndarray": ArrayEncoding, "tensor": TensorEncoding}

@@ -1,0 +1,119 @@
+"""Encodings around others: `list[T]` and `optional[T]`.
+
+`list[pil]`, `list[jpeg]` and `list[png]` are old names and byte-exact; the others have the same
+bytes, and older readers refuse their names. `list[int]` stays refused, as existing tools expect:
+`list[str_int]` gives Python ints, `list[int64]` NumPy's.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings.base import Encoding, located
+from mds.encodings.registry import parse_encoding
+from mds.errors import EncodingError, UnknownEncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+
+class ListEncoding(Encoding):
+    """A Python list, every item in the same encoding."""
+
+    expects = "a list"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._inner = _inside(name, "list")
+        if self._inner.name == "int":
+            raise UnknownEncodingError(
+                "the encoding 'list[int]' is refused, as readers of the format always did. Write "
+                "'list[str_int]' for Python ints, 'list[int64]' or 'tensor:int64' for NumPy's."
+            )
+        self.is_unsafe = self._inner.is_unsafe
+        # bytes in place of an image list are an already encoded list, as ever.
+        self.takes_bytes = self._inner.name in {"pil", "jpeg", "png"}
+
+    def encode(self, value: Any) -> bytes:
+        """A zero word, the count, the size of each, the items."""
+        if not isinstance(value, list):
+            raise self.refuse(value)
+        parts = []
+        for number, item in enumerate(value):
+            try:
+                parts.append(pack_item(self._inner, item))
+            except EncodingError as error:  # noqa: PERF203 - the number belongs into the sentence
+                raise located(error, f"item {number}") from error
+        return b"".join((b"\0\0\0\0", pack_sizes(parts), *parts))
+
+    def decode(self, data: Data) -> list[Any]:
+        """A list."""
+        if len(data) < 8:
+            raise self.broken(data, "8 are needed before the sizes")
+        return [self._inner.decode(item) for item in unpack_items(self, data, 4)]
+
+
+class OptionalEncoding(Encoding):
+    """A value or None."""
+
+    takes_bytes = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._inner = _inside(name, "optional")
+        self.is_unsafe = self._inner.is_unsafe
+
+    def encode(self, value: Any) -> bytes:
+        """A zero byte for None; a one and the value's own bytes otherwise."""
+        return b"\0" if value is None else b"\1" + self._inner.pack(value)
+
+    def decode(self, data: Data) -> Any:
+        """The value or None."""
+        if len(data) == 0 or data[0] > 1 or (data[0] == 0 and len(data) > 1):
+            raise self.broken(data, "it begins with 1, or is a single 0")
+        return self._inner.decode(memoryview(data)[1:]) if data[0] else None
+
+
+def pack_item(inner: Encoding, item: Any) -> bytes:
+    """An item of a list: encoded for certain, since a list passes no bytes through."""
+    data = inner.encode(item)
+    if inner.size is not None and len(data) != inner.size:
+        raise EncodingError(
+            f"encoding {inner.name}: {inner.size} bytes are needed, {len(data)} came"
+        )
+    return data
+
+
+def pack_sizes(parts: list[bytes]) -> bytes:
+    """The count and the sizes."""
+    try:
+        return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
+    except struct.error:
+        raise EncodingError("an item of 4 GiB or more does not fit any shard") from None
+
+
+def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]:
+    """The items behind a count at `start`; count and sizes checked against the bytes there are."""
+    view = memoryview(data)
+    if len(view) < start + 4:
+        raise encoding.broken(data, "there is no count")
+    (count,) = struct.unpack_from("<I", view, start)
+    first = start + 4 + 4 * count
+    if first > len(view):
+        raise encoding.broken(data, f"they cannot hold the sizes of {count} items")
+    sizes = struct.unpack_from(f"<{count}I", view, start + 4)
+    ends = list(accumulate(sizes, initial=first))
+    if ends[-1] != len(view):
+        raise encoding.broken(data, f"{count} items make it {ends[-1]} bytes")
+    return [view[begin:end] for begin, end in pairwise(ends)]
+
+
+def _inside(name: str, family: str) -> Encoding:
+    if not (name.startswith(family + "[") and name.endswith("]")):
+        raise UnknownEncodingError(f"{name!r} is no encoding; write '{family}[str]', for example.")
+    return parse_encoding(name[len(family) + 1 : -1])
+
+
+FAMILIES: dict[str, type[Encoding]] = {"list": ListEncoding, "optional": OptionalEncoding}

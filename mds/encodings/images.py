@@ -1,0 +1,195 @@
+"""Images: `pil` (raw pixels), `jpeg`, `png`, and `jpeg_array` (also spelled `jpegarray`).
+
+A JPEG or PNG given as bytes or as a path is stored as it is and never encoded again; so is a JPEG
+that Pillow opened from a file which still exists. Files come back as Pillow images opened and not
+yet decoded. Only file types that Pillow decodes by itself are opened: EPS, for one, would start
+another program.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings.base import Encoding, describe
+from mds.encodings.containers import pack_sizes, unpack_items
+from mds.encodings.scalars import plain
+from mds.errors import EncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+_MAGIC = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+# Bytes of a pixel in Pillow's raw form; mode "1" packs eight pixels into one.
+_PIXEL = {
+    **dict.fromkeys(("L", "P"), 1),
+    **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 2),
+    **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
+    **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
+}
+
+
+class PilEncoding(Encoding):
+    """An image as raw pixels with its size and mode."""
+
+    expects = "a PIL image"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "pil"))
+
+    def encode(self, value: Any) -> bytes:
+        """Width, height, mode, pixels."""
+        from PIL import Image
+
+        if not isinstance(value, Image.Image):
+            raise self.refuse(value)
+        pixels = _pixels(self, value)
+        if value.mode == "P" and not _is_grey_palette(value):
+            raise EncodingError(
+                "encoding pil: the palette of an image of mode P would be lost. "
+                "Give image.convert('RGB'), or use the encoding png."
+            )
+        mode = value.mode.encode()
+        return struct.pack("<3I", *value.size, len(mode)) + mode + pixels
+
+    def decode(self, data: Data) -> Any:
+        """A PIL image."""
+        from PIL import Image
+
+        view = memoryview(data)
+        if len(view) < 12:
+            raise self.broken(data, "12 are needed before the mode")
+        width, height, length = struct.unpack_from("<3I", view)
+        mode = str(view[12 : 12 + length], "utf-8", "replace") if length <= 16 else ""
+        if mode != "1" and mode not in _PIXEL:
+            raise self.broken(data, f"{mode!r} is no mode of a raw image")
+        line = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
+        # Checked before Pillow takes the memory.
+        if 12 + length + line * height != len(view):
+            raise self.broken(data, f"{width} x {height} pixels of mode {mode} need another number")
+        try:
+            return Image.frombytes(mode, (width, height), view[12 + length :])
+        except (ValueError, TypeError, MemoryError) as error:
+            raise self.broken(data, error) from error
+
+
+class FileImageEncoding(Encoding):
+    """An image as a JPEG or PNG file."""
+
+    def __init__(self, name: str) -> None:
+        family = name.split(":", 1)[0]
+        super().__init__(plain(name, family))
+        self.expects = f"a PIL image, the bytes of a {name} file, or the path of one"
+
+    def encode(self, value: Any) -> bytes:
+        """The file's bytes, untouched where there is a file."""
+        if isinstance(value, (bytes, bytearray)):
+            return bytes(value)
+        if isinstance(value, (str, os.PathLike)):
+            return self._file(value)
+        from PIL import Image, JpegImagePlugin
+
+        if not isinstance(value, Image.Image):
+            raise self.refuse(value)
+        if self.name == "jpeg" and isinstance(value, JpegImagePlugin.JpegImageFile):
+            data = _read_if_there(value.filename)
+            if data.startswith(_MAGIC["jpeg"]):
+                return data
+        file = io.BytesIO()
+        try:
+            value.save(file, format=self.name.upper())
+        except Exception as error:  # Pillow's plugins raise anything
+            way_out = ". Give image.convert('RGB')" if self.name == "jpeg" else ""
+            raise EncodingError(
+                f"encoding {self.name}: Pillow cannot write {describe(value)}: {error}{way_out}"
+            ) from error
+        return file.getvalue()
+
+    def _file(self, path: str | os.PathLike[str]) -> bytes:
+        data = _read_if_there(path)
+        if not data:
+            raise self.refuse(path, "There is no such file.")
+        if not data.startswith(_MAGIC[self.name]):
+            raise EncodingError(
+                f"encoding {self.name}: the file {os.fspath(path)!r} begins with {data[:8]!r}, "
+                f"which is no {self.name}. Open it with PIL and give the image."
+            )
+        return data
+
+    def decode(self, data: Data) -> Any:
+        """A PIL image, opened and not yet decoded."""
+        return open_image(self, data)
+
+
+class JpegArrayEncoding(Encoding):
+    """JPEG files in a row."""
+
+    expects = "a sequence of the bytes of JPEG files"
+
+    def __init__(self, name: str) -> None:
+        family = name.split(":", 1)[0]
+        super().__init__(plain(name, family))
+        self._jpeg = FileImageEncoding("jpeg")
+
+    def encode(self, value: Any) -> bytes:
+        """The count, the size of each, the files."""
+        if isinstance(value, (str, bytearray)):
+            raise self.refuse(value)
+        try:
+            parts = [self._jpeg.encode(item) for item in value]
+        except EncodingError:
+            raise
+        except TypeError as error:
+            raise self.refuse(value) from error
+        return b"".join((pack_sizes(parts), *parts))
+
+    def decode(self, data: Data) -> list[Any]:
+        """A list of PIL images, opened and not yet decoded."""
+        return [open_image(self, item) for item in unpack_items(self, data, 0)]
+
+
+def open_image(encoding: Encoding, data: Data) -> Any:
+    """Open an image file lazily. Raises EncodingError."""
+    from PIL import Image
+
+    try:
+        return Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Exception as error:  # Pillow's plugins raise anything on damaged files
+        raise encoding.broken(data, f"{type(error).__name__}: {error}") from error
+
+
+def _read_if_there(path: Any) -> bytes:
+    """The bytes of a file; none when there is no such file."""
+    try:
+        if not path or not os.path.isfile(path):
+            return b""
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError):  # ValueError: a null character in the name
+        return b""
+
+
+def _pixels(encoding: Encoding, image: Any) -> bytes:
+    try:
+        return bytes(image.tobytes())
+    except Exception as error:  # a file that Pillow opened and now fails to decode
+        raise EncodingError(
+            f"encoding {encoding.name}: Pillow cannot decode {describe(image)}: {error}"
+        ) from error
+
+
+def _is_grey_palette(image: Any) -> bool:
+    palette = image.getpalette("RGB") or []
+    return all(palette[i : i + 3] == [i // 3] * 3 for i in range(0, len(palette), 3))
+
+
+FAMILIES: dict[str, type[Encoding]] = {
+    "pil": PilEncoding,
+    "jpeg": FileImageEncoding,
+    "png": FileImageEncoding,
+    "jpeg_array": JpegArrayEncoding,
+    "jpegarray": JpegArrayEncoding,
+}

@@ -1,0 +1,78 @@
+"""Objects of any make: `json`, and `pkl`, which is unsafe and refused unless asked for.
+
+Reading a pickle runs whatever code its writer liked, so readers refuse a column with `pkl`
+anywhere in its encoding unless `allow_unsafe_types=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.encodings.base import Encoding, describe
+from mds.encodings.scalars import plain
+from mds.errors import EncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+
+class JsonEncoding(Encoding):
+    """Whatever JSON can say; a NumPy array at the top becomes nested lists."""
+
+    expects = "something that json.dumps takes"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "json"))
+
+    def encode(self, value: Any) -> bytes:
+        """`json.dumps` with its defaults: keys unsorted, non-ASCII escaped, NaN allowed."""
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        try:
+            return json.dumps(value).encode()
+        except TypeError as error:
+            raise self.refuse(value, f"{error}.") from error
+        except (ValueError, RecursionError) as error:
+            raise EncodingError(
+                f"encoding json: expected {self.expects}, got {describe(value)} ({error})"
+            ) from error
+
+    def decode(self, data: Data) -> Any:
+        """What `json.loads` makes of it."""
+        try:
+            return json.loads(str(data, "utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise self.broken(data, error) from error
+
+
+class PickleEncoding(Encoding):
+    """Anything that pickle takes. Unsafe."""
+
+    is_unsafe = True
+    expects = "something that pickle takes"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "pkl"))
+
+    def encode(self, value: Any) -> bytes:
+        """`pickle.dumps` with the default protocol."""
+        try:
+            return pickle.dumps(value)
+        except Exception as error:  # objects raise what they like while being pickled
+            raise EncodingError(
+                f"encoding pkl: expected {self.expects}, got {describe(value)} ({error})"
+            ) from error
+
+    def decode(self, data: Data) -> Any:
+        """The unpickled object."""
+        try:
+            return pickle.loads(data)  # noqa: S301 - readers ask allow_unsafe_types first
+        except Exception as error:  # damaged pickles raise anything at all
+            raise self.broken(data, f"{type(error).__name__}: {error}") from error
+
+
+FAMILIES: dict[str, type[Encoding]] = {"json": JsonEncoding, "pkl": PickleEncoding}

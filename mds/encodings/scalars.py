@@ -1,0 +1,170 @@
+"""Numbers of a fixed size: `int`, `bool`, and the NumPy scalars `uint8` to `float64`.
+
+`bool` is ours; older readers refuse a column of that name. A NumPy column takes what the NumPy
+type takes (3.7 becomes 3, None becomes NaN), except that an integer that does not fit is an
+error also when it is a NumPy integer: NumPy alone would wrap it around.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.encodings.base import Encoding, describe
+from mds.errors import EncodingError, EncodingRangeError, UnknownEncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+_CODES = {
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+}
+
+
+def plain(name: str, family: str) -> str:
+    """The name, if it is just the family; else UnknownEncodingError."""
+    if name != family:
+        raise UnknownEncodingError(f"the encoding {family!r} takes no parameters, got {name!r}.")
+    return name
+
+
+class IntEncoding(Encoding):
+    """A Python int of 64 bits."""
+
+    size = 8
+    dtype = np.dtype("<i8")
+    shape = ()
+    expects = "an int (a NumPy integer goes into a column such as int64)"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "int"))
+        self._pack = struct.Struct("<q").pack
+
+    def encode(self, value: Any) -> bytes:
+        """Eight bytes, little-endian."""
+        if not isinstance(value, int):
+            raise self.refuse(value)
+        try:
+            return self._pack(value)
+        except struct.error:
+            raise _range_error(self, value, -(1 << 63), (1 << 63) - 1) from None
+
+    def decode(self, data: Data) -> int:
+        """An int."""
+        if len(data) != 8:
+            raise self.broken(data, "8 are needed")
+        return int.from_bytes(data, "little", signed=True)
+
+
+class BoolEncoding(Encoding):
+    """True or False in one byte."""
+
+    size = 1
+    dtype = np.dtype("?")
+    shape = ()
+    expects = "a bool"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "bool"))
+
+    def encode(self, value: Any) -> bytes:
+        """One byte, 0 or 1."""
+        if value is True:
+            return b"\x01"
+        if value is False:
+            return b"\x00"
+        if isinstance(value, np.bool_):
+            return b"\x01" if value else b"\x00"
+        raise self.refuse(value)
+
+    def decode(self, data: Data) -> bool:
+        """A bool."""
+        if len(data) != 1 or data[0] > 1:
+            raise self.broken(data, "a bool is one byte, 0 or 1")
+        return data[0] == 1
+
+
+class NumpyEncoding(Encoding):
+    """A NumPy scalar."""
+
+    shape = ()
+
+    def __init__(self, name: str) -> None:
+        family = name.split(":", 1)[0]
+        super().__init__(plain(name, family))
+        code = struct.Struct("<" + _CODES[name])
+        self.dtype = np.dtype(name).newbyteorder("<")
+        self.size = code.size
+        self.expects = f"a number that numpy.{name} takes"
+        self._scalar = np.dtype(name).type
+        self._pack, self._unpack = code.pack, code.unpack
+        whole = name[0] != "f"
+        # A number of this type goes through struct, at a third of what NumPy's constructor costs.
+        # float16 is rounded by NumPy alone.
+        self._fast = int if whole else (float if name != "float16" else None)
+        self._limits = np.iinfo(name) if whole else None
+
+    def encode(self, value: Any) -> bytes:
+        """The scalar's bytes, little-endian."""
+        if type(value) is self._fast:
+            try:
+                return self._pack(value)
+            except (struct.error, OverflowError):
+                if self._limits is not None:
+                    raise self._too_large(value) from None
+        return self._slow(value)
+
+    def _slow(self, value: Any) -> bytes:
+        given = value
+        if type(value) is not self._scalar and isinstance(value, np.generic):
+            value = value.item()
+        limits = self._limits
+        if limits is not None and isinstance(value, int) and not limits.min <= value <= limits.max:
+            raise self._too_large(value)
+        try:
+            scalar: Any = self._scalar(value)
+        except OverflowError:
+            raise self._too_large(value) from None
+        except TypeError:
+            raise self.refuse(given) from None
+        except ValueError as error:
+            raise EncodingError(
+                f"encoding {self.name}: expected {self.expects}, got {describe(given)} ({error})"
+            ) from error
+        return bytes(scalar.astype(self.dtype, copy=False).tobytes())
+
+    def _too_large(self, value: Any) -> EncodingRangeError:
+        assert self._limits is not None
+        return _range_error(self, value, int(self._limits.min), int(self._limits.max))
+
+    def decode(self, data: Data) -> np.generic:
+        """A NumPy scalar."""
+        if len(data) != self.size:
+            raise self.broken(data, f"{self.size} are needed")
+        found: np.generic = self._scalar(self._unpack(data)[0])
+        return found
+
+
+def _range_error(encoding: Encoding, value: Any, low: int, high: int) -> EncodingRangeError:
+    return EncodingRangeError(
+        f"encoding {encoding.name}: expected a number from {low} to {high}, got {describe(value)}"
+    )
+
+
+FAMILIES: dict[str, type[Encoding]] = {
+    "int": IntEncoding,
+    "bool": BoolEncoding,
+    **dict.fromkeys(_CODES, NumpyEncoding),
+}

@@ -1,0 +1,93 @@
+"""`bytes`, `str`, and numbers as text: `str_int`, `str_float`, `str_decimal`."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings.base import Encoding, describe
+from mds.encodings.scalars import plain
+from mds.errors import EncodingError
+
+if TYPE_CHECKING:
+    from mds.encodings.base import Data
+
+
+class BytesEncoding(Encoding):
+    """Bytes as they are."""
+
+    expects = "bytes"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "bytes"))
+
+    def encode(self, value: Any) -> bytes:
+        """The value itself."""
+        if not isinstance(value, bytes):
+            raise self.refuse(value)
+        return value
+
+    def decode(self, data: Data) -> bytes:
+        """Bytes."""
+        return bytes(data)
+
+
+class StrEncoding(Encoding):
+    """Text in UTF-8."""
+
+    expects = "a str"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain(name, "str"))
+
+    def encode(self, value: Any) -> bytes:
+        """UTF-8."""
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise EncodingError(
+                f"encoding str: expected text that UTF-8 can hold, got {describe(value)} ({error})"
+            ) from error
+
+    def decode(self, data: Data) -> str:
+        """A str."""
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.broken(data, error) from error
+
+
+class NumberTextEncoding(Encoding):
+    """A number as the text that `str` makes of it; of any size and exact."""
+
+    def __init__(self, name: str) -> None:
+        family = name.split(":", 1)[0]
+        super().__init__(plain(name, family))
+        self._type: type[Any] = {"str_int": int, "str_float": float, "str_decimal": Decimal}[name]
+        self.expects = "a Decimal" if self._type is Decimal else f"a Python {self._type.__name__}"
+
+    def encode(self, value: Any) -> bytes:
+        """ASCII of `str(value)`."""
+        if not isinstance(value, self._type):
+            raise self.refuse(value)
+        try:
+            # Subclasses may print themselves as they like: str(True) could not be read back.
+            return str(self._type(value)).encode("ascii")
+        except ValueError as error:  # Python refuses to print integers of thousands of digits
+            raise EncodingError(f"encoding {self.name}: {error}") from error
+
+    def decode(self, data: Data) -> Any:
+        """An int, a float or a Decimal."""
+        try:
+            return self._type(str(data, "ascii"))
+        except (ValueError, InvalidOperation) as error:
+            raise self.broken(data, error) from error
+
+
+FAMILIES: dict[str, type[Encoding]] = {
+    "bytes": BytesEncoding,
+    "str": StrEncoding,
+    **dict.fromkeys(("str_int", "str_float", "str_decimal"), NumberTextEncoding),
+}

@@ -1,0 +1,118 @@
+"""LocalDataset: a folder of shards as a map-style dataset, without downloads or an order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from mds.contents import Contents, ShardList, Spanner
+from mds.errors import NotFoundError
+from mds.index import Index
+from mds.indexing import resolve
+from mds.readers import Reader, open_reader
+
+# Each open shard holds a file descriptor, of which a process often has 1,024.
+_OPEN_SHARDS = 256
+
+
+class LocalDataset(Dataset[Any]):
+    """The samples of the raw shards in a folder, by number.
+
+    ``local`` is the folder, ``split`` one below it. Samples have all columns, or only ``columns``.
+    ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples. Raises
+    NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
+    (ValueErrors) for one that is broken or has pickles that are not allowed.
+    """
+
+    def __init__(
+        self,
+        local: str,
+        split: str | None = None,
+        allow_unsafe_types: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self.local = os.fspath(local)
+        self.split = split or ""
+        self.allow_unsafe_types = allow_unsafe_types
+        self.columns = None if columns is None else tuple(columns)
+        self._folder = os.path.join(self.local, self.split)
+        path = os.path.join(self._folder, "index.json")
+        self._index = Index.read(path)
+        self._index.check_safe(allow_unsafe_types, path)
+        self._contents = Contents([self._index])
+        self.num_samples = self.size = self._contents.num_samples
+        self._open: dict[int, Reader] = {}
+
+    @property
+    def shards(self) -> ShardList:
+        """The shards as a sequence of ShardInfo, each made when it is asked for."""
+        return self._contents.shards
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._contents)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(at) is int and 0 <= at < self.num_samples:
+            return self.get_item(at)
+        return resolve(at, self.num_samples, self.get_item)
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """The samples of a batch; what torch's loader calls."""
+        return [self[number] for number in numbers]
+
+    def get_item(self, sample_id: int) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is."""
+        shard, row = self._contents.locate(sample_id)
+        reader = self._open.get(shard)
+        if reader is None:
+            reader = self._reader(shard)
+        return reader.get(row)
+
+    def _reader(self, shard: int) -> Reader:
+        info = self._index.shard(shard)
+        try:
+            reader = open_reader(
+                self._folder,
+                info,
+                allow_unsafe_types=self.allow_unsafe_types,
+                columns=self.columns,
+            )
+        except NotFoundError as error:
+            if info.zip is None or not os.path.exists(os.path.join(self._folder, info.zip.basename)):
+                raise
+            raise NotFoundError(
+                f"{error} Only its compressed form {info.zip.basename} is there, which "
+                "StreamingDataset(local=...) reads.",
+                url=error.url,
+                verb=error.verb,
+            ) from error
+        if len(self._open) >= _OPEN_SHARDS:
+            # The one opened first. It is not closed: another thread may be reading from it, and
+            # the last view of it ends the mapping.
+            with contextlib.suppress(KeyError, RuntimeError):  # another thread was quicker
+                del self._open[next(iter(self._open))]
+        self._open[shard] = reader
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Mapped files do not travel to worker processes; each opens what it needs.
+        return {**self.__dict__, "_open": {}}
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self._folder}: {self.num_samples:,} samples in "
+            f"{len(self._index):,} shards>"
+        )

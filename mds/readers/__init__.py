@@ -1,0 +1,93 @@
+"""Shard files to samples. Readers map files; they never fetch and never delete.
+
+``open_reader`` opens a shard of an index, ``make_decoder`` gives the function for samples whose
+bytes came by themselves, ``open_sparse`` makes a reader of such samples, and ``gather`` makes one
+batch of rows of several readers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mds.index import ShardInfo, ShardSchema, refuse_unsafe
+from mds.readers.base import Batch, Reader, Rows
+from mds.readers.fields import fields_of
+from mds.readers.gather import gather
+from mds.readers.joint import JointReader, sample_decoder
+from mds.readers.mapping import map_file
+from mds.readers.sparse import SparseReader
+from mds.readers.split import SplitReader, decode_line, line_decoder
+
+if TYPE_CHECKING:
+    Decoder = Callable[[memoryview], dict[str, Any]]
+
+__all__ = [
+    "Batch",
+    "Reader",
+    "Rows",
+    "gather",
+    "make_decoder",
+    "open_reader",
+    "open_sparse",
+]
+
+
+def open_reader(
+    folder: str,
+    info: ShardInfo,
+    *,
+    allow_unsafe_types: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Reader:
+    """A reader of a shard whose raw files are in ``folder``.
+
+    With ``columns`` samples have only these, and the others are not decoded. Raises
+    UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and NotFoundError
+    (a FileNotFoundError).
+    """
+    where = os.path.join(folder, info.raw.basename)
+    refuse_unsafe([info.schema], allow_unsafe_types, where)
+    chosen = None if columns is None else tuple(columns)
+    data = map_file(folder, info.raw)
+    if info.raw_meta is None:
+        return JointReader(info.schema, info.samples, data, where, columns=chosen)
+    meta = map_file(folder, info.raw_meta)
+    return SplitReader(info.schema, info.samples, data, meta, where, columns=chosen)
+
+
+def open_sparse(
+    info: ShardInfo,
+    samples: Mapping[int, bytes],
+    where: str,
+    *,
+    allow_unsafe_types: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Reader:
+    """A reader of some rows of a shard, whose stored bytes are given by row.
+
+    ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
+    """
+    refuse_unsafe([info.schema], allow_unsafe_types, where)
+    return SparseReader(info, samples, where, None if columns is None else tuple(columns))
+
+
+def make_decoder(
+    schema: ShardSchema,
+    *,
+    allow_unsafe_types: bool = False,
+    columns: Sequence[str] | None = None,
+    where: str = "a sample",
+) -> Decoder:
+    """A function from the stored bytes of one sample to the sample.
+
+    ``where`` names the place in errors. Raises UnsafeTypeError and ConfigError; the function
+    raises ShardError and EncodingError (all ValueErrors).
+    """
+    refuse_unsafe([schema], allow_unsafe_types, where)
+    chosen = None if columns is None else tuple(columns)
+    if not schema.is_split:
+        return sample_decoder(fields_of(schema.columns, chosen), where)
+    parse = line_decoder(schema, chosen)
+    return lambda data: decode_line(parse, data, where)

@@ -1,0 +1,125 @@
+"""What every reader can do, whatever the format of its shard."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.errors import ShardError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mds.index import ShardSchema
+
+Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
+Batch = dict[str, "npt.NDArray[Any] | list[Any]"]
+
+
+class Reader(ABC):
+    """The samples of one shard, mapped once and decoded when asked for.
+
+    ``get`` is what ``reader[row]`` calls: a function of a row that is made for the schema when
+    the first sample is asked for. Readers never fetch and never delete. Views that were given out
+    stay good after ``close``: they keep the mapping alive, and the last of them ends it.
+    """
+
+    get: Callable[[int], dict[str, Any]]
+
+    def __init__(self, schema: ShardSchema, samples: int, where: str) -> None:
+        self.schema = schema
+        self.where = where
+        self._count = samples
+        self._is_closed = False
+        self.get = self._first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, row: object) -> bool:
+        return isinstance(row, int) and 0 <= row < self._count
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """One sample; IndexError for a row that does not exist."""
+        return self.get(row)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.get(row) for row in range(self._count))
+
+    def samples(self, rows: Rows) -> list[dict[str, Any]]:
+        """Many samples, each as from ``reader[row]``."""
+        rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
+        return [*map(self.get, rows)]
+
+    @abstractmethod
+    def rows(self, rows: Rows) -> Batch:
+        """Many samples as columns.
+
+        A column of fixed-width numbers is a new array of shape (rows, *shape), gathered in one
+        call; any other is a list of values.
+        """
+
+    @abstractmethod
+    def sample_bytes(self, row: int) -> memoryview:
+        """The stored bytes of one sample, as a view."""
+
+    @abstractmethod
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        """Decode the offsets and make ``get``."""
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice is fine."""
+        self._is_closed = True
+        self.get = self._first
+
+    def _first(self, row: int) -> dict[str, Any]:
+        self._check_open()
+        self.get = self._open()
+        return self.get(row)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ShardError(f"{self.where}: the reader is closed.")
+
+    def _number(self, row: Any) -> int:
+        """A row as an int in range, counted from the end when negative."""
+        number = row.__index__()
+        if number < 0:
+            number += self._count
+        if not 0 <= number < self._count:
+            raise IndexError(f"{self.where}: there is no sample {row} among {self._count:,}.")
+        return int(number)
+
+    def _numbers(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Rows as an array in range."""
+        numbers = np.asarray(rows)
+        if numbers.size == 0:
+            return np.zeros(0, np.int64)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ShardError(
+                f"{self.where}: rows are a list of integers, got {numbers.dtype} of shape "
+                f"{numbers.shape}."
+            )
+        numbers = numbers.astype(np.int64, copy=False)
+        if numbers.min() < 0 or numbers.max() >= self._count:
+            return np.array([self._number(row) for row in numbers.tolist()], np.int64)
+        return numbers
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else ""
+        return f"<{type(self).__name__} {self.where}: {self._count:,} samples{state}>"

@@ -1,0 +1,137 @@
+"""Readers of mds shards: one file with everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.errors import EncodingError, ShardError
+from mds.index import ShardSchema
+from mds.layout import parse_offsets, split_sample
+from mds.readers import columnar
+from mds.readers.base import Batch, Reader, Rows
+from mds.readers.compiled import compile_offsets, compile_sample, compile_views
+from mds.readers.fields import Fields, fields_of
+
+if TYPE_CHECKING:
+    from mds.readers.mapping import Data
+
+
+class JointReader(Reader):
+    """The samples of an mds shard, or of some of its bytes.
+
+    ``data`` is the whole file, or with ``offsets`` whatever these point into. The offsets are
+    decoded and checked when the first sample is asked for.
+    """
+
+    def __init__(
+        self,
+        schema: ShardSchema,
+        samples: int,
+        data: Data,
+        where: str,
+        *,
+        columns: tuple[str, ...] | None = None,
+        offsets: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        super().__init__(schema, samples, where)
+        self.fields: Fields = fields_of(schema.columns, columns)
+        self._data: Data = data
+        self._offsets = offsets
+        self._is_checked = False
+
+    def offsets(self) -> npt.NDArray[np.uint32]:
+        """Where samples begin and the last one ends, (samples + 1,), checked."""
+        if not self._is_checked:
+            self._check_open()
+            if self._offsets is None:
+                self._offsets = parse_offsets(
+                    self._data, self._count, len(self._data), self.where  # type: ignore[arg-type]
+                )
+            self._check_rows(self._offsets)
+            self._is_checked = True
+        assert self._offsets is not None
+        return self._offsets
+
+    def _check_rows(self, offsets: npt.NDArray[np.uint32]) -> None:
+        """Where every sample has the same size, find one that has not; once for all samples."""
+        size = self.fields.row_size
+        if size is None:
+            return
+        wrong = np.flatnonzero(np.diff(offsets) != size)
+        if len(wrong):
+            row = int(wrong[0])
+            raise ShardError(
+                f"{self.where}: sample {row} has {offsets[row + 1] - offsets[row]} bytes, but its "
+                f"columns have {size} together."
+            )
+
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        offsets, fields = self.offsets(), self.fields
+        if fields.row_size and self._count and all(f.kind.is_view for f in fields.wanted):
+            views = columnar.views(fields, self._data, int(offsets[0]), self._count)
+            return compile_views(fields)(self._explain, *views)
+        bind = compile_offsets(fields)
+        return bind(self._explain, self._data, memoryview(self._data), memoryview(offsets))
+
+    def rows(self, rows: Rows) -> Batch:
+        """Many samples as columns; see Reader.rows."""
+        numbers = self._numbers(rows)
+        offsets = self.offsets()
+        try:
+            return columnar.gather(self.fields, self._data, offsets, numbers)
+        except Exception:
+            # The first sample that is to blame, with its number and column.
+            for row in numbers.tolist():
+                self._explain(row)
+            raise
+
+    def sample_bytes(self, row: int) -> memoryview:
+        """The stored bytes of one sample, as a view."""
+        number, offsets = self._number(row), self.offsets()
+        return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
+
+    def _explain(self, row: Any) -> dict[str, Any]:
+        """Decode with care: for negative rows, and for the words of an error."""
+        number = self._number(row)
+        return decode(self.fields, self.sample_bytes(number), f"{self.where}, sample {number}")
+
+    def close(self) -> None:
+        """Let go of the mapping; views that were given out keep it as long as they live."""
+        super().close()
+        self._data, self._offsets, self._is_checked = b"", None, False
+
+
+def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
+    """One sample, column by column, with errors that say which.
+
+    Raises ShardError for sizes that do not add up and EncodingError for a value.
+    """
+    try:
+        values = split_sample(data, [field.size for field in fields.all], fields.variable)
+    except ShardError as error:
+        raise ShardError(f"{where}: {error}") from error
+    out = {}
+    for field, value in zip(fields.all, values, strict=True):
+        if not field.is_wanted:
+            continue
+        try:
+            out[field.name] = field.encoding.decode(value)
+        except RecursionError as error:
+            raise EncodingError(f"{where}, column {field.name!r}: nested too deeply.") from error
+        except Exception as error:
+            kind = type(error) if isinstance(error, EncodingError) else EncodingError
+            raise kind(f"{where}, column {field.name!r}: {error}") from error
+    return out
+
+
+def sample_decoder(fields: Fields, where: str) -> Callable[[Any], dict[str, Any]]:
+    """A function from the bytes of one sample to the sample."""
+
+    def explain(data: memoryview) -> dict[str, Any]:
+        return decode(fields, data, where)
+
+    return compile_sample(fields)(explain)

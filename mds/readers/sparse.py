@@ -1,0 +1,82 @@
+"""A reader of the rows of a shard that came one by one, by ranged reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.index import ShardInfo
+from mds.readers.base import Batch, Reader, Rows
+from mds.readers.joint import JointReader
+from mds.readers.split import SplitReader
+
+
+class SparseReader(Reader):
+    """Some rows of a shard. Its length is that of the shard; ``row in reader`` tells which."""
+
+    def __init__(
+        self,
+        info: ShardInfo,
+        samples: Mapping[int, bytes],
+        where: str,
+        columns: tuple[str, ...] | None,
+    ) -> None:
+        super().__init__(info.schema, info.samples, where)
+        self._places = {row: place for place, row in enumerate(samples)}
+        sizes = [len(data) for data in samples.values()]
+        offsets = np.zeros(len(sizes) + 1, np.uint32)
+        np.cumsum(sizes, out=offsets[1:], dtype=np.uint32)
+        data = b"".join(samples.values())
+        self._inner: JointReader | SplitReader
+        if info.schema.is_split:
+            self._inner = SplitReader(
+                *(info.schema, len(sizes), data, b"", where), columns=columns, offsets=offsets
+            )
+        else:
+            self._inner = JointReader(
+                *(info.schema, len(sizes), data, where), columns=columns, offsets=offsets
+            )
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._places
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.get(row) for row in self._places)
+
+    def rows(self, rows: Rows) -> Batch:
+        """Many of the samples as columns; see Reader.rows."""
+        return self._inner.rows(self._places_of(rows))
+
+    def sample_bytes(self, row: int) -> memoryview:
+        """The stored bytes of one sample, as a view."""
+        return self._inner.sample_bytes(self._place(row))
+
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        inner, places, place = self._inner, self._places, self._place
+
+        def get(row: int) -> dict[str, Any]:
+            at = places.get(row)
+            return inner.get(place(row) if at is None else at)
+
+        return get
+
+    def _place(self, row: int) -> int:
+        number = self._number(row)
+        if number not in self._places:
+            raise IndexError(
+                f"{self.where}: sample {number} is not among the {len(self._places)} fetched ones."
+            )
+        return self._places[number]
+
+    def _places_of(self, rows: Rows) -> npt.NDArray[np.int64]:
+        places = [self._place(row) for row in self._numbers(rows).tolist()]
+        return np.array(places, np.int64)
+
+    def close(self) -> None:
+        """Let go of the bytes."""
+        super().close()
+        self._inner.close()
+        self._places = {}

@@ -1,0 +1,167 @@
+"""Readers of json, csv, tsv and xsv shards: a data file of lines and a meta file of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.errors import EncodingError, ShardError
+from mds.index import ShardSchema
+from mds.layout import parse_meta_offsets
+from mds.readers.base import Batch, Reader, Rows
+from mds.readers.compiled import load_json
+from mds.readers.fields import check_columns
+
+if TYPE_CHECKING:
+    from mds.readers.mapping import Data
+
+_DTYPES = {"int": np.int64, "float": np.float64}
+_BOOLS = {"True": True, "False": False}
+
+
+class SplitReader(Reader):
+    """The samples of a json, csv, tsv or xsv shard. ``meta`` holds the offsets into ``data``."""
+
+    def __init__(
+        self,
+        schema: ShardSchema,
+        samples: int,
+        data: Data,
+        meta: Data,
+        where: str,
+        *,
+        columns: tuple[str, ...] | None = None,
+        offsets: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        super().__init__(schema, samples, where)
+        self._data: Data = data
+        self._meta: Data = meta
+        self._parse = line_decoder(schema, columns)
+        self._columns = schema.columns.names if columns is None else columns
+        self._offsets = offsets
+
+    def offsets(self) -> npt.NDArray[np.uint32]:
+        """Where lines begin and the last one ends, (samples + 1,), checked."""
+        if self._offsets is None:
+            self._check_open()
+            self._offsets = parse_meta_offsets(
+                self._meta, self._count, len(self._data), f"{self.where}.meta"  # type: ignore[arg-type]
+            )
+        return self._offsets
+
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        offsets, data, parse = memoryview(self.offsets()), self._data, self._parse
+        explain = self._explain
+
+        def get(row: int) -> dict[str, Any]:
+            try:
+                if row < 0:
+                    return explain(row)
+                return parse(str(data[offsets[row] : offsets[row + 1]], "utf-8"))
+            except Exception:  # noqa: BLE001 - told again with the place where it happened
+                return explain(row)
+
+        return get
+
+    def rows(self, rows: Rows) -> Batch:
+        """Many samples as columns; int and float columns are arrays where NumPy can hold them."""
+        samples = self.samples(self._numbers(rows))
+        encodings = dict(zip(self.schema.columns.names, self.schema.columns.encodings, strict=True))
+        out: Batch = {}
+        for name in self._columns:
+            values = [sample[name] for sample in samples]
+            out[name] = _as_array(values, _DTYPES.get(encodings[name]))
+        return out
+
+    def sample_bytes(self, row: int) -> memoryview:
+        """The line of one sample as it is stored, as a view."""
+        number, offsets = self._number(row), self.offsets()
+        return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
+
+    def _explain(self, row: Any) -> dict[str, Any]:
+        number = self._number(row)
+        return decode_line(self._parse, self.sample_bytes(number), f"{self.where}, sample {number}")
+
+    def close(self) -> None:
+        """Let go of the mappings."""
+        super().close()
+        self._data = self._meta = b""
+        self._offsets = None
+
+
+def decode_line(
+    parse: Callable[[str], dict[str, Any]], line: memoryview | bytes, where: str
+) -> dict[str, Any]:
+    """A sample of its line, with errors that say where it is. Raises EncodingError."""
+    try:
+        return parse(str(line, "utf-8"))
+    except RecursionError as error:
+        raise EncodingError(f"{where}: nested too deeply.") from error
+    except (ValueError, ShardError) as error:
+        raise EncodingError(f"{where}: {error}") from error
+
+
+def line_decoder(
+    schema: ShardSchema, columns: tuple[str, ...] | None
+) -> Callable[[str], dict[str, Any]]:
+    """A function from a line, its end included, to the sample."""
+    check_columns(schema.columns, columns)
+    return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
+
+
+def _json_lines(
+    schema: ShardSchema, columns: tuple[str, ...] | None
+) -> Callable[[str], dict[str, Any]]:
+    names = set(schema.columns.names)
+
+    def parse(line: str) -> dict[str, Any]:
+        sample = load_json(line)
+        if not isinstance(sample, dict) or not names <= sample.keys():
+            raise ShardError(f"expected an object with {sorted(names)}, got {line[:80]!r}.")
+        return sample if columns is None else {name: sample[name] for name in columns}
+
+    return parse
+
+
+def _xsv_lines(
+    schema: ShardSchema, columns: tuple[str, ...] | None
+) -> Callable[[str], dict[str, Any]]:
+    newline, separator = schema.newline or "", schema.separator or ""
+    count = len(schema.columns.names)
+    makers = [
+        (at, name, {"str": str, "int": _int, "float": float}[encoding])
+        for at, (name, encoding) in enumerate(
+            zip(schema.columns.names, schema.columns.encodings, strict=True)
+        )
+        if columns is None or name in columns
+    ]
+
+    def parse(line: str) -> dict[str, Any]:
+        if not line.endswith(newline):
+            raise ShardError(f"the line does not end with {newline!r}: {line[-80:]!r}.")
+        words = line[: len(line) - len(newline)].split(separator)
+        if len(words) != count:
+            raise ShardError(f"expected {count} values, got {len(words)}: {line[:80]!r}.")
+        return {name: make(words[at]) for at, name, make in makers}
+
+    return parse
+
+
+def _int(word: str) -> int:
+    # A bool passes for an int when it is written, and its name is what is stored.
+    value = _BOOLS.get(word)
+    return int(word) if value is None else value
+
+
+def _as_array(values: list[Any], dtype: Any) -> npt.NDArray[Any] | list[Any]:
+    """A column as an array, or as it is where an array would change a value."""
+    kind = {np.int64: int, np.float64: float}.get(dtype)
+    if kind is None or any(type(value) is not kind for value in values):
+        return values
+    try:
+        return np.array(values, dtype)
+    except OverflowError:
+        return values

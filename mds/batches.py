@@ -1,20 +1,33 @@
-"""Batches made next to their samples, each with the number of samples that it used up."""
+"""Batches made next to their samples, each with the number of samples that it used up.
+
+Where a sample is nothing but the readers' columns and the batch is torch's usual one, the batch is
+gathered column by column into the memory that becomes the tensor, without a Python object for
+each sample. Everything else goes through the samples and the caller's collate function.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from mds.dataset import StreamingDataset
+from mds.readers import gather
+from mds.topology import worker_group, worker_place
 
 if TYPE_CHECKING:
+    from mds.prefetch import Window
+
     Batch = tuple[int, Any]
+    Columns = dict[str, Any]
 
 
 class Batches(IterableDataset[Any]):
-    """The batches of a dataset as (samples used up, collated batch), in this worker.
+    """The batches of a dataset as (samples used up, collated batch).
 
     ``batch_size`` None gives single samples. Other attributes are the dataset's, so that code in
     workers which asks torch for "the dataset" finds what it knows.
@@ -28,31 +41,69 @@ class Batches(IterableDataset[Any]):
         collate: Callable[[Any], Any],
     ) -> None:
         self.dataset = dataset
-        self._batch_size, self._drop_last, self._collate = batch_size, drop_last, collate
+        self._size, self._drop_last, self._collate = batch_size, drop_last, collate
 
     def __iter__(self) -> Iterator[Batch]:
-        samples = iter(self.dataset)  # now, so that this worker takes its turn at once
+        return self.begin(*worker_place(), worker_group())
+
+    def begin(self, worker: int, workers: int, group: int) -> Iterator[Batch]:
+        """Take the turn of one worker of ``workers`` at once, and give its batches."""
+        if not self.is_plain:
+            return self._of_samples(iter(self.dataset))
+        plan, world = self.dataset.begin(worker, workers, group)
+        if self._size is not None and self._collate is default_collate and self._is_columnar:
+            return self._of_columns(self.dataset.windows(plan, world), self._size)
+        return self._of_plain(self.dataset.samples(plan, world))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the samples are the readers' own, with no code of the caller on the way."""
+        return isinstance(self.dataset, StreamingDataset) and self.dataset.is_plain
+
+    @property
+    def _is_columnar(self) -> bool:
+        """Whether all streams have the same columns, so that a batch can be one gather."""
+        schemas = [s for index in self.dataset.indexes for s in index.schemas]
+        return all(
+            s.columns.names == schemas[0].columns.names
+            and s.columns.encodings == schemas[0].columns.encodings
+            for s in schemas
+        )
+
+    def _of_columns(self, windows: Iterable[Window], size: int) -> Iterator[Batch]:
+        pieces: list[Columns] = []
+        waiting = 0  # samples in the pieces of the batch that is not full yet
+        for window in windows:
+            at, end = 0, len(window.ids)
+            while at < end:
+                stop = min(end, at + size - waiting)
+                shards, rows = window.shards[at:stop], window.rows[at:stop]
+                pieces.append(gather(window.readers, shards, rows))
+                waiting, at = waiting + stop - at, stop
+                if waiting == size:
+                    yield size, _tensors(_joined(pieces))
+                    pieces, waiting = [], 0
+        if waiting and not self._drop_last:
+            yield waiting, _tensors(_joined(pieces))
+
+    def _of_plain(self, samples: Iterator[Any]) -> Iterator[Batch]:
+        if self._size is None:
+            yield from ((1, self._collate(sample)) for sample in samples)
+            return
+        while batch := [*itertools.islice(samples, self._size)]:
+            if len(batch) == self._size or not self._drop_last:
+                yield len(batch), self._collate(batch)
+
+    def _of_samples(self, samples: Iterator[Any]) -> Iterator[Batch]:
+        """Batches of what the caller's code makes; a tag tells what it took from the order."""
         source = find_streaming(self.dataset)
         assert source is not None
-        return self._single(samples, source) if self._batch_size is None else self._many(samples, source)
-
-    def _single(self, samples: Iterator[Any], source: StreamingDataset) -> Iterator[Batch]:
         before = source.issued
-        for sample in samples:
-            yield source.issued - before, self._collate(sample)
-            before = source.issued
-
-    def _many(self, samples: Iterator[Any], source: StreamingDataset) -> Iterator[Batch]:
-        batch: list[Any] = []
-        before = source.issued
-        for sample in samples:
-            batch.append(sample)
-            if len(batch) == self._batch_size:
-                yield source.issued - before, self._collate(batch)
-                before = source.issued
-                batch = []
-        if batch and not self._drop_last:
-            yield source.issued - before, self._collate(batch)
+        size = self._size or 1
+        while batch := [*itertools.islice(samples, size)]:
+            if len(batch) == size or not self._drop_last:
+                taken, before = source.issued - before, source.issued
+                yield taken, self._collate(batch if self._size is not None else batch[0])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -62,9 +113,34 @@ class Batches(IterableDataset[Any]):
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
     """The StreamingDataset that this is, or that it wraps under ``.dataset``."""
-    seen = 0
-    while dataset is not None and seen < 16:  # noqa: PLR2004 - wrappers may point in circles
-        if isinstance(dataset, StreamingDataset):
+    for _ in range(16):  # wrappers may point in circles
+        if dataset is None or isinstance(dataset, StreamingDataset):
             return dataset
-        dataset, seen = getattr(dataset, "dataset", None), seen + 1
+        dataset = getattr(dataset, "dataset", None)
     return None
+
+
+def _joined(pieces: Sequence[Columns]) -> Columns:
+    """One batch of columns from its pieces, which come from different windows."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return {
+        name: np.concatenate([piece[name] for piece in pieces])
+        if isinstance(first, np.ndarray)
+        else [*itertools.chain.from_iterable(piece[name] for piece in pieces)]
+        for name, first in pieces[0].items()
+    }
+
+
+def _tensors(columns: Columns) -> Columns:
+    """The batch that torch's default collate makes of the same samples."""
+    return {name: _tensor(values) for name, values in columns.items()}
+
+
+def _tensor(values: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    if isinstance(values[0], np.ndarray) and len({v.shape for v in values}) == 1:
+        # Arrays from a shard are read-only views, of which torch would warn.
+        return torch.from_numpy(np.stack(values))
+    return default_collate(values)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+
+from mds.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -71,10 +73,18 @@ class Contents:
         """Samples per shard, stream by stream."""
         return np.split(self.samples_per_shard, self.shard_offset_per_stream[1:])
 
-    @property
-    def shards(self) -> ShardList:
-        """The shards as a sequence that makes an entry when it is asked for."""
-        return ShardList(self)
+    def facts(self) -> dict[str, Any]:
+        """What a position in the order depends on, for the state: counts and a digest of them."""
+        counts = np.ascontiguousarray(self.samples_per_shard, "<i8").tobytes()
+        facts = {
+            "samples": self.num_samples,
+            "shards": self.num_shards,
+            "streams": self.samples_per_stream.tolist(),
+            "fingerprint": hexdigest("xxh3_64", counts),
+        }
+        if self.selection is not None:
+            facts["selection"] = self.selection.fingerprint()
+        return facts
 
 
 class ShardList(Sequence["ShardInfo"]):

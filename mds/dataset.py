@@ -9,6 +9,7 @@ on the epoch through an EpochBook and need nothing else of each other.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,22 +20,22 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from mds.cache import ShardCache
-from mds.cache.orders import shared
+from mds.cache.orders import shared_plan
 from mds.contents import Contents, ShardList, Spanner
 from mds.epochs import EpochBook, Turn
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, resolve_weights
+from mds.indexing import resolve
+from mds.plan import EpochPlan, OrderSpec, resolve_weights
 from mds.prefetch import Prefetcher, Window
 from mds.selection import Selection, parse_selection, split_by_hash
+from mds.state import VERSION, State, emit_state, parse_state
 from mds.stream import Stream, cache_root, streams_registry
-from mds.topology import Ranks, find_ranks, in_worker, worker_place
+from mds.topology import Ranks, find_ranks, worker_group, worker_place
 from mds.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from mds.index import Index
     from mds.world import World
-
-_MAIN = -1  # the group of iterations outside of workers
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -150,17 +151,17 @@ class StreamingDataset(IterableDataset[Any]):
         """Say how much of each stream an epoch takes, and tell the streams."""
         if not self._contents.num_samples:
             raise ConfigError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
-        weights = resolve_weights(
+        self._weights = resolve_weights(
             self._contents.samples_per_stream.tolist(),
             self._shares,
             self._epoch_size_wanted,
             self.shuffle_seed,
         )
-        self.epoch_size = int(weights.epoch_size)
+        self.epoch_size = self._weights.epoch_size
         for i, stream in enumerate(self.streams):
-            stream.proportion = float(weights.proportion[i])
-            stream.repeat = float(weights.repeat[i])
-            stream.choose = int(weights.choose[i])
+            stream.proportion = self._weights.proportion[i]
+            stream.repeat = self._weights.repeat[i]
+            stream.choose = self._weights.choose[i]
 
     # ------------------------------------------------------------------ what there is
 
@@ -198,6 +199,11 @@ class StreamingDataset(IterableDataset[Any]):
         return ShardList(self._contents)
 
     @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The index of each stream."""
+        return self._contents.indexes
+
+    @property
     def spanner(self) -> Spanner:
         """``spanner[sample]`` is (shard, row)."""
         return Spanner(self._contents)
@@ -225,8 +231,6 @@ class StreamingDataset(IterableDataset[Any]):
         """
         if type(at) is int and 0 <= at < self._contents.num_samples:
             return self.get_item(at)
-        from mds.indexing import resolve
-
         return resolve(at, self._contents.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
@@ -244,41 +248,39 @@ class StreamingDataset(IterableDataset[Any]):
     # ------------------------------------------------------------------ an epoch
 
     def __iter__(self) -> Iterator[Any]:
-        plan, world = self._begin()
-        return self._samples(plan, world)
+        return self.samples(*self.begin(*worker_place(), worker_group()))
 
-    def _begin(self) -> tuple[EpochPlan, World]:
+    def begin(self, worker: int, workers: int, group: int) -> tuple[EpochPlan, World]:
         """Take the next epoch, or the one of a loaded state, and make its plan.
 
-        Done when an iteration starts and not at its first sample: all workers of a loader must
-        agree, and the last of them may be asked for its first sample much later.
+        Done when an iteration starts and not at its first sample: all workers of a loader, which
+        share a ``group``, must agree, and the last of them may be asked much later than the first.
         """
-        worker, workers = worker_place()
         world = self._world(workers, worker)
-        group = _MAIN
-        if in_worker():
-            from torch.utils.data import get_worker_info
+        turn = self._book.claim(group, worker)
+        return shared_plan(self.plan(turn, world), os.path.join(cache_root(), "orders")), world
 
-            info = get_worker_info()
-            assert info is not None
-            group = info.seed - info.id
-        plan = self._plan(self._book.claim(group, worker), world)
-        return shared(plan, os.path.join(cache_root(), "orders")), world
-
-    def _plan(self, turn: Turn, world: World) -> EpochPlan:
-        resume = turn.resume
-        if resume is None and (loaded := self._book.loaded) is not None:
-            # What a state brought stays in force after its epoch, whoever counts.
-            resume = {**loaded, "epoch": turn.epoch, "sample_in_epoch": 0}
-        plan = EpochPlan(
+    def plan(self, turn: Turn, world: World) -> EpochPlan:
+        """The order of one turn in a world, as every process computes it."""
+        state = turn.resume or self._book.loaded
+        if state is not None:
+            # What a state brought stays in force after its epoch; its position does not.
+            position = state["sample_in_epoch"] if turn.resume is not None else 0
+            state = {**state, "epoch": turn.epoch, "sample_in_epoch": position}
+        return EpochPlan(
             [
                 {"shards": sizes, **share}
                 for sizes, share in zip(self._contents.per_stream(), self._shares, strict=True)
             ],
             world,
             epoch=turn.epoch,
-            resume=resume,
-            epoch_size=self._epoch_size_wanted,
+            resume=state,
+            weights=self._weights,
+            **dataclasses.asdict(self._order_spec()),
+        )
+
+    def _order_spec(self) -> OrderSpec:
+        return OrderSpec(
             batch_size=self.batch_size,
             shuffle=self.shuffle,
             shuffle_algo=self.shuffle_algo,
@@ -289,20 +291,19 @@ class StreamingDataset(IterableDataset[Any]):
             sampling_method=self.sampling_method,
             sampling_granularity=self.sampling_granularity,
             batching_method=self.batching_method,
+            exact=self.exact,
         )
-        self.initial_physical_nodes = plan.initial_physical_nodes
-        return plan
 
-    def _samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
+    def samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
         """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
         if self.is_plain:
-            for window in self._windows(plan, world):
+            for window in self.windows(plan, world):
                 readers = window.readers
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
                     self.issued += 1
                     yield readers[shard][row]
             return
-        for window in self._windows(plan, world):
+        for window in self.windows(plan, world):
             for sample in self._contents.selected(window.ids).tolist():
                 self.issued += 1
                 yield self[sample]
@@ -314,9 +315,10 @@ class StreamingDataset(IterableDataset[Any]):
         return (
             own.__getitem__ is StreamingDataset.__getitem__
             and own.get_item is StreamingDataset.get_item
+            and own.__iter__ is StreamingDataset.__iter__
         )
 
-    def _windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:
+    def windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:
         """Stretches of this worker's ids with the shards behind them."""
         blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
         ids = (self._contents.stored(block[block >= 0]) for block in blocks)
@@ -363,11 +365,21 @@ class StreamingDataset(IterableDataset[Any]):
             epoch, offset = int(pending["epoch"]), int(pending["sample_in_epoch"])
         elif last is not None and last.epoch == epoch and last.resume is not None:
             offset = int(last.resume["sample_in_epoch"])
+        world, in_force = self._world(), self._book.loaded
+        self.num_canonical_nodes = self._order_spec().canonical_nodes(world.num_nodes)
+        initial = in_force.get("initial_physical_nodes") if in_force is not None else None
+        self.initial_physical_nodes = initial or world.num_nodes
         return emit_state(
-            epoch=epoch,
-            sample_in_epoch=int(num_samples) + (0 if from_beginning else offset),
-            in_force=self._book.loaded,
-            spec=self._order_spec(),
+            State(
+                epoch=epoch,
+                sample_in_epoch=int(num_samples) + (0 if from_beginning else offset),
+                num_canonical_nodes=self.num_canonical_nodes,
+                shuffle_seed=self.shuffle_seed,
+                initial_physical_nodes=self.initial_physical_nodes,
+                version=VERSION,
+                dataset=self._contents.facts(),
+                order=self._order_facts(world),
+            )
         )
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
@@ -376,10 +388,28 @@ class StreamingDataset(IterableDataset[Any]):
         To be called on every rank. Raises StateError (a ValueError), listing the differences, when
         the state is of another dataset or another order.
         """
-        state = parse_state(obj, self._order_spec())
-        self.num_canonical_nodes = state["num_canonical_nodes"]
-        self.shuffle_seed = state["shuffle_seed"]
-        self._book.load(state)
+        state = parse_state(obj)
+        state.check(self._contents.facts(), self._order_facts(self._world()))
+        self.num_canonical_nodes = state.num_canonical_nodes
+        self.shuffle_seed = state.shuffle_seed
+        self.initial_physical_nodes = state.initial_physical_nodes
+        self._book.load(emit_state(state))
+
+    def _order_facts(self, world: World) -> dict[str, Any]:
+        """What must be the same again for a position in the order to mean the same."""
+        facts = {
+            "shuffle": self.shuffle,
+            "sampling_method": self.sampling_method,
+            "sampling_granularity": self.sampling_granularity,
+            "batching_method": self.batching_method,
+            "choose": list(self._weights.choose),
+        }
+        if self.shuffle:
+            facts["shuffle_algo"] = self.shuffle_algo
+            facts["shuffle_block_size"] = self.shuffle_block_size
+        if self.batching_method != "random" and self.batch_size is not None:
+            facts["global_batch_size"] = self.batch_size * world.num_ranks
+        return facts
 
     # ------------------------------------------------------------------ parts of a dataset
 

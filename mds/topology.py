@@ -79,6 +79,12 @@ def worker_place() -> tuple[int, int]:
     return (info.id, info.num_workers) if info is not None else (0, 1)
 
 
+def worker_group() -> int:
+    """A number that the workers of one DataLoader iterator share; -1 outside of workers."""
+    info = _worker_info()
+    return info.seed - info.id if info is not None else -1
+
+
 def in_worker() -> bool:
     """Whether this process is a worker of a torch DataLoader."""
     return _worker_info() is not None

@@ -1,0 +1,77 @@
+"""Lanes: batches made in threads arrive in order, with their errors, and nothing is left running."""
+
+import gc
+import threading
+
+import pytest
+
+from mds.lanes import Lanes
+
+
+def running():
+    """Names of lane threads that are alive."""
+    return [t for t in threading.enumerate() if t.name.startswith("mds-lane")]
+
+
+def test_batches_come_from_the_lanes_in_turn_and_short_lanes_are_passed_over():
+    """The order is that of a DataLoader's workers."""
+    parts = [[0, 3, 6], [1, 4], [2, 5, 7, 8]]
+    with Lanes([lambda p=p: iter(p) for p in parts], ahead=2) as lanes:
+        assert list(lanes) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert not running()
+
+
+def test_an_error_is_raised_where_its_batch_would_have_come():
+    """The batches before it arrive, and it is the very exception object."""
+    error = ValueError("sample 3 is bad")
+
+    def fails():
+        yield 0
+        raise error
+
+    lanes = Lanes([fails, lambda: iter([1, 2])], ahead=4)
+    assert [next(lanes), next(lanes)] == [0, 1]
+    with pytest.raises(ValueError) as caught:
+        next(lanes)
+    assert caught.value is error
+    with pytest.raises(StopIteration):
+        next(lanes)
+    assert not running()
+
+
+def test_no_more_than_asked_for_is_made_ahead():
+    """A lane holds its batches ready and one in hand."""
+    made = []
+    enough = threading.Event()
+
+    def endless():
+        for i in range(10**9):
+            made.append(i)
+            if i == 3:
+                enough.set()
+            yield i
+
+    with Lanes([endless], ahead=3):
+        assert enough.wait(10)
+        assert len(made) == 4
+
+
+def test_a_loop_that_is_left_early_stops_the_threads():
+    """Dropping the iterator is enough, and generators are closed in their own thread."""
+    closed = threading.Event()
+
+    def endless():
+        try:
+            yield from range(10**9)
+        finally:
+            closed.set()
+
+    lanes = Lanes([endless], ahead=2)
+    assert next(lanes) == 0
+    threads = lanes._threads
+    del lanes
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert closed.is_set()
+    assert not running()

@@ -119,7 +119,9 @@ def translate(
 def status_failure(status: int, what: str = "", retry_after: str | None = None) -> Failure:
     """The failure that an HTTP status stands for."""
     reason = http.client.responses.get(status, "")
-    said = f"{status} {reason}".strip() + (f" ({what})" if what and what != reason else "")
+    said = f"{status} {reason}".strip()
+    if what and what not in (reason, str(status)):
+        said += f", {what}"
     kind = _BY_STATUS.get(status, StoreError)
     seconds = float(retry_after) if retry_after and retry_after.strip().isdecimal() else 0.0
     return Failure(kind, said, seconds)

@@ -296,7 +296,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
         """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
-        if self.is_plain:
+        if not self._has_own_items:
             for window in self.windows(plan, world):
                 readers = window.readers
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
@@ -311,11 +311,14 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def is_plain(self) -> bool:
         """Whether samples are what the readers give: no subclass changes them on the way."""
+        return not self._has_own_items and type(self).__iter__ is StreamingDataset.__iter__
+
+    @property
+    def _has_own_items(self) -> bool:
         own = type(self)
         return (
-            own.__getitem__ is StreamingDataset.__getitem__
-            and own.get_item is StreamingDataset.get_item
-            and own.__iter__ is StreamingDataset.__iter__
+            own.__getitem__ is not StreamingDataset.__getitem__
+            or own.get_item is not StreamingDataset.get_item
         )
 
     def windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,13 +93,16 @@ def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
 
 
 def _pack_offsets(sizes: Sequence[int], first: int) -> bytes:
-    offsets = list(accumulate(sizes, initial=first))
+    offsets = np.empty(len(sizes) + 1, np.uint64)
+    offsets[0] = first
+    offsets[1:] = sizes
+    np.cumsum(offsets, out=offsets)
     if offsets[-1] >= MAX_SIZE:
         raise WriterError(
             f"a shard of {len(sizes)} samples would have {offsets[-1]} bytes, and offsets end at "
             f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
         )
-    return struct.pack(f"<I{len(offsets)}I", len(sizes), *offsets)
+    return struct.pack("<I", len(sizes)) + offsets.astype("<u4").tobytes()
 
 
 def parse_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:

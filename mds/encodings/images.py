@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from mds.encodings.base import Encoding, describe
@@ -48,9 +49,13 @@ class PilEncoding(Encoding):
             raise self.refuse(value)
         pixels = _pixels(self, value)
         if value.mode == "P" and not _is_grey_palette(value):
-            raise EncodingError(
-                "encoding pil: the palette of an image of mode P would be lost. "
-                "Give image.convert('RGB'), or use the encoding png."
+            # The bytes have no room for a palette. Old datasets were written so, and old code
+            # that writes them must go on working; it is told.
+            warnings.warn(
+                "encoding pil stores the pixels of a mode P image and loses its palette: give "
+                "image.convert('RGB'), or use the encoding png",
+                UserWarning,
+                stacklevel=2,
             )
         mode = value.mode.encode()
         return struct.pack("<3I", *value.size, len(mode)) + mode + pixels

@@ -1,0 +1,18 @@
+"""Writers: samples in, shards and an index out."""
+
+from __future__ import annotations
+
+from mds.writers.lines import CSVWriter, JSONWriter, TSVWriter, XSVWriter
+from mds.writers.mds import MDSWriter
+from mds.writers.merge import merge_index
+from mds.writers.writer import Writer
+
+__all__ = [
+    "CSVWriter",
+    "JSONWriter",
+    "MDSWriter",
+    "TSVWriter",
+    "Writer",
+    "XSVWriter",
+    "merge_index",
+]

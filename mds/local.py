@@ -50,7 +50,7 @@ class LocalDataset(Dataset[Any]):
     @property
     def shards(self) -> ShardList:
         """The shards as a sequence of ShardInfo, each made when it is asked for."""
-        return self._contents.shards
+        return ShardList(self._contents)
 
     @property
     def spanner(self) -> Spanner:
@@ -91,7 +91,9 @@ class LocalDataset(Dataset[Any]):
                 columns=self.columns,
             )
         except NotFoundError as error:
-            if info.zip is None or not os.path.exists(os.path.join(self._folder, info.zip.basename)):
+            if info.zip is None or not os.path.exists(
+                os.path.join(self._folder, info.zip.basename)
+            ):
                 raise
             raise NotFoundError(
                 f"{error} Only its compressed form {info.zip.basename} is there, which "

@@ -296,7 +296,7 @@ def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], wher
         return
     if sizes[0] >= 1 << 32:
         raise IndexFileError(
-            f"{where}: {sizes[0]:,} bytes of raw data; offsets of 32 bits cannot reach beyond 4 GiB."
+            f"{where}: {sizes[0]:,} bytes of raw data; offsets of 32 bits end at 4 GiB."
         )
     raise IndexFileError(
         f"{where}: {samples:,} samples cannot be in a file of {sizes[schema.is_split]:,} bytes; "

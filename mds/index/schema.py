@@ -84,7 +84,7 @@ class ShardInfo:
 
     @property
     def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
-        """The parts of the shard as (raw, compressed or None): one for mds, two for split formats."""
+        """The parts as (raw, compressed or None): one for mds, two for split formats."""
         parts = [(self.raw, self.zip)]
         if self.raw_meta is not None:
             parts.append((self.raw_meta, self.zip_meta))

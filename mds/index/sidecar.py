@@ -76,7 +76,8 @@ def save(index: Index, path: str, size: int) -> None:
     with publish(path) as temporary, open(temporary, "wb") as file:
         file.write(_MAGIC + bytes(8) + start)
         for name in Index.COLUMNS:
-            data = memoryview(np.ascontiguousarray(getattr(index, name))).cast("B")
+            column = np.ascontiguousarray(getattr(index, name))
+            data = column.view(np.uint8).data
             for piece in (data, bytes(-len(data) % 64)):
                 check.update(piece)
                 file.write(piece)

@@ -73,9 +73,8 @@ class Index:
         builder = Builder()
         for raw in shards:
             builder.add(raw, where)
-        index = cls._of(builder, "")
-        index._fingerprint = fingerprint_of(index.to_json())
-        return index
+        text = cls._of(builder, "").to_json()
+        return cls._of(builder, fingerprint_of(text))
 
     @classmethod
     def read(cls, path: str, sidecar: str | None = None) -> Index:
@@ -91,7 +90,7 @@ class Index:
     @classmethod
     def _of(cls, builder: Builder, fingerprint: str) -> Index:
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
-        columns = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "samples": np.frombuffer(builder.samples, np.int64),
             "raw_size": sizes["raw_data"],
             "raw_meta_size": sizes["raw_meta"],

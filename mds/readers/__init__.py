@@ -15,7 +15,7 @@ from mds.index import ShardInfo, ShardSchema, refuse_unsafe
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import fields_of
 from mds.readers.gather import gather
-from mds.readers.joint import JointReader, sample_decoder
+from mds.readers.joint import joint_reader, sample_decoder
 from mds.readers.mapping import map_file
 from mds.readers.sparse import SparseReader
 from mds.readers.split import SplitReader, decode_line, line_decoder
@@ -52,7 +52,7 @@ def open_reader(
     chosen = None if columns is None else tuple(columns)
     data = map_file(folder, info.raw)
     if info.raw_meta is None:
-        return JointReader(info.schema, info.samples, data, where, columns=chosen)
+        return joint_reader(info.schema, info.samples, data, where, columns=chosen)
     meta = map_file(folder, info.raw_meta)
     return SplitReader(info.schema, info.samples, data, meta, where, columns=chosen)
 

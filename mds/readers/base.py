@@ -64,6 +64,10 @@ class Reader(ABC):
         """
 
     @abstractmethod
+    def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
+        """Samples of this schema as the columns that ``rows`` gives of them."""
+
+    @abstractmethod
     def sample_bytes(self, row: int) -> memoryview:
         """The stored bytes of one sample, as a view."""
 

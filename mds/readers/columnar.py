@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 Positions = npt.NDArray[np.int64]
 
 
-def views(fields: Fields, data: Data, first: int, samples: int) -> list[npt.NDArray[Any]]:
-    """For samples of one size that begin at ``first``: each wanted column as a strided view."""
-    out, at, step = [], first, fields.row_size
-    assert step
-    for field in fields.all:
-        assert field.size is not None
-        if field.is_wanted:
-            dtype, shape = field.encoding.dtype, field.encoding.shape
-            assert dtype is not None
-            assert shape is not None
-            strides = (step, *_strides(shape, dtype.itemsize))
-            out.append(np.ndarray((samples, *shape), dtype, data, at, strides))  # type: ignore[arg-type]
-        at += field.size
-    return out
-
-
 def gather(
     fields: Fields, data: Data, offsets: npt.NDArray[np.uint32], numbers: Positions
 ) -> Batch:
@@ -86,8 +70,24 @@ def take(data: Data, starts: Positions, width: int, dtype: Any) -> npt.NDArray[A
     """``width`` bytes from each start as a flat array of ``dtype``; numpy checks the bounds."""
     if not len(starts):
         return np.empty(0, dtype)
-    overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))  # type: ignore[arg-type]
-    return overlapping[starts].view(dtype)
+    overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+    found: npt.NDArray[Any] = overlapping[starts].view(dtype)
+    return found
+
+
+def stack(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[Any] | list[Any]:
+    """One column of decoded samples, as ``gather`` gives it."""
+    found = [sample[field.name] for sample in samples]
+    shape = field.encoding.shape
+    if not field.is_columnar or shape is None:
+        return found
+    out = np.empty((len(found), *shape), field.encoding.dtype)
+    if not shape:
+        out[:] = found
+        return out
+    for place, value in enumerate(found):
+        out[place] = value
+    return out
 
 
 def values(field: Field, data: Data, starts: Positions, ends: Positions) -> list[Any]:
@@ -101,12 +101,3 @@ def values(field: Field, data: Data, starts: Positions, ends: Positions) -> list
         return [load_json(str(data[start:end], "utf-8")) for start, end in places]
     view, decode = memoryview(data), field.encoding.decode
     return [decode(view[start:end]) for start, end in places]
-
-
-def _strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Strides in bytes of an array in C order."""
-    out = []
-    for length in reversed(shape):
-        out.append(size)
-        size *= length
-    return tuple(reversed(out))

@@ -111,17 +111,16 @@ def _compile(template: str, fields: Fields, data: str) -> Bind:
             end = f"{base} + {shift}"
         if field.is_wanted:
             names[f"k{number}"] = field.name
-            items.append(f"k{number}: {_value(field, number, data, start, end, names)}")
+            items.append(f"k{number}: {_value(field, number, (data, start, end), names)}")
     total = f"{base} + {shift}" if shift else base
     body += [f"if {total} != e:", f"    return explain({'row' if data == 'data' else 'view'})"]
     text = "\n".join(f"            {line}" for line in body)
     return _build(template.format(body=text, items=", ".join(items)), names)
 
 
-def _value(
-    field: Field, number: int, data: str, start: str, end: str, names: dict[str, Any]
-) -> str:
-    """The expression for one value; ``start`` and ``end`` are expressions of its bytes."""
+def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[str, Any]) -> str:
+    """The expression for one value; ``place`` is the buffer and the bounds, as expressions."""
+    data, start, end = place
     part = f"{data}[{start}:{end}]"
     if field.kind is Kind.BYTES:
         return part if data == "data" else f"bytes({part})"

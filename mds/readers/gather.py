@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +11,17 @@ import numpy.typing as npt
 
 from mds.errors import ShardError
 from mds.readers.base import Batch, Reader, Rows
+from mds.readers.fields import Field, check_columns
+from mds.readers.fixed import FixedReader, values_of
 
 if TYPE_CHECKING:
-    Out = Mapping[str, npt.NDArray[Any]]
+    Array = npt.NDArray[Any]
+    Places = slice | npt.NDArray[np.int64]
+    Groups = list[tuple[int, Places]]
+
+# With fewer rows of a shard than this, copying them one by one is quicker than numpy's fancy index
+# (measured with 8 KB rows: 0.3 us a row against 1.2 us a shard and 0.15 us a row).
+_ROWS_WORTH_A_GROUP = 24
 
 
 def gather(
@@ -20,56 +29,178 @@ def gather(
     shards: Rows,
     rows: Rows,
     columns: Sequence[str] | None = None,
-    out: Out | None = None,
+    out: Mapping[str, Array] | None = None,
 ) -> Batch:
     """The samples (shards[i], rows[i]) as columns, in that order.
 
     ``readers`` gives the reader of a shard number; all must have the same columns. A column of
-    fixed-width numbers is an array of shape (rows, *shape), ``out[name]`` where it is given; any
-    other is a list. Raises what the readers raise, and ShardError for readers that do not fit.
+    fixed-width numbers is an array of shape (rows, *shape), ``out[name]`` where it is given (C
+    order, writable); any other is a list. Raises IndexError for rows that do not exist, what the
+    readers raise, and ShardError for readers or arrays that do not fit together.
     """
     shards, rows = np.asarray(shards), np.asarray(rows)
-    if len(shards) == 0:
-        return {}
-    groups = _groups(shards)
+    if len(shards) == 0 or len(shards) != len(rows):
+        if len(shards) == len(rows):
+            return {}
+        raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
+    used = {number: readers[number] for number in dict.fromkeys(shards.tolist())}
+    kind, schema = None, next(iter(used.values())).schema
+    for reader in used.values():
+        kind = type(reader) if kind in {None, type(reader)} else Reader
+        if reader.schema.columns != schema.columns:
+            raise ShardError(
+                f"{reader.where}: its columns are not those of {schema.columns.names}."
+            )
+    if columns is not None:
+        check_columns(schema.columns, columns)
+    if kind is FixedReader:
+        return _gather_fixed(used, shards, rows, columns, out or {})  # type: ignore[arg-type]
+    return _gather_any(used, shards, rows, columns, out or {})
+
+
+def _gather_fixed(
+    readers: dict[int, FixedReader],
+    shards: Array,
+    rows: Array,
+    columns: Sequence[str] | None,
+    out: Mapping[str, Array],
+) -> Batch:
+    """Copy each value once, from the mapped file to its place in the batch."""
+    low = int(rows.min())
+    if low < 0:
+        raise IndexError(f"there is no row {low}.")
+    first = next(iter(readers.values()))
+    fields = [f for f in first.fields.wanted if columns is None or f.name in columns]
+    groups = _groups(shards, len(readers))
+    batch: Batch = {}
+    for field in fields:
+        sources = {number: reader.cells[field.name] for number, reader in readers.items()}
+        if field.name not in out and groups is not None and len(groups) == 1:
+            ((number, _),) = groups
+            found = _run(sources[number], rows)
+            batch[field.name] = values_of(found.copy() if found.base is not None else found, field)
+            continue
+        room, cells = _room(field, len(rows), out)
+        _copy(sources, cells, groups, shards, rows)
+        batch[field.name] = room
+    return batch
+
+
+def _copy(
+    sources: Mapping[int, Array], cells: Array, groups: Groups | None, shards: Array, rows: Array
+) -> None:
+    """Fill the cells of one column."""
+    if groups is None:
+        for at, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            cells[at] = sources[number][row]
+        return
+    for number, places in groups:
+        cells[places] = _run(sources[number], rows[places])
+
+
+def _run(cells: Array, rows: Array) -> Array:
+    """Rows of one shard: a slice where they follow each other, which needs no copy."""
+    start, count = int(rows[0]), len(rows)
+    is_run = start + count <= len(cells) and int(rows[-1]) == start + count - 1
+    if is_run and (count < 3 or (rows[1:] > rows[:-1]).all()):
+        return cells[start : start + count]
+    found: Array = cells[rows]
+    return found
+
+
+def _groups(shards: Array, distinct: int) -> Groups | None:
+    """The shards that occur, each with the places where it does; None when there are too many."""
+    count = len(shards)
+    if distinct == 1:
+        return [(int(shards[0]), slice(0, count))]
+    changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+    if len(changes) * _ROWS_WORTH_A_GROUP <= count:
+        bounds = [0, *changes.tolist(), count]
+        return [(int(shards[a]), slice(a, b)) for a, b in pairwise(bounds)]
+    if distinct * _ROWS_WORTH_A_GROUP > count:
+        return None
+    order = np.argsort(shards, kind="stable")
+    ends = np.flatnonzero(np.diff(shards[order])) + 1
+    return [(int(shards[places[0]]), places) for places in np.split(order, ends)]
+
+
+def _room(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The array of a column, and the same as opaque cells."""
+    dtype, shape = field.encoding.dtype, field.encoding.shape
+    assert dtype is not None
+    assert shape is not None
+    room = _fitting(out.get(field.name), field.name, dtype, (count, *shape))
+    return room, np.ndarray((count,), f"V{field.size}", room)
+
+
+def _fitting(given: Array | None, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    if given is None:
+        return np.empty(shape, dtype)
+    is_usable = given.flags.c_contiguous and given.flags.writeable
+    if given.dtype != dtype or given.shape != shape or not is_usable:
+        raise ShardError(
+            f"out[{name!r}] must be a writable array of {dtype} in C order with shape {shape}, "
+            f"got {given.dtype} {given.shape}."
+        )
+    return given
+
+
+def _gather_any(
+    readers: dict[int, Reader],
+    shards: Array,
+    rows: Array,
+    columns: Sequence[str] | None,
+    out: Mapping[str, Array],
+) -> Batch:
+    """The same for columns that are lists, group by group."""
+    groups = _groups(shards, len(readers))
+    if groups is None:
+        return _gather_few(readers, shards, rows, columns, out)
     batch: Batch = {}
     for number, places in groups:
         found = readers[number].rows(rows[places])
         for name in found if columns is None else columns:
+            values = found[name]
+            if len(groups) == 1 and name not in out:
+                batch[name] = values
+                continue
             if name not in batch:
-                batch[name] = _room(found[name], len(rows), (out or {}).get(name))
-            _put(batch[name], found[name], places, name)
+                batch[name] = (
+                    [None] * len(rows)
+                    if isinstance(values, list)
+                    else _fitting(out.get(name), name, values.dtype, (len(rows), *values.shape[1:]))
+                )
+            batch[name] = _put(batch[name], values, places)
     return batch
 
 
-def _groups(shards: npt.NDArray[Any]) -> list[tuple[int, slice | npt.NDArray[np.int64]]]:
-    """The shards that occur, each with the places where it does."""
-    changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
-    bounds = [0, *changes.tolist(), len(shards)]
-    numbers = shards[bounds[:-1]].tolist()
-    if len(set(numbers)) == len(numbers):
-        return [(n, slice(a, b)) for n, a, b in zip(numbers, bounds, bounds[1:], strict=False)]
-    order = np.argsort(shards, kind="stable")
-    _, firsts = np.unique(shards[order], return_index=True)
-    return [(int(shards[places[0]]), places) for places in np.split(order, firsts[1:])]
+def _gather_few(
+    readers: dict[int, Reader],
+    shards: Array,
+    rows: Array,
+    columns: Sequence[str] | None,
+    out: Mapping[str, Array],
+) -> Batch:
+    """The same for a few samples of each shard, which are quicker decoded one by one."""
+    pairs = zip(shards.tolist(), rows.tolist(), strict=True)
+    samples = [readers[number].get(row) for number, row in pairs]
+    batch = next(iter(readers.values())).as_columns(samples)
+    if columns is not None:
+        batch = {name: batch[name] for name in columns}
+    for name in out.keys() & batch.keys():
+        found = batch[name]
+        if isinstance(found, np.ndarray):
+            batch[name] = _fitting(out[name], name, found.dtype, found.shape)
+            batch[name][:] = found
+    return batch
 
 
-def _room(found: Any, count: int, given: npt.NDArray[Any] | None) -> Any:
-    if isinstance(found, list):
-        return [None] * count
-    if given is None:
-        return np.empty((count, *found.shape[1:]), found.dtype)
-    if given.shape != (count, *found.shape[1:]) or given.dtype != found.dtype:
-        raise ShardError(f"out has {given.dtype} {given.shape}, the rows are {found.dtype} "
-                         f"{(count, *found.shape[1:])}.")  # fmt: skip
-    return given
-
-
-def _put(room: Any, found: Any, places: slice | npt.NDArray[np.int64], name: str) -> None:
-    if isinstance(room, list) != isinstance(found, list):
-        raise ShardError(f"column {name!r} is of another kind in another shard.")
+def _put(room: Any, found: Any, places: Places) -> Any:
+    if isinstance(found, list) and not isinstance(room, list):
+        room = list(room)  # a csv shard whose integers NumPy cannot hold makes a list of them all
     if not isinstance(room, list) or isinstance(places, slice):
         room[places] = found
-        return
+        return room
     for place, value in zip(places.tolist(), found, strict=True):
         room[place] = value
+    return room

@@ -13,7 +13,7 @@ from mds.index import ShardSchema
 from mds.layout import parse_offsets, split_sample
 from mds.readers import columnar
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.compiled import compile_offsets, compile_sample, compile_views
+from mds.readers.compiled import compile_offsets, compile_sample
 from mds.readers.fields import Fields, fields_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class JointReader(Reader):
             self._check_open()
             if self._offsets is None:
                 self._offsets = parse_offsets(
-                    self._data, self._count, len(self._data), self.where  # type: ignore[arg-type]
+                    memoryview(self._data), self._count, len(self._data), self.where
                 )
             self._check_rows(self._offsets)
             self._is_checked = True
@@ -70,12 +70,9 @@ class JointReader(Reader):
             )
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        offsets, fields = self.offsets(), self.fields
-        if fields.row_size and self._count and all(f.kind.is_view for f in fields.wanted):
-            views = columnar.views(fields, self._data, int(offsets[0]), self._count)
-            return compile_views(fields)(self._explain, *views)
-        bind = compile_offsets(fields)
-        return bind(self._explain, self._data, memoryview(self._data), memoryview(offsets))
+        offsets = self.offsets()
+        bind = compile_offsets(self.fields)
+        return bind(self._explain, self._data, memoryview(self._data), offsets.data)
 
     def rows(self, rows: Rows) -> Batch:
         """Many samples as columns; see Reader.rows."""
@@ -88,6 +85,10 @@ class JointReader(Reader):
             for row in numbers.tolist():
                 self._explain(row)
             raise
+
+    def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
+        """Samples of this schema as columns; see Reader.as_columns."""
+        return {field.name: columnar.stack(field, samples) for field in self.fields.wanted}
 
     def sample_bytes(self, row: int) -> memoryview:
         """The stored bytes of one sample, as a view."""
@@ -103,6 +104,23 @@ class JointReader(Reader):
         """Let go of the mapping; views that were given out keep it as long as they live."""
         super().close()
         self._data, self._offsets, self._is_checked = b"", None, False
+
+
+def joint_reader(
+    schema: ShardSchema,
+    samples: int,
+    data: Data,
+    where: str,
+    *,
+    columns: tuple[str, ...] | None = None,
+    offsets: npt.NDArray[np.uint32] | None = None,
+) -> JointReader:
+    """The quickest reader for the columns of a schema."""
+    from mds.readers.fixed import FixedReader
+
+    fields = fields_of(schema.columns, columns)
+    kind = FixedReader if FixedReader.fits(fields) else JointReader
+    return kind(schema, samples, data, where, columns=columns, offsets=offsets)
 
 
 def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:

@@ -27,7 +27,9 @@ def map_file(folder: str, file: FileInfo) -> Data:
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | _NONBLOCK)
     except FileNotFoundError as error:
-        raise NotFoundError(f"open {path}: there is no such file.", url=path, verb="open") from error
+        raise NotFoundError(
+            f"open {path}: there is no such file.", url=path, verb="open"
+        ) from error
     except OSError as error:
         raise StoreError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     try:

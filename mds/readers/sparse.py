@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mds.index import ShardInfo
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.joint import JointReader
+from mds.readers.joint import JointReader, joint_reader
 from mds.readers.split import SplitReader
 
 
@@ -33,11 +33,11 @@ class SparseReader(Reader):
         self._inner: JointReader | SplitReader
         if info.schema.is_split:
             self._inner = SplitReader(
-                *(info.schema, len(sizes), data, b"", where), columns=columns, offsets=offsets
+                info.schema, len(sizes), data, b"", where, columns=columns, offsets=offsets
             )
         else:
-            self._inner = JointReader(
-                *(info.schema, len(sizes), data, where), columns=columns, offsets=offsets
+            self._inner = joint_reader(
+                info.schema, len(sizes), data, where, columns=columns, offsets=offsets
             )
 
     def __contains__(self, row: object) -> bool:
@@ -49,6 +49,10 @@ class SparseReader(Reader):
     def rows(self, rows: Rows) -> Batch:
         """Many of the samples as columns; see Reader.rows."""
         return self._inner.rows(self._places_of(rows))
+
+    def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
+        """Samples of this schema as columns; see Reader.as_columns."""
+        return self._inner.as_columns(samples)
 
     def sample_bytes(self, row: int) -> memoryview:
         """The stored bytes of one sample, as a view."""

@@ -48,12 +48,12 @@ class SplitReader(Reader):
         if self._offsets is None:
             self._check_open()
             self._offsets = parse_meta_offsets(
-                self._meta, self._count, len(self._data), f"{self.where}.meta"  # type: ignore[arg-type]
+                memoryview(self._meta), self._count, len(self._data), f"{self.where}.meta"
             )
         return self._offsets
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        offsets, data, parse = memoryview(self.offsets()), self._data, self._parse
+        offsets, data, parse = self.offsets().data, self._data, self._parse
         explain = self._explain
 
         def get(row: int) -> dict[str, Any]:
@@ -68,7 +68,10 @@ class SplitReader(Reader):
 
     def rows(self, rows: Rows) -> Batch:
         """Many samples as columns; int and float columns are arrays where NumPy can hold them."""
-        samples = self.samples(self._numbers(rows))
+        return self.as_columns(self.samples(self._numbers(rows)))
+
+    def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
+        """Samples of this schema as columns; see Reader.as_columns."""
         encodings = dict(zip(self.schema.columns.names, self.schema.columns.encodings, strict=True))
         out: Batch = {}
         for name in self._columns:
@@ -132,7 +135,7 @@ def _xsv_lines(
     newline, separator = schema.newline or "", schema.separator or ""
     count = len(schema.columns.names)
     makers = [
-        (at, name, {"str": str, "int": _int, "float": float}[encoding])
+        (at, name, _MAKERS[encoding])
         for at, (name, encoding) in enumerate(
             zip(schema.columns.names, schema.columns.encodings, strict=True)
         )
@@ -154,6 +157,9 @@ def _int(word: str) -> int:
     # A bool passes for an int when it is written, and its name is what is stored.
     value = _BOOLS.get(word)
     return int(word) if value is None else value
+
+
+_MAKERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _int, "float": float}
 
 
 def _as_array(values: list[Any], dtype: Any) -> npt.NDArray[Any] | list[Any]:

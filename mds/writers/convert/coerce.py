@@ -1,0 +1,174 @@
+"""A value as it came to a value that its column takes, or a reason why not.
+
+The writer's own scalar types follow NumPy, where 3.7 becomes 3 in an integer column. A conversion
+changes nothing without being told, so what would be rounded or cut is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+
+Coerce = Callable[[Any], Any]
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_FLOATS = {"float16", "float32", "float64", "str_float"}
+
+
+def coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
+    """The function that fits values to ``encoding``; None when they can stay as they come.
+
+    It raises ValueError with the reason. With ``from_text`` numbers and JSON are read from strings;
+    ``plain`` promises values that came from JSON.
+    """
+    family = encoding.split(":", 1)[0]
+    if family in _INTEGERS or family in ("int", "str_int"):
+        return _integer(family, from_text=from_text)
+    if family in _FLOATS:
+        return _float(family, from_text=from_text)
+    if family == "ndarray":
+        return _array(encoding)
+    if family == "str_decimal":
+        return _decimal
+    if family == "json" and from_text:
+        return _json_text
+    if family == "json" and plain:
+        return None
+    return {"str": _text, "bytes": _bytes, "json": _plain}.get(family)
+
+
+def _integer(family: str, *, from_text: bool) -> Coerce:
+    low, high = _bounds(family)
+    to_scalar: Callable[[int], Any] = np.dtype(family).type if family in _INTEGERS else int
+
+    def integer(value: Any) -> Any:
+        if from_text and isinstance(value, str):
+            value = _parsed(int, value, "a whole number")
+        if isinstance(value, (float, np.floating)) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, (int, np.integer)):
+            raise ValueError(f"expected a whole number, got {_shown(value)}")
+        number = int(value)
+        if low is not None and high is not None and not low <= number <= high:
+            raise ValueError(f"{number} does not fit {family} ({low} to {high})")
+        return to_scalar(number)
+
+    return integer
+
+
+def _bounds(family: str) -> tuple[int | None, int | None]:
+    if family == "str_int":
+        return None, None
+    limits = np.iinfo("int64" if family == "int" else family)
+    return int(limits.min), int(limits.max)
+
+
+def _float(family: str, *, from_text: bool) -> Coerce:
+    to_scalar: Callable[[Any], Any] = float if family == "str_float" else np.dtype(family).type
+
+    def number(value: Any) -> Any:
+        if from_text and isinstance(value, str):
+            value = _parsed(float, value, "a number")
+        if isinstance(value, bool) or not isinstance(
+            value, (int, float, np.floating, np.integer, Decimal)
+        ):
+            raise ValueError(f"expected a number, got {_shown(value)}")
+        return to_scalar(value)
+
+    return number
+
+
+def _array(encoding: str) -> Coerce:
+    _, _, rest = encoding.partition(":")
+    dtype = rest.partition(":")[0] or None
+
+    def array(value: Any) -> Any:
+        if isinstance(value, (bytes, np.ndarray)) and (
+            dtype is None or isinstance(value, bytes) or value.dtype == dtype
+        ):
+            return value
+        try:
+            made = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"expected an array, got {_shown(value)}: {error}") from error
+        if dtype is None:
+            return made
+        try:
+            cast = made.astype(dtype)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{_shown(value)} is no array of {dtype}") from error
+        if made.dtype.kind in "iuf" and cast.dtype.kind in "iu" and not np.array_equal(cast, made):
+            raise ValueError(f"{_shown(value)} does not fit {dtype}")
+        return cast
+
+    return array
+
+
+def _decimal(value: Any) -> Any:
+    try:
+        return Decimal(value) if isinstance(value, (str, int)) else value
+    except InvalidOperation as error:
+        raise ValueError(f"expected a decimal number, got {_shown(value)}") from error
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (int, float, Decimal, timedelta)) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, bytes):
+        return value
+    raise ValueError(f"expected text, got {_shown(value)}")
+
+
+def _bytes(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _json_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _plain(value)
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"expected JSON, got {_shown(value)}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A value with everything that JSON has no word for replaced by what says the same."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        raise ValueError("bytes inside a json column; give them a column of their own")
+    return value
+
+
+def _parsed(parse: Callable[[str], Any], text: str, wanted: str) -> Any:
+    try:
+        # Python reads 1_000 as a number; a file that holds it means something else.
+        if "_" in text:
+            raise ValueError(text)
+        return parse(text)
+    except ValueError:
+        raise ValueError(f"expected {wanted}, got {_shown(text)}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -24,6 +24,7 @@ from mds.cache.orders import shared_plan
 from mds.contents import Contents, ShardList, Spanner
 from mds.epochs import EpochBook, Turn
 from mds.errors import ConfigError
+from mds.explain import explain
 from mds.indexing import resolve
 from mds.plan import EpochPlan, OrderSpec, resolve_weights
 from mds.prefetch import Prefetcher, Window
@@ -220,6 +221,21 @@ class StreamingDataset(IterableDataset[Any]):
             f"<{type(self).__name__}: {self.num_samples} samples in {self.num_shards} shards of "
             f"{self.num_streams} stream{'s' * (self.num_streams != 1)}, {shuffled}, "
             f"epoch {self.next_epoch} next>"
+        )
+
+    def explain(self) -> str:
+        """What every setting became and why, and what it will cost; a text to print."""
+        world = self._world()
+        last = self._book.last or Turn(max(self.next_epoch, 0), self._book.pending)
+        plan = self.plan(last, world)
+        assert self._ranks is not None
+        return explain(
+            type(self).__name__,
+            self._contents,
+            plan,
+            self._ranks,
+            self.predownload,
+            self.cache_limit,
         )
 
     # ------------------------------------------------------------------ samples by number

@@ -19,7 +19,7 @@ FLOORS = [
     {"writers", "readers", "state", "selection"},
     {"stream", "plan", "contents"},
     {"cache"},
-    {"prefetch"},
+    {"prefetch", "explain", "lanes"},
     {"dataset", "local"},
     {"batches"},
     {"dataloader"},

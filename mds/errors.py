@@ -29,7 +29,8 @@
     ├── WriterError (RuntimeError)        a writer used after it ended, or whose upload failed
     ├── SourceError (ValueError)          something to convert that is missing, empty, or unclear
     │   └── RecordError                   one record of it that cannot become a sample
-    └── MissingDependencyError (ImportError)
+    ├── MissingDependencyError (ImportError)
+    └── CompatError (ImportError)         `import streaming` cannot be answered by this library
 
 Names of builtins in parentheses are further parents, so that code which catches what the
 incumbent raises keeps working.
@@ -184,6 +185,10 @@ class RecordError(SourceError):
 
 class MissingDependencyError(MdsError, ImportError):
     """An optional package is not installed; the text is the pip command."""
+
+
+class CompatError(MdsError, ImportError):
+    """``import streaming`` cannot be answered by this library."""
 
 
 def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:

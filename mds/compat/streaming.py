@@ -1,0 +1,109 @@
+"""Importing this makes ``import streaming``, and what is below it, resolve to this library.
+
+A finder in front of ``sys.meta_path`` answers for the names in ``mds.compat.names`` with modules
+whose attributes are looked up when they are first touched, so that opening the door costs nothing
+and brings in no torch. An installed ``streaming`` stays closed behind it; one that was already
+imported is refused, because two libraries under one name would mix their classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import Any
+
+from mds.compat.names import ABSENT, MODULES, VERSION
+from mds.errors import CompatError
+
+ROOT = "streaming"
+#: A folder for PYTHONPATH: its only module opens the door in every process that inherits it.
+FOLDER = os.path.join(os.path.dirname(__file__), "door")
+
+
+class Facade(ModuleType):
+    """A module whose attributes live elsewhere in this library."""
+
+    def __getattr__(self, name: str) -> Any:
+        names = MODULES[self.__name__]
+        if name in names:
+            home, ours = names[name]
+            value = getattr(importlib.import_module(home), ours)
+        elif f"{self.__name__}.{name}" in MODULES:
+            value = importlib.import_module(f"{self.__name__}.{name}")
+        else:
+            raise AttributeError(f"module {self.__name__!r}, of mds.compat, has no {name!r}.")
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        below = f"{self.__name__}."
+        children = (name[len(below) :] for name in MODULES if name.startswith(below))
+        return sorted({*super().__dir__(), *MODULES[self.__name__], *children})
+
+
+class Door(MetaPathFinder, Loader):
+    """Finds and makes the modules of the table."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module of the table, None for anything that is not below ``streaming``."""
+        del path, target
+        if fullname in MODULES:
+            return ModuleSpec(fullname, self, origin=__name__, is_package=True)
+        if fullname.partition(".")[0] == ROOT:
+            # A file of an installed package would be a stranger among ours.
+            reason = ABSENT.get(fullname, "Write to the maintainers if your code needs it.")
+            raise ModuleNotFoundError(
+                f"mds.compat.streaming has no module {fullname!r}. {reason}", name=fullname
+            )
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> Facade:
+        """The empty module."""
+        return Facade(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module what every module has; the rest is found when it is touched."""
+        names = MODULES[module.__name__]
+        module.__doc__ = f"The names of {module.__name__}, answered by mds."
+        vars(module)["__all__"] = sorted(name for name in names if not name.startswith("_"))
+        if module.__name__ == ROOT:
+            vars(module)["__version__"] = VERSION
+
+
+def facade(name: str) -> ModuleType:
+    """A module of the table, made without being imported."""
+    door = Door()
+    spec = door.find_spec(name)
+    assert spec is not None
+    module = module_from_spec(spec)
+    door.exec_module(module)
+    return module
+
+
+def install() -> None:
+    """Open the door; opening it twice is fine.
+
+    Raises CompatError (an ImportError) when another ``streaming`` is already imported.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != ROOT or isinstance(module, Facade):
+            continue
+        where = getattr(module, "__file__", None) or "somewhere"
+        if os.path.dirname(where) != FOLDER:
+            raise CompatError(
+                f"a module {name!r} from {where} is already imported, so `import streaming` cannot "
+                "mean mds any more. Put `import mds.compat.streaming` before its first import."
+            )
+    if not any(isinstance(finder, Door) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Door())
+
+
+install()

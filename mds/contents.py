@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class Contents:
     """The samples of several indexes, whole or selected.
 
-    Attributes, all int64: ``samples_per_shard``, ``sample_offset_per_shard``, ``shards_per_stream``,
-    ``shard_offset_per_stream``, ``samples_per_stream``, ``sample_offset_per_stream``,
-    ``stream_per_shard``, and ``stored_ends``: (shards + 1,) where each shard's stored samples begin.
+    Attributes, all int64: ``samples_per_shard``, ``sample_offset_per_shard``,
+    ``shards_per_stream``, ``shard_offset_per_stream``, ``samples_per_stream``,
+    ``sample_offset_per_stream``, ``stream_per_shard``, and ``stored_ends`` of shape (shards + 1,):
+    where each shard's stored samples begin.
     """
 
     def __init__(self, indexes: Sequence[Index], selection: Selection | None = None) -> None:

@@ -9,10 +9,10 @@ gathered column by column into the memory that becomes the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader
 
 from mds.batches import Batches, find_streaming
 from mds.errors import ConfigError
@@ -35,8 +35,8 @@ _PASSED_ON = (
 class StreamingDataLoader(DataLoader[Any]):
     """A torch DataLoader whose position can be saved and loaded exactly.
 
-    Takes what DataLoader takes. ``batch_size`` may be left to the dataset, or the dataset's to this.
-    For another kind of dataset it is a plain DataLoader, without a state.
+    Takes what DataLoader takes. ``batch_size`` may be left to the dataset, or the dataset's be left
+    to the loader. For another kind of dataset it is a plain DataLoader, without a state.
 
     >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
     >>> for batch in loader:

@@ -99,7 +99,11 @@ def _costs(
     nodes = plan.world.num_nodes
     window = shards * on_disk // max(contents.num_shards, 1)
     rows = [
-        ("shards at once", f"{shards:,}", f"a node draws samples from these: {format_bytes(window)}"),
+        (
+            "shards at once",
+            f"{shards:,}",
+            f"a node draws samples from these: {format_bytes(window)}",
+        ),
         ("fetched", format_bytes(fetched / nodes), "a node and epoch, when every shard comes once"),
     ]
     share = on_disk / nodes

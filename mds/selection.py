@@ -66,7 +66,9 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     chosen = np.asarray(choice)
     if chosen.dtype == bool:
         if chosen.shape != (samples,):
-            raise ConfigError(f"a mask of shape {chosen.shape} cannot select from {samples} samples.")
+            raise ConfigError(
+                f"a mask of shape {chosen.shape} cannot select from {samples} samples."
+            )
         return np.flatnonzero(chosen).astype(np.int64)
     if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not chosen.size):
         raise ConfigError(

@@ -19,7 +19,12 @@ from mds.errors import ConfigError
 if TYPE_CHECKING:
     from mds.index import Index
 
-_DEFAULTS = {"download_retry": 2, "download_timeout": 60.0, "validate_hash": None, "keep_zip": False}
+_DEFAULTS = {
+    "download_retry": 2,
+    "download_timeout": 60.0,
+    "validate_hash": None,
+    "keep_zip": False,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,8 +50,8 @@ class Stream:
     ``remote`` is a URL or path to read from, ``local`` the folder that keeps what was fetched;
     with ``local`` alone the data are read in place, with ``remote`` alone they are kept in a folder
     of this user (``$MDS_CACHE_DIR``, else ``~/.cache/mds``). ``split`` is a sub-folder of both.
-    At most one of ``proportion`` (share of the epoch), ``repeat`` (factor) and ``choose`` (number of
-    samples) says how much is taken. ``storage_options`` go to the store and come before the
+    At most one of ``proportion`` (share of the epoch), ``repeat`` (factor) and ``choose`` (number
+    of samples) says how much is taken. ``storage_options`` go to the store and come before the
     environment (see docs/storage.md). The rest take the dataset's values when not given.
 
     Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
@@ -202,7 +207,10 @@ def default_folder(remote: str) -> str:
 
 
 def cache_root() -> str:
-    """Where this user's cached data lie: ``$MDS_CACHE_DIR``, ``$XDG_CACHE_HOME/mds``, ``~/.cache/mds``."""
+    """Where this user's cached data lie.
+
+    ``$MDS_CACHE_DIR``, else ``$XDG_CACHE_HOME/mds``, else ``~/.cache/mds``.
+    """
     told = os.environ.get("MDS_CACHE_DIR")
     if told:
         return told

@@ -1,0 +1,410 @@
+"""Samples of streams by number and in order: the order, the cache and the readers joined.
+
+Making one reads the indexes and nothing else: no process group, no accelerator, no thread, no
+barrier. Every iteration asks the plan for this worker's sample ids and the prefetcher for the
+shards behind them; a sample then costs one lookup and one decode. Copies in worker processes agree
+on the epoch through an EpochBook and need nothing else of each other. Torch is not needed here.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.cache import ShardCache
+from mds.cache.orders import shared_plan
+from mds.contents import Contents, ShardList, Spanner
+from mds.epochs import EpochBook, Turn
+from mds.errors import ConfigError
+from mds.explain import explain
+from mds.indexing import resolve
+from mds.ordered import Ordered
+from mds.prefetch import Prefetcher, Window
+from mds.selection import Selection, parse_selection, split_by_hash
+from mds.stream import Stream, cache_root, streams_registry
+from mds.topology import Ranks, find_ranks, worker_group, worker_place
+from mds.units import parse_bytes, parse_count
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from mds.index import Index
+    from mds.plan import EpochPlan
+    from mds.world import World
+
+
+class Samples(Ordered):
+    """Samples of one or several streams, in an order that is a function of its arguments alone.
+
+    One of ``streams`` and ``remote`` / ``local`` is needed; see Stream for what they mean.
+
+    What is read: ``epoch_size`` (samples, or a text such as "100k"), ``sampling_method``
+    ("balanced": another subset each epoch, or "fixed"), ``sampling_granularity`` (samples taken
+    side by side), ``columns`` (decode only these), ``allow_unsafe_types`` (open pickled columns).
+
+    In which order: ``shuffle``, ``shuffle_algo`` ("py1e", "py1br", "py1b", "py1s", "py2s", "naive",
+    "seekable"), ``shuffle_seed``, ``shuffle_block_size`` (samples), ``num_canonical_nodes``,
+    ``partition_algo``, ``batching_method`` ("random", "stratified", "per_stream",
+    "device_per_stream"), ``batch_size`` (samples of one rank's batch), ``replication`` (so many
+    consecutive ranks see the same samples), ``exact`` (every sample once over all ranks, none
+    repeated to even them out), ``topology`` (who the ranks are; see docs/distributed.md).
+
+    How it gets here: ``predownload`` (samples ahead of each worker), ``cache_limit`` (bytes, or a
+    text such as "50gb"), ``download_retry``, ``download_timeout`` (seconds), ``validate_hash``,
+    ``keep_zip``, ``storage_options``.
+
+    Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
+    ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        exact: bool = False,
+        topology: Any = None,
+    ) -> None:
+        _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
+        self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
+        self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
+        self.batch_size, self.batching_method = batch_size, batching_method
+        self.shuffle, self.shuffle_algo, self.shuffle_seed = shuffle, shuffle_algo, shuffle_seed
+        self.shuffle_block_size = shuffle_block_size
+        self.replication, self.exact, self.topology = replication, exact, topology
+        self.allow_unsafe_types = allow_unsafe_types
+        self.initial_physical_nodes: int | None = None
+        self.predownload = (
+            predownload if predownload is not None else 8 * batch_size if batch_size else 64
+        )
+        self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
+        self.streams = _filled(
+            streams,
+            {"remote": remote, "local": local, "split": split, **(stream_config or {})},
+            stream_name,
+            {
+                "split": split,
+                "download_retry": download_retry,
+                "download_timeout": download_timeout,
+                "validate_hash": validate_hash,
+                "keep_zip": keep_zip,
+                "storage_options": storage_options,
+            },
+        )
+        self._shares = [_share(stream) for stream in self.streams]
+        self._epoch_size_wanted = parse_count(epoch_size) if epoch_size else None
+        Stream.validate_weights(self.streams)
+        indexes = _read_indexes(self.streams)
+        self._cache = ShardCache(
+            [s.source(index) for s, index in zip(self.streams, indexes, strict=True)],
+            limit=self.cache_limit,
+            allow_unsafe_types=allow_unsafe_types,
+            columns=tuple(columns) if columns is not None else None,
+        )
+        self._ranks: Ranks | None = None
+        self._become(Contents(indexes))
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams, before anything is left out or repeated."""
+        return self._contents.num_samples
+
+    @property
+    def size(self) -> int:
+        """The same as ``num_samples``."""
+        return self._contents.num_samples
+
+    @property
+    def length(self) -> int:
+        """Samples of an epoch that this rank sees, rounded up."""
+        return math.ceil(self.epoch_size / self._world().num_ranks)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams are mixed."""
+        return len(self.streams)
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all streams."""
+        return self._contents.num_shards
+
+    @property
+    def shards(self) -> ShardList:
+        """Facts about each shard, made when asked for."""
+        return ShardList(self._contents)
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The index of each stream."""
+        return self._contents.indexes
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._contents)
+
+    def __getattr__(self, name: str) -> Any:
+        # Sizes and maps that outside code reads live in one place.
+        if name in _SIZES and "_contents" in self.__dict__:
+            return getattr(self._contents, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        shuffled = f"{self.shuffle_algo} shuffled" if self.shuffle else "in order"
+        return (
+            f"<{type(self).__name__}: {self.num_samples} samples in {self.num_shards} shards of "
+            f"{self.num_streams} stream{'s' * (self.num_streams != 1)}, {shuffled}, "
+            f"epoch {self.next_epoch} next>"
+        )
+
+    def explain(self) -> str:
+        """What every setting became and why, and what it will cost; a text to print."""
+        world = self._world()
+        last = self._book.last or Turn(max(self.next_epoch, 0), self._book.pending)
+        plan = self.plan(last, world)
+        assert self._ranks is not None
+        return explain(
+            type(self).__name__,
+            self._contents,
+            plan,
+            self._ranks,
+            self.predownload,
+            self.cache_limit,
+        )
+
+    # ------------------------------------------------------------------ samples by number
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(at) is int and 0 <= at < self._contents.num_samples:
+            return self.get_item(at)
+        return resolve(at, self._contents.num_samples, self.get_item)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is.
+
+        ``retry`` is taken for the sake of old callers: a sample comes or the error does.
+        """
+        del retry
+        shard, row = self._contents.locate(sample_id)
+        reader = self._at_hand.get(shard)
+        if reader is not None and row in reader:
+            return reader[row]
+        return self._cache.sample(shard, row)
+
+    # ------------------------------------------------------------------ an epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.samples(*self.begin(*worker_place(), worker_group()))
+
+    def begin(self, worker: int, workers: int, group: int) -> tuple[EpochPlan, World]:
+        """Take the next epoch, or the one of a loaded state, and make its plan.
+
+        Done when an iteration starts and not at its first sample: all workers of a loader, which
+        share a ``group``, must agree, and the last of them may be asked much later than the first.
+        """
+        world = self._world(workers, worker)
+        turn = self._book.claim(group, worker)
+        return shared_plan(self.plan(turn, world), os.path.join(cache_root(), "orders")), world
+
+    def samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
+        """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
+        if not self._has_own_items:
+            for window in self.windows(plan, world):
+                readers = window.readers
+                for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                    self.issued += 1
+                    yield readers[shard][row]
+            return
+        for window in self.windows(plan, world):
+            for sample in self._contents.selected(window.ids).tolist():
+                self.issued += 1
+                yield self[sample]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are what the readers give: no subclass changes them on the way."""
+        return not self._has_own_items and type(self).__iter__ is Samples.__iter__
+
+    @property
+    def _has_own_items(self) -> bool:
+        own = type(self)
+        return own.__getitem__ is not Samples.__getitem__ or own.get_item is not Samples.get_item
+
+    def windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:
+        """Stretches of this worker's ids with the shards behind them."""
+        blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
+        ids = (self._contents.stored(block[block >= 0]) for block in blocks)
+        with Prefetcher(
+            self._cache, ids, self._contents.stored_ends, predownload=self.predownload
+        ) as prefetcher:
+            for window in prefetcher.windows():
+                self._at_hand = window.readers
+                yield window
+            self._at_hand = {}
+
+    # ------------------------------------------------------------------ parts of a dataset
+
+    def select(self, choice: Any) -> Self:
+        """A dataset of the samples with these numbers only; they are numbered anew from 0.
+
+        ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file of
+        either. Order, resume and ranks hold for it as for a whole dataset.
+        """
+        return self._selected(parse_selection(choice, self.num_samples))
+
+    def limit(self, samples: int | str) -> Self:
+        """A dataset of the first ``samples`` samples (a number, or a text such as "10k")."""
+        return self._selected(np.arange(min(parse_count(samples), self.num_samples)))
+
+    def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
+        """Disjoint datasets by name that together are this one.
+
+        A sample's part depends on its number and ``seed`` alone, so it stays when samples are
+        added behind it.
+
+        >>> parts = dataset.split({"train": 0.98, "val": 0.02})  # doctest: +SKIP
+        """
+        parts = split_by_hash(self.num_samples, shares, seed)
+        return {name: self._selected(ids) for name, ids in parts.items()}
+
+    def _selected(self, ids: Any) -> Self:
+        part = copy.copy(self)
+        before = self._contents.selection
+        selection = before.within(ids) if before is not None else Selection(ids)
+        part._become(Contents(self._contents.indexes, selection))
+        return part
+
+    def _become(self, contents: Contents) -> None:
+        """Be a dataset of these contents that has not begun yet."""
+        self._contents = contents
+        self._book = EpochBook()
+        self._at_hand: Mapping[int, Any] = {}
+        self.issued = 0  # samples taken from the order by this copy: the tag of a batch
+        self.streams = [copy.copy(stream) for stream in self.streams]
+        self._weigh()
+
+    # ------------------------------------------------------------------ the cache
+
+    @property
+    def cache_usage(self) -> int:
+        """Bytes that this dataset's shards take in the cache folders of this node."""
+        return self._cache.usage
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Have a shard fetched; without ``blocking`` it is there when it is there."""
+        self._cache.prepare(shard_id, wait=blocking)
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Take a shard out of the cache folder; what the library did not fetch stays."""
+        self._cache.evict(shard_id)
+
+    def stats(self) -> dict[str, float]:
+        """Counts of this process: bytes, hits, waits, retries, evictions, seconds waited."""
+        return self._cache.stats()
+
+    # ------------------------------------------------------------------ inside
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker has no process group to ask, so it is told who it belongs to.
+        if self._ranks is None:
+            self._ranks = find_ranks(self.topology)
+        return {**self.__dict__, "topology": None, "_at_hand": {}}
+
+
+def _check(method: str, granularity: int, seed: int, predownload: int | None) -> None:
+    """Refuse settings that no dataset can have."""
+    if seed < 0:
+        raise ConfigError(f"shuffle_seed must not be negative, got {seed}.")
+    if granularity <= 0:
+        raise ConfigError(f"sampling_granularity is 1 or more, got {granularity}.")
+    if method not in {"balanced", "fixed"}:
+        raise ConfigError(f"sampling_method is 'balanced' or 'fixed', got {method!r}.")
+    if predownload is not None and predownload < 0:
+        raise ConfigError(f"predownload must not be negative, got {predownload}.")
+
+
+def _filled(
+    streams: Sequence[Stream] | None,
+    place: dict[str, Any],
+    stream_name: str,
+    defaults: Mapping[str, Any],
+) -> list[Stream]:
+    """The streams of a dataset, copied, with its defaults."""
+    if streams is None:
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+        return [streams_registry.get(stream_name)(**place).filled(defaults)]
+    if place["remote"] is not None or place["local"] is not None:
+        raise ConfigError(
+            "streams= goes without remote= and local=; put them into a Stream of their own."
+        )
+    if not streams:
+        raise ConfigError("streams= is empty; give at least one Stream.")
+    return [stream.filled(defaults) for stream in streams]
+
+
+def _share(stream: Stream) -> dict[str, float]:
+    given = {name: getattr(stream, name) for name in ("proportion", "repeat", "choose")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _read_indexes(streams: Sequence[Stream]) -> list[Index]:
+    """The index of every stream; many are read side by side, since most of it is waiting."""
+    if len(streams) == 1:
+        return [streams[0].read_index()]
+    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
+        return list(pool.map(Stream.read_index, streams))
+
+
+_SIZES = frozenset(
+    (
+        "samples_per_shard",
+        "sample_offset_per_shard",
+        "shards_per_stream",
+        "shard_offset_per_stream",
+        "samples_per_stream",
+        "sample_offset_per_stream",
+        "stream_per_shard",
+    )
+)

@@ -116,7 +116,8 @@ class ArrowSource(Source):
                 )
         extra = set(schema.names) - set(self._schema.names)
         raise SourceError(
-            f"{self.listing.path(name)}: column {min(extra, default='?')!r} is not in {self._first}."
+            f"{self.listing.path(name)}: column {min(extra, default='?')!r} is not in "
+            f"{self._first}."
         )
 
     @contextlib.contextmanager

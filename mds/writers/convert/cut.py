@@ -104,7 +104,7 @@ class Cutter:
         return Shard(self.split, number, sizes, tuple(pieces), padding)
 
     def _split_pieces(self, size: int) -> tuple[list[Piece], list[Piece]]:
-        taken = []
+        taken: list[Piece] = []
         for number, piece in enumerate(self._pieces):
             length = piece.end - piece.start
             if length > size:

@@ -170,15 +170,15 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
     store = open_store(url)
     stored = zipped or raw
     codec = parse_compression(shard.schema.compression) if zipped else None
-    if zipped and store.local_path is not None:
-        # A cache that was read from holds decompressed shards beside, or instead of, these.
-        if os.path.isfile(os.path.join(store.local_path, *raw.basename.split("/"))):
-            stored, codec = raw, None
+    folder = store.local_path
+    # A cache that was read from holds decompressed shards beside, or instead of, compressed ones.
+    if zipped and folder and os.path.isfile(os.path.join(folder, *raw.basename.split("/"))):
+        stored, codec = raw, None
     if store.local_path is not None:
         data = store.get(stored.basename)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "shard")
+        with tempfile.TemporaryDirectory() as temporary:
+            path = os.path.join(temporary, "shard")
             store.get_file(stored.basename, path, stored.size)
             with open(path, "rb") as file:
                 data = file.read()

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from mds.units import format_bytes
 from mds.writers.convert.infer import shown
 from mds.writers.convert.listing import Listing
 from mds.writers.convert.source import Bad, Column, Part, Record, Source
@@ -34,7 +35,7 @@ class FilesSource(Source):
         first = self.listing.names[0]
         size = self.listing.sizes[0]
         return sorted(
-            [Column("path", "str", shown(first)), Column(name, encoding, f"{size} bytes")],
+            [Column("path", "str", shown(first)), Column(name, encoding, format_bytes(size))],
             key=lambda column: column.name,
         )
 

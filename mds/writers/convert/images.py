@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError
+from mds.units import format_bytes
 from mds.writers.convert.files import FilesSource
 from mds.writers.convert.infer import infer_columns, shown
 from mds.writers.convert.listing import Listing, ending
@@ -64,7 +65,7 @@ class ImagesSource(FilesSource):
         return {"image": data, "path": name}
 
     def _image(self) -> Column:
-        size = f"{self.listing.sizes[0]} bytes"
+        size = format_bytes(self.listing.sizes[0])
         return Column("image", self.encoding, size, self._note)
 
 

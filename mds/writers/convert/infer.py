@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mds.units import format_bytes
 from mds.writers.convert.source import Column
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -67,7 +68,7 @@ def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
 def shown(value: Any, width: int = 40) -> str:
     """A value in a few characters."""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"{len(value)} bytes"
+        return format_bytes(len(value))
     if isinstance(value, np.ndarray):
         return f"{value.dtype} array {value.shape}"
     text = repr(value[: width * 2]) if isinstance(value, str) else repr(value)

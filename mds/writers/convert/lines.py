@@ -130,6 +130,6 @@ def open_text(path: str) -> BinaryIO:
     if lower.endswith((".zst", ".zstd")):
         import zstandard
 
-        raw = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True)
+        raw = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True)  # noqa: SIM115
         return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", raw), 1 << 20))
     return open(path, "rb", buffering=1 << 20)

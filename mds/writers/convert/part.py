@@ -125,7 +125,9 @@ class _Reading:
         if split not in self._files:
             path = self._job.work.run(self._part.number, split)
             temporary = self._runs.enter_context(publish(path))
-            self._files[split] = self._runs.enter_context(open(temporary, "wb", 1 << 20))
+            self._files[split] = self._runs.enter_context(
+                open(temporary, "wb", 1 << 20)  # noqa: SIM115 - the stack closes it
+            )
         return self._files[split]
 
 
@@ -179,7 +181,7 @@ def _packer_of(
     ``texts`` says of each column whether it is read from text; None for one that is encoded.
     """
     parsed = [parse_encoding(name) for name in encodings]
-    columns = []
+    columns: list[tuple[str, Callable[[Any], bytes], Callable[[Any], Any] | None, str]] = []
     for name, encoding, text in zip(names, parsed, texts, strict=True):
         if text is None:
             columns.append((name, _as_it_is, None, encoding.name))
@@ -196,7 +198,7 @@ def _packer_of(
             try:
                 value = record.get(name)
                 values.append(encode(value if fit is None else fit(value)))
-            except (EncodingError, ValueError, TypeError, OverflowError) as error:
+            except (EncodingError, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203
                 missing = "" if name in record else " The record has no such key."
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
         if len(record) > len(names) and (extra := record.keys() - known):

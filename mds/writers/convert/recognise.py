@@ -108,12 +108,11 @@ def _kind(listing: Listing) -> tuple[str, Listing, str]:
         note = f"{left} file(s) about the data ({_companions(listing)}) left out" if left else ""
         return next(iter(kinds)), listing.only(own) if left else listing, note
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-    return (
-        "files",
-        listing,
+    note = (
         f"the folder is mixed ({counts}): every file is stored as it is. Choose some with "
-        "--include '*.txt', or say what they are with --as",
+        "--include '*.txt', or say what they are with --as"
     )
+    return "files", listing, note
 
 
 def _plain(name: str) -> str:

@@ -141,9 +141,9 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
     else:
         splits = {}
         for pair in _words(value):
-            name, _, share = pair.partition("=")
+            name, _, number = pair.partition("=")
             try:
-                splits[name] = float(share)
+                splits[name] = float(number)
             except ValueError:
                 raise ConfigError(f"{pair!r} is no split. Write train=0.98,val=0.02.") from None
     for name, share in splits.items():

@@ -14,7 +14,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -73,7 +73,8 @@ class TarSource(Source):
         name, start, end = part.what
         with open(self.listing.path(name), "rb") as file:
             file.seek(start)
-            mode = "r:*" if is_compressed(name) or name.lower().endswith(".tgz") else "r:"
+            is_zipped = is_compressed(name) or name.lower().endswith(".tgz")
+            mode: Literal["r:*", "r:"] = "r:*" if is_zipped else "r:"
             with tarfile.open(fileobj=file, mode=mode) as tar:
                 yield from _samples(tar, None if mode == "r:*" else end)
 

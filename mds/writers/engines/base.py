@@ -11,7 +11,7 @@ from mds.errors import ConfigError
 
 
 class Engine(ABC):
-    """Runs functions, each call on its own, anywhere. A context manager; close it twice if you like.
+    """Runs functions, each call on its own, anywhere. A context manager; closing twice is fine.
 
     Functions are those of importable modules, arguments and results are pickled. What a call
     raises is raised by its future, the same kind of error with the same text.

@@ -58,13 +58,16 @@ class LocalEngine(Engine):
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            # There are as many threads as workers, so one that finds none idle may start one.
-            with self._lock:
-                if self._is_closed:
-                    raise WriterError("the engine was closed")
-                worker = _Worker()
-                self._workers.append(worker)
-            return worker
+            return self._start()
+
+    def _start(self) -> _Worker:
+        # There are as many threads as workers, so one that finds none idle may start one.
+        with self._lock:
+            if self._is_closed:
+                raise WriterError("the engine was closed")
+            worker = _Worker()
+            self._workers.append(worker)
+        return worker
 
     def __repr__(self) -> str:
         return f"<LocalEngine {len(self._workers)}/{self.slots} processes>"

@@ -23,9 +23,9 @@ class SparkEngine(Engine):
             from pyspark.sql import SparkSession
         except ImportError as error:
             raise need("pyspark", "spark", "the engine spark") from error
-        active = session or SparkSession.getActiveSession()
-        self._own = None if active else SparkSession.builder.getOrCreate()
-        self._context = (active or self._own).sparkContext
+        active: Any = session or SparkSession.getActiveSession()
+        self._own: Any = None if active else SparkSession.builder.getOrCreate()
+        self._context: Any = (active or self._own).sparkContext
         self.slots = int(self._context.defaultParallelism)
         self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
         self._group = f"mds-{id(self)}"

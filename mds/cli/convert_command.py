@@ -1,0 +1,201 @@
+"""mds-convert: what is there, what will be done with it, how far it is, what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mds.cli.progress import showing
+from mds.cli.terminal import cell, console, duration, errors, is_lively, plural, rate, table
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mds.writers.convert.conversion import Conversion
+    from mds.writers.convert.run import Summary
+
+#: Sources below this size are converted before processes would have started.
+_SMALL = 64 << 20
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.argument("source")
+@click.argument("out")
+@click.option(
+    "--as",
+    "kind",
+    metavar="KIND",
+    help="What SOURCE is, where that is not plain: images, "
+    "audio, text, lines, jsonl, csv, parquet, webdataset, hf, mds, files.",
+)
+@click.option("--include", multiple=True, metavar="PATTERN", help="Only files like this ('*.py').")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="No files like this.")
+@click.option("--labels", metavar="FILE", help="Table of labels inside a folder of images.")
+@click.option("--config", metavar="NAME", help="Configuration of a Hugging Face dataset.")
+@click.option("--source-split", metavar="NAME", help="Split of a Hugging Face dataset.")
+@click.option(
+    "--columns",
+    "-c",
+    multiple=True,
+    metavar="NAME:ENCODING",
+    help="Encoding of a column (repeat, or separate by commas).",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Write these columns and no others.")
+@click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
+@click.option(
+    "--split",
+    metavar="NAME=SHARE,...",
+    help="Write splits: train=0.98,val=0.02. Samples are "
+    "assigned by a hash of their content or path, the same on every machine and run.",
+)
+@click.option("--split-key", metavar="NAME", help="Column whose value decides the split.")
+@click.option("--limit", metavar="N", help="Stop after so many samples (1000, 10k).")
+@click.option(
+    "--tokenizer",
+    metavar="NAME",
+    help="Write blocks of tokens: bytes, tiktoken:NAME, a "
+    "tokenizer.json, or a name on the Hugging Face hub.",
+)
+@click.option("--block", type=int, metavar="N", help="Tokens of a block.  [2048]")
+@click.option("--end-token", metavar="TOKEN", help="Token that ends documents; '' for none.")
+@click.option("--text-column", metavar="NAME", help="Column that is tokenized.")
+@click.option("--drop-last", is_flag=True, help="Drop the last tokens where they fill no block.")
+@click.option("--compression", metavar="NAME", help="zstd, zstd:7, gz, bz2, br, snappy.")
+@click.option(
+    "--hash",
+    "hashes",
+    multiple=True,
+    metavar="NAME",
+    help="Digests in the index: xxh3_64, sha1, ...",
+)
+@click.option(
+    "--size-limit", default="64mb", metavar="BYTES", show_default=True, help="Largest shard."
+)
+@click.option(
+    "--workers",
+    "-j",
+    type=int,
+    metavar="N",
+    help="Processes; 0 for one a core. The output "
+    "is the same with any number.  [one a core, 1 for small sources]",
+)
+@click.option(
+    "--engine", default="local", metavar="NAME", help="Where work runs: local, spark, ray."
+)
+@click.option(
+    "--skip-bad", is_flag=True, help="Leave out records that cannot be samples, and list them."
+)
+@click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
+@click.option("--work", metavar="FOLDER", help="Folder for what is under way.  [OUT/.mds-convert]")
+@click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and stop.")
+@click.option("--quiet", "-q", is_flag=True, help="Print errors and nothing else.")
+def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Convert SOURCE to a dataset of MDS shards at OUT.
+
+    SOURCE is a folder of images, sound, text or any files; JSON lines, CSV, TSV, Parquet, Arrow
+    or WebDataset tars (a file, or a folder of them); a Hugging Face dataset (a folder, or
+    hf:NAME); or an MDS dataset (a folder or URL). OUT is a folder or URL.
+
+    Columns and encodings are inferred and shown first. An interrupted conversion goes on with
+    --resume and gives the same bytes.
+    """
+    with errors():
+        _convert(source, out, dry_run, quiet, options)
+
+
+def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any]) -> None:
+    from mds.writers.convert import prepare
+
+    side = console(stderr=True)
+    lively = is_lively(side) and not quiet
+    options = {name: value for name, value in options.items() if value not in (None, (), False)}
+    with side.status(f"Looking at {source}") if lively else contextlib.nullcontext():
+        conversion = prepare(source, out, **options)
+    if "workers" not in options:
+        conversion = _with_workers(conversion)
+    if not quiet:
+        show_plan(conversion, side)
+    if dry_run:
+        return
+    try:
+        with showing(side if lively else None, conversion.spec.limit) as progress:
+            summary = conversion.run(progress)
+    except KeyboardInterrupt:
+        again = shlex.join(["mds-convert", *_arguments(), "--resume"])
+        side.print(f"Interrupted. What is done is kept; go on with\n  {again}", markup=False)
+        sys.exit(130)
+    if not quiet:
+        show_summary(summary, console(), side)
+
+
+def show_plan(conversion: Conversion, side: Console) -> None:
+    """Print what was recognised and what will be written."""
+    source, spec = conversion.source, conversion.spec
+    side.print(cell(f"{source.root}: {source.kind}, {source.describe()}"))
+    shown = table("column", "encoding", "first value", "")
+    for column in conversion.columns:
+        shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))
+    side.print(shown)
+    for note in source.notes:
+        side.print(cell(f"Note: {note}."))
+    limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
+    how = [f"shards of up to {limit}", spec.compression or "no compression"]
+    how += [", ".join(spec.hashes)] if spec.hashes else []
+    how += [", ".join(f"{name} {share:.4g}" for name, share in spec.split.items())] * bool(
+        spec.split
+    )
+    how += [f"the first {spec.limit:,} samples"] if spec.limit else []
+    how += ["1 process" if spec.workers == 1 else f"{spec.workers} processes"]
+    side.print(cell(f"to {conversion.out}: {'; '.join(how)}"))
+
+
+def show_summary(summary: Summary, main: Console, side: Console) -> None:
+    """Print what came out."""
+    for each in summary.bad:
+        side.print(cell(f"Left out: {each}"), soft_wrap=True)
+    if summary.bad_count > len(summary.bad):
+        side.print(cell(f"... and {summary.bad_count - len(summary.bad):,} more"))
+    for note in summary.notes:
+        side.print(cell(f"Note: {note}."))
+    if summary.resumed_parts:
+        side.print(cell(f"Note: {plural(summary.resumed_parts, 'part')} were done before."))
+    from mds.storage import is_local
+
+    raw = sum(split.raw_size for split in summary.splits)
+    for split in summary.splits:
+        name = f"{split.name}: " if split.name else ""
+        zipped = f", {format_bytes(split.zip_size)} compressed" if split.zip_size else ""
+        line = f"{plural(split.samples, 'sample')} in {plural(split.shards, 'shard')}, "
+        main.print(cell(f"{name}{line}{format_bytes(split.raw_size)}{zipped}"))
+        if not split.samples:
+            side.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
+    bad = f", {plural(summary.bad_count, 'record')} left out" if summary.bad_count else ""
+    speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"
+    main.print(cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}"))
+    first = summary.splits[0].name
+    place = os.path.join(summary.out, first) if first else summary.out
+    main.print(cell(f"Look at it: mds head {shlex.quote(place)}"), soft_wrap=True)
+    where = "local" if is_local(place) else "remote"
+    main.print(cell(f"Read it:    mds.StreamingDataset({where}={place!r})"), soft_wrap=True)
+
+
+def _with_workers(conversion: Conversion) -> Conversion:
+    small = conversion.source.size < _SMALL and conversion.spec.tokens is None
+    workers = 1 if small else os.cpu_count() or 1
+    return dataclasses.replace(
+        conversion, spec=dataclasses.replace(conversion.spec, workers=workers)
+    )
+
+
+def _arguments() -> list[str]:
+    arguments = [each for each in sys.argv[1:] if each not in ("--resume", "--overwrite")]
+    # `mds convert` and `mds-convert` are the same command.
+    return arguments[1:] if arguments[:1] == ["convert"] else arguments

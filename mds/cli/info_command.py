@@ -1,0 +1,74 @@
+"""mds info: a dataset at a glance."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from mds.cli.terminal import cell, console, errors, table
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mds.cli.inspecting import DatasetInfo
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(dataset: str, as_json: bool) -> None:
+    """Tell columns, samples, shards, sizes, compression and hashes of DATASET.
+
+    DATASET is the folder or URL of a dataset, or the folder of its splits.
+    """
+    with errors():
+        from mds.cli.inspecting import describe, find_datasets
+
+        found = [describe(url) for url in find_datasets(dataset)]
+        if as_json:
+            import json
+
+            click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
+            return
+        where = console()
+        for each in found:
+            _show(each, where)
+
+
+def _show(info: DatasetInfo, where: Console) -> None:
+    where.print(cell(info.url), style="bold", soft_wrap=True)
+    columns = table("column", "encoding", "")
+    for name, encoding in info.columns.items():
+        note = "differs between shards" if name in info.mixed else ""
+        columns.add_row(cell(name), cell(encoding), note)
+    where.print(columns)
+    rows = {
+        "samples": f"{info.samples:,}",
+        "shards": f"{info.shards:,} ({', '.join(info.formats)})",
+        "raw": format_bytes(info.raw_size),
+        "compressed": _compressed(info),
+        "hashes": ", ".join(info.hashes) or "none",
+        "size limit": format_bytes(info.size_limit) if info.size_limit else "none",
+    }
+    if info.shards:
+        rows["samples of a shard"] = _spread([f"{each:,}" for each in info.samples_per_shard])
+        rows["bytes of a shard"] = _spread([format_bytes(each) for each in info.bytes_per_shard])
+        rows["bytes of a sample"] = format_bytes(info.raw_size / max(1, info.samples))
+    for name, value in rows.items():
+        where.print(cell(f"{name:<18} {value}"))
+    where.print()
+
+
+def _spread(words: list[str]) -> str:
+    low, middle, high = words
+    return low if low == high else f"{low} to {high}, half below {middle}"
+
+
+def _compressed(info: DatasetInfo) -> str:
+    if not info.zip_size:
+        return "no"
+    percent = 100 * info.zip_size / max(1, info.raw_size)
+    return f"{format_bytes(info.zip_size)} ({', '.join(info.compressions)}), {percent:.0f} % of raw"

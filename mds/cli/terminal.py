@@ -1,0 +1,99 @@
+"""What all commands share: where they print, how errors end them, how sizes and times read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import MdsError
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for one of the two outputs; plain text unless that is a terminal."""
+    from rich.console import Console
+
+    # Without highlighting: numbers in paths and errors would be coloured at random.
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def is_lively(where: Console) -> bool:
+    """Whether lines may be drawn over: a terminal, and not one that only prints."""
+    return where.is_terminal and not where.is_dumb_terminal
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """End the command with a sentence and exit code 1 where the library raises one of its errors.
+
+    What is not foreseen keeps its traceback.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        # The reader of a pipe (`mds head ... | head -1`) has had enough.
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        sys.exit(1)
+    except (MdsError, OSError) as error:
+        fail(str(error) if isinstance(error, MdsError) or not error.filename else _plain(error))
+
+
+def fail(sentence: str, code: int = 1) -> None:
+    """Print an error and leave."""
+    from rich.text import Text
+
+    where = console(stderr=True)
+    where.print(Text.assemble(("Error: ", "bold red"), sentence), soft_wrap=True)
+    sys.exit(code)
+
+
+def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table in the look of the commands; columns in ``right`` hold numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for heading in headings:
+        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return made
+
+
+def cell(value: Any) -> Any:
+    """A value for a table, of which no character is taken for markup or acts on the terminal."""
+    from rich.text import Text
+
+    text = str(value)
+    return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``duration(4000) == "1 h 6 min"``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def rate(amount: float, seconds: float) -> str:
+    """Bytes per second."""
+    return f"{format_bytes(amount / max(seconds, 1e-9))}/s"
+
+
+def plural(count: int, word: str) -> str:
+    """A count with its word: ``plural(1, "shard") == "1 shard"``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _plain(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"

@@ -1,0 +1,80 @@
+"""mds verify: whether all of it is there, and right."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from mds.cli.terminal import cell, console, duration, errors, is_lively, plural
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mds.cli.verifying import Report
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
+@click.option("-j", "--workers", default=1, show_default=True, help="Processes; 0: one a core.")
+@click.option("-q", "--quiet", is_flag=True, help="Print faults and nothing else.")
+def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
+    """Check every size, digest and sample of DATASET, and list all faults.
+
+    DATASET is the folder or URL of a dataset, or the folder of its splits. The exit code is 1
+    when there are faults.
+    """
+    with errors():
+        import os
+
+        from mds.cli.inspecting import find_datasets
+        from mds.cli.verifying import verify as check
+
+        side, faulty = console(stderr=True), False
+        for url in find_datasets(dataset):
+            began = time.monotonic()
+            with _showing(side if is_lively(side) and not quiet else None) as progress:
+                count = workers or os.cpu_count() or 1
+                report = check(url, decode=not no_decode, workers=count, progress=progress)
+            faulty = faulty or bool(report.faults)
+            for fault in report.faults:
+                click.echo(fault)
+            if not quiet:
+                _show(url, report, time.monotonic() - began, console())
+        sys.exit(1 if faulty else 0)
+
+
+def _show(url: str, report: Report, seconds: float, where: Console) -> None:
+    for name in sorted(report.unopened):
+        where.print(cell(f"column {name!r} holds pickles, which were not loaded"))
+    found = plural(len(report.faults), "fault") if report.faults else "no faults"
+    what = f"{plural(report.samples, 'sample')} in {plural(report.shards, 'shard')}"
+    line = f"{url}: {what}, {format_bytes(report.size)} read in {duration(seconds)}: {found}"
+    where.print(cell(line), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _showing(where: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
+    if where is None:
+        yield None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("shards"))
+    with Progress(
+        *columns, TimeRemainingColumn(compact=True), console=where, transient=True
+    ) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda report, shards: bar.update(task, completed=report.shards, total=shards)

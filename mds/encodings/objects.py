@@ -7,6 +7,7 @@ anywhere in its encoding unless `allow_unsafe_types=True`.
 from __future__ import annotations
 
 import json
+import json.encoder
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,30 @@ from mds.encodings.scalars import plain
 from mds.errors import EncodingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mds.encodings.base import Data
+
+
+def _make_dumps() -> Callable[[Any], str]:
+    """`json.dumps` with its defaults, without its making a new C encoder for every call.
+
+    That halves its time. Circular objects end in RecursionError rather than ValueError.
+    """
+    encoder = json.JSONEncoder()
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    escape = json.encoder.encode_basestring_ascii
+    encode = make(None, encoder.default, escape, None, ": ", ", ", False, False, True)
+
+    def dumps(value: Any) -> str:
+        return "".join(encode(value, 0))
+
+    return dumps
+
+
+_dumps = _make_dumps()
 
 
 class JsonEncoding(Encoding):
@@ -33,7 +57,7 @@ class JsonEncoding(Encoding):
         if isinstance(value, np.ndarray):
             value = value.tolist()
         try:
-            return json.dumps(value).encode()
+            return _dumps(value).encode()
         except TypeError as error:
             raise self.refuse(value, f"{error}.") from error
         except (ValueError, RecursionError) as error:

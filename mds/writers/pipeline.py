@@ -72,9 +72,7 @@ class Pipeline:
             try:
                 sealed = seal(shard, self._shards, self._destination.folder, self._check)
             finally:
-                # The caller's reference is the last one besides ours, and ours ends here.
-                number = shard.number
-                del shard
+                shard.release()
                 self._places.release()
             for name in sealed.names:
                 self._check()
@@ -85,8 +83,6 @@ class Pipeline:
             raise
         else:
             return sealed.entry
-        finally:
-            del number
 
     def _check(self) -> None:
         if self._stopped or self._failure is not None:

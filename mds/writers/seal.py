@@ -32,7 +32,8 @@ class FullShard:
     """A shard that is ready to be written.
 
     `files` are the parts of its data file, and of its meta file where the format has one.
-    `config` is what the shard and the index tell about it beside files and samples.
+    `config` is what the shard and the index tell about it beside files and samples. `release` is
+    called when the parts are not needed any more.
     """
 
     number: int
@@ -40,6 +41,7 @@ class FullShard:
     format: str
     files: tuple[Sequence[Data], ...]
     config: dict[str, Any]
+    release: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

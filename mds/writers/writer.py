@@ -13,11 +13,13 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.layout import MAX_SIZE, VERSION
+from mds.writers.body import BodyPool, grown
 from mds.writers.destination import Destination
 from mds.writers.pipeline import Pipeline
 from mds.writers.seal import FullShard
@@ -75,6 +77,7 @@ class Writer(ABC):
         self._most = samples_per_shard or sys.maxsize
         self._shards = 0
         self._samples = 0
+        self._bodies = BodyPool(self.size_limit)
         self._begin_shard()
         self._destination = Destination(parse_out(out, keep_local=keep_local, **rest))
         self._pipeline = Pipeline(shards, work, self._destination)
@@ -111,22 +114,36 @@ class Writer(ABC):
         if self._ended:
             raise WriterError(f"this writer {self._ended}; it takes no more samples.")
         data = self.encode_sample(sample)
-        size = len(data) + self.extra_bytes_per_sample
+        length = len(data)
+        size = length + self.extra_bytes_per_sample
         if self._limit < self._running + size or len(self._sizes) >= self._most:
             self._make_room(size)
-        self._body += data
-        self._sizes.append(len(data))
+        start = self._used
+        end = start + length
+        if end > self._room:
+            self._body = grown(self._body, start, end)
+            self._room = len(self._body)
+        self._body[start:end] = data
+        self._used = end
+        self._sizes.append(length)
         self._running += size
         self._samples += 1
 
     def flush_shard(self) -> None:
         """End the shard being filled, even if it is empty, and begin another."""
         body, sizes = self._body, self._sizes
-        self._begin_shard()
-        files = self._files(body, sizes)
-        shard = FullShard(self._shards, len(sizes), self.format, files, self.get_config())
-        self._shards += 1
+        shard = FullShard(
+            self._shards,
+            len(sizes),
+            self.format,
+            self._files(memoryview(body)[: self._used], sizes),
+            self.get_config(),
+            partial(self._bodies.give_back, body),
+        )
+        # Waits for a place, and only then takes memory: some just became free.
         self._pipeline.submit(shard)
+        self._shards += 1
+        self._begin_shard()
 
     def finish(self) -> None:
         """Write what is left, wait until all of it is where it belongs, and publish the index.
@@ -182,7 +199,9 @@ class Writer(ABC):
     # --------------------------------------------------------------------------------- privately
 
     def _begin_shard(self) -> None:
-        self._body = bytearray()
+        self._body = self._bodies.take()
+        self._room = len(self._body)
+        self._used = 0
         self._sizes = array("I")
         self._running = self.extra_bytes_per_shard
 
@@ -201,8 +220,9 @@ class Writer(ABC):
 
     def _end(self, how: str) -> None:
         self._ended = how
-        self._begin_shard()
         self._pipeline.close()
+        self._bodies.clear()
+        del self._body
         self._destination.close()
 
     def _explain(self, error: Exception, name: str, sample: Any) -> Exception:

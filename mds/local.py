@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from mds.readers import Reader, open_reader
 
 # Each open shard holds a file descriptor, of which a process often has 1,024.
 _OPEN_SHARDS = 256
+_LONG = 1 << 16
 
 
 class LocalDataset(Dataset[Any]):
@@ -43,19 +45,26 @@ class LocalDataset(Dataset[Any]):
         path = os.path.join(self._folder, "index.json")
         self._index = Index.read(path)
         self._index.check_safe(allow_unsafe_types, path)
-        self._contents = Contents([self._index])
-        self.num_samples = self.size = self._contents.num_samples
+        self.num_samples = self.size = self._index.total_samples
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without open shards, in a new object or a new process."""
         self._open: dict[int, Reader] = {}
+        offsets = self._index.offsets
+        # To bisect a list is quickest, but a long one takes nine times the memory of its numbers.
+        is_long = len(offsets) > _LONG
+        self._ends: Sequence[int] = memoryview(offsets) if is_long else offsets.tolist()  # type: ignore[assignment]
 
     @property
     def shards(self) -> ShardList:
         """The shards as a sequence of ShardInfo, each made when it is asked for."""
-        return ShardList(self._contents)
+        return ShardList(Contents([self._index]))
 
     @property
     def spanner(self) -> Spanner:
         """``spanner[sample]`` is (shard, row)."""
-        return Spanner(self._contents)
+        return Spanner(Contents([self._index]))
 
     def __len__(self) -> int:
         return self.num_samples
@@ -75,11 +84,12 @@ class LocalDataset(Dataset[Any]):
 
     def get_item(self, sample_id: int) -> Any:
         """One sample by its number; what a subclass overrides to change what a sample is."""
-        shard, row = self._contents.locate(sample_id)
+        ends = self._ends
+        shard = bisect_right(ends, sample_id) - 1
         reader = self._open.get(shard)
         if reader is None:
             reader = self._reader(shard)
-        return reader.get(row)
+        return reader.get(sample_id - ends[shard])
 
     def _reader(self, shard: int) -> Reader:
         info = self._index.shard(shard)
@@ -111,7 +121,11 @@ class LocalDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped files do not travel to worker processes; each opens what it needs.
-        return {**self.__dict__, "_open": {}}
+        return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_ends"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
 
     def __repr__(self) -> str:
         return (

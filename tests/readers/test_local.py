@@ -1,0 +1,159 @@
+"""LocalDataset: the rules of its brackets, batches, and other processes."""
+
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import mds.local
+from mds import LocalDataset
+from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
+
+
+@pytest.fixture
+def dataset(kit, tmp_path):
+    """Samples 0 to 29, fixed-width, in shards of 12, 0, 11 and 7."""
+    return LocalDataset(kit.fixed(tmp_path / "data", 12, 0, 11, 7))
+
+
+def ids(samples):
+    if isinstance(samples, list):
+        return [ids(sample) for sample in samples]
+    return samples["id"] // 10**12
+
+
+def test_a_sample_by_number(dataset):
+    """Python's and NumPy's integers count from the start, negative ones from the end."""
+    assert [ids(dataset[i]) for i in (0, 11, 12, 22, 23, 29, -1, -30)] == [
+        *(0, 11, 12, 22, 23, 29, 29, 0)
+    ]
+    assert ids(dataset[np.int64(13)]) == 13
+    assert ids(dataset[np.uint8(13)]) == 13
+    assert ids(dataset[np.array(-2)]) == 28
+
+
+def test_many_samples_at_once(dataset):
+    """Slices, lists, tuples, ranges, arrays and tensors give lists of the same nesting."""
+    assert ids(dataset[10:14]) == [10, 11, 12, 13]
+    assert ids(dataset[28:99]) == [28, 29]
+    assert ids(dataset[::-15]) == [29, 14]
+    assert ids(dataset[[3, -1]]) == [3, 29]
+    assert ids(dataset[[[1, 2], [3]]]) == [[1, 2], [3]]
+    assert ids(dataset[np.array([[1, 2], [3, 4]])]) == [[1, 2], [3, 4]]
+    assert ids(dataset[torch.tensor([5, 6])]) == [5, 6]
+    assert ids(dataset[range(3)]) == [0, 1, 2]
+    assert ids(dataset[(7, np.int32(8), slice(0, 2))]) == [7, 8, [0, 1]]
+    assert dataset[[]] == []
+    assert dataset[np.array([])] == []
+    assert dataset[5:5] == []
+
+
+@pytest.mark.parametrize("at", [30, -31, 2**70, np.int64(30), [0, 30], np.array([30])])
+def test_out_of_range(dataset, at):
+    """A number that does not exist is an IndexError."""
+    with pytest.raises(IndexError, match="among 30"):
+        dataset[at]
+
+
+@pytest.mark.parametrize(
+    "at", [1.0, "1", None, {1}, np.array([1.0]), np.array([True]), True, slice(0, 1.5), b"1"]
+)
+def test_other_things_in_brackets(dataset, at):
+    """What is no index of samples is a ValueError."""
+    with pytest.raises(ValueError, match=r"integer"):
+        dataset[at]
+
+
+def test_facts(dataset):
+    """Length, sizes, shards and the place of a sample are told."""
+    assert isinstance(dataset, torch.utils.data.Dataset)
+    assert len(dataset) == dataset.num_samples == dataset.size == 30
+    assert [shard.samples for shard in dataset.shards] == [12, 0, 11, 7]
+    assert dataset.spanner[12] == (2, 0)
+    assert "30 samples in 4 shards" in repr(dataset)
+
+
+def test_batches_of_a_loader(dataset):
+    """A loader gets its samples by one call a batch, with and without workers."""
+    assert ids(dataset.__getitems__([4, 2])) == [4, 2]
+    dataset = LocalDataset(dataset.local, columns=["id", "label"])
+    for workers in (0, 2):
+        batches = list(DataLoader(dataset, batch_size=8, num_workers=workers))
+        assert torch.cat([batch["label"] for batch in batches]).tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_copies_in_other_processes(dataset, method):
+    """A dataset that has open shards works in forked and in spawned processes."""
+    dataset[3]
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert ids(pool.map(dataset.__getitem__, [29, 3])) == [29, 3]
+
+
+def test_a_pickle_holds_no_open_files(dataset):
+    """Pickling leaves the mapped shards behind."""
+    assert ids(dataset[20]) == 20
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again._open == {}
+    assert ids(again[20]) == 20
+
+
+def test_open_shards_are_bounded(dataset, monkeypatch):
+    """Only so many shards stay open; the others are opened again."""
+    monkeypatch.setattr(mds.local, "_OPEN_SHARDS", 2)
+    kept = dataset[0]["tokens"]
+    for at in (0, 29, 12, 0, 29):
+        assert ids(dataset[at]) == at
+        assert len(dataset._open) <= 2
+    assert kept.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_splits_and_columns(kit, tmp_path):
+    """A split is a folder below; columns are chosen."""
+    kit.fixed(tmp_path / "train" / "en", 5)
+    dataset = LocalDataset(str(tmp_path), "train/en", columns=["label"])
+    assert dataset[4] == {"label": 4}
+
+
+def test_a_subclass_changes_samples(kit, tmp_path):
+    """An overridden get_item is what every way of indexing calls."""
+
+    class Labels(LocalDataset):
+        def get_item(self, sample_id):
+            return int(super().get_item(sample_id)["label"])
+
+    dataset = Labels(kit.fixed(tmp_path / "data", 6))
+    assert [dataset[1], dataset[-1], dataset[1:3], dataset.__getitems__([2])] == [1, 5, [1, 2], [2]]
+
+
+def test_what_cannot_be_opened(kit, tmp_path):
+    """Missing folders, missing and broken indexes, and pickles are refused at construction."""
+    with pytest.raises(NotFoundError, match="nowhere"):
+        LocalDataset(str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"has no index\.json"):
+        LocalDataset(str(tmp_path))
+    (tmp_path / "index.json").write_text("[]")
+    with pytest.raises(IndexFileError, match=r"index\.json"):
+        LocalDataset(str(tmp_path))
+    folder = kit.write(tmp_path / "unsafe", {"x": "pkl"}, [[{"x": {1}}]])
+    with pytest.raises(UnsafeTypeError, match="allow_unsafe_types"):
+        LocalDataset(str(folder))
+    assert LocalDataset(str(folder), None, True)[0] == {"x": {1}}
+
+
+def test_compressed_shards_are_for_the_other_dataset(kit, tmp_path):
+    """Where only compressed files are, the error says who reads them."""
+    import json
+
+    folder = kit.fixed(tmp_path / "data", 3)
+    index = json.loads((folder / "index.json").read_text())
+    entry = index["shards"][0]
+    entry["compression"] = "zstd"
+    entry["zip_data"] = {"basename": "shard.00000.mds.zstd", "bytes": 3, "hashes": {}}
+    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "shard.00000.mds").rename(folder / "shard.00000.mds.zstd")
+    with pytest.raises(NotFoundError, match=r"StreamingDataset\(local=...\)"):
+        LocalDataset(folder)[0]

@@ -57,7 +57,7 @@ def main(folder):
     arrived = collections.Counter()
     characters = 0
     for batch in loader:
-        for path, text in zip(batch["path"], batch["text"]):
+        for path, text in zip(batch["path"], batch["text"], strict=True):
             arrived[digest(path, text)] += 1
             characters += len(text)
     seconds = time.perf_counter() - start

@@ -80,7 +80,7 @@ class Ordered:
             epoch=turn.epoch,
             resume=state,
             weights=self._weights,
-            **dataclasses.asdict(self._order_spec()),
+            **{k: v for k, v in dataclasses.asdict(self._order_spec()).items() if k != 'exact'},
         )
 
     def _order_spec(self) -> OrderSpec:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,10 @@ class Samples(Ordered):
     Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
     """
+
+    # For __getitem__ of a subclass: shards of the window that is iterated, and their readers.
+    _near: Set[int]
+    _at_hand: Mapping[int, Any]
 
     def __init__(
         self,
@@ -227,9 +232,10 @@ class Samples(Ordered):
         """
         del retry
         shard, row = self._contents.locate(sample_id)
-        reader = self._at_hand.get(shard)
-        if reader is not None and row in reader:
-            return reader[row]
+        if shard in self._near:
+            reader = self._at_hand[shard]
+            if row in reader:
+                return reader[row]
         return self._cache.sample(shard, row)
 
     # ------------------------------------------------------------------ an epoch
@@ -279,17 +285,18 @@ class Samples(Ordered):
             self._cache, ids, self._contents.stored_ends, predownload=self.predownload
         ) as prefetcher:
             for window in prefetcher.windows():
-                self._at_hand = window.readers
+                if self._has_own_items:
+                    self._near, self._at_hand = {*window.shards.tolist()}, window.readers
                 yield window
-            self._at_hand = {}
+        self._near = frozenset()
 
     # ------------------------------------------------------------------ parts of a dataset
 
     def select(self, choice: Any) -> Self:
         """A dataset of the samples with these numbers only; they are numbered anew from 0.
 
-        ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file of
-        either. Order, resume and ranks hold for it as for a whole dataset.
+        ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file
+        of either. Order, resume and ranks hold for it as for a whole dataset.
         """
         return self._selected(parse_selection(choice, self.num_samples))
 
@@ -312,14 +319,14 @@ class Samples(Ordered):
         part = copy.copy(self)
         before = self._contents.selection
         selection = before.within(ids) if before is not None else Selection(ids)
-        part._become(Contents(self._contents.indexes, selection))
+        part._become(Contents(self._contents.indexes, selection))  # noqa: SLF001 - a part of us
         return part
 
     def _become(self, contents: Contents) -> None:
         """Be a dataset of these contents that has not begun yet."""
         self._contents = contents
         self._book = EpochBook()
-        self._at_hand: Mapping[int, Any] = {}
+        self._near = frozenset()
         self.issued = 0  # samples taken from the order by this copy: the tag of a batch
         self.streams = [copy.copy(stream) for stream in self.streams]
         self._weigh()
@@ -333,7 +340,11 @@ class Samples(Ordered):
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
         """Have a shard fetched; without ``blocking`` it is there when it is there."""
-        self._cache.prepare(shard_id, wait=blocking)
+        if blocking:
+            self._cache.hold(shard_id)
+            self._cache.release(shard_id)
+        else:
+            threading.Thread(target=self.prepare_shard, args=(shard_id,), daemon=True).start()
 
     def evict_shard(self, shard_id: int) -> None:
         """Take a shard out of the cache folder; what the library did not fetch stays."""
@@ -349,7 +360,7 @@ class Samples(Ordered):
         # A spawned worker has no process group to ask, so it is told who it belongs to.
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
-        return {**self.__dict__, "topology": None, "_at_hand": {}}
+        return {**self.__dict__, "topology": None, "_near": frozenset(), "_at_hand": {}}
 
 
 def _check(method: str, granularity: int, seed: int, predownload: int | None) -> None:

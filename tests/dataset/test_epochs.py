@@ -1,4 +1,4 @@
-"""The epoch book: copies of a dataset in workers agree on the epoch without names or locks to clean."""
+"""The epoch book: copies of a dataset in workers agree on the epoch, and leave nothing."""
 
 import copy
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Lanes: batches made in threads arrive in order, with their errors, and nothing is left running."""
+"""Lanes: batches from threads come in order, with their errors, and no thread is left."""
 
 import gc
 import threading

@@ -9,7 +9,7 @@ from mds.world import World
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS",
     "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_single_process_is_a_world_of_one():
         {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
     ],
     ids=["torchrun", "slurm", "openmpi"],
-)  # fmt: skip
+)
 def test_each_launcher_is_understood(monkeypatch, variables):
     """Rank 5 of 8, four on a node, in three dialects."""
     for name, value in variables.items():

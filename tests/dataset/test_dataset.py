@@ -1,0 +1,221 @@
+"""StreamingDataset as people use it: one process, many samples, subclasses, parts."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from mds import Stream, StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError, StateError
+
+
+def ids(samples):
+    """The numbers of samples."""
+    return [int(s["id"]) for s in samples]
+
+
+def test_an_epoch_has_every_sample_once_and_whole(make):
+    """In order without shuffle, in the plan's order with it."""
+    data = make()
+    plain = list(StreamingDataset(local=data, batch_size=4))
+    assert ids(plain) == list(range(100))
+    assert plain[7]["text"] == "sample 7"
+    assert plain[7]["vector"].tolist() == [7.0] * 4
+    shuffled = ids(StreamingDataset(local=data, batch_size=4, shuffle=True))
+    assert sorted(shuffled) == list(range(100))
+    assert shuffled != list(range(100))
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(make):
+    """Two datasets agree, epochs and seeds differ."""
+    first, second = (
+        StreamingDataset(local=make(), batch_size=4, shuffle=True, shuffle_seed=3) for _ in "ab"
+    )
+    one = [ids(first), ids(first)]
+    assert one == [ids(second), ids(second)]
+    assert one[0] != one[1]
+    assert ids(StreamingDataset(local=make(), batch_size=4, shuffle=True)) != one[0]
+
+
+def test_samples_by_number(make):
+    """Integers, negative ones, slices, lists, arrays; and what is none of these."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    assert dataset[17]["id"] == 17
+    assert dataset[np.int64(-1)]["id"] == 99
+    assert ids(dataset[95:]) == [95, 96, 97, 98, 99]
+    assert ids(dataset[[3, 1]]) == [3, 1]
+    assert [ids(row) for row in dataset[np.array([[1, 2], [3, 4]])]] == [[1, 2], [3, 4]]
+    with pytest.raises(IndexError):
+        dataset[100]
+    with pytest.raises(ValueError, match="str"):
+        dataset["7"]
+
+
+def test_a_subclass_changes_samples_on_every_way(make):
+    """An overridden __getitem__ or get_item is used by iteration, with the sample's number."""
+
+    class ByItem(StreamingDataset):
+        def __getitem__(self, at):
+            return int(super().__getitem__(at)["id"]) + 1000
+
+    class ByGet(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            return int(super().get_item(sample_id)["id"]) + 2000
+
+    assert list(ByItem(local=make(), batch_size=4)) == list(range(1000, 1100))
+    assert list(ByGet(local=make(), batch_size=4)) == list(range(2000, 2100))
+    assert ByGet(local=make(), batch_size=4)[5] == 2005
+
+
+def test_streams_are_filled_in_a_copy(make):
+    """The user's Stream stays as it was, and serves another dataset."""
+    stream = Stream(local=make())
+    dataset = StreamingDataset(streams=[stream], batch_size=4)
+    assert (dataset.streams[0].choose, dataset.streams[0].proportion) == (100, 1.0)
+    assert stream.choose is stream.proportion is None
+    assert len(list(StreamingDataset(streams=[stream], batch_size=4))) == 100
+
+
+def test_mixing_takes_what_each_stream_was_told(make):
+    """By proportion of an epoch size, by repeat, by choose."""
+    a, b = make(), make(first=1000)
+    mixed = StreamingDataset(
+        streams=[Stream(local=a, proportion=3), Stream(local=b, proportion=1)],
+        epoch_size=80,
+        batch_size=4,
+    )
+    found = ids(mixed)
+    assert (sum(i < 1000 for i in found), len(found)) == (60, 80)
+    mixed = StreamingDataset(
+        streams=[Stream(local=a, choose=30), Stream(local=b, repeat=2)], batch_size=4
+    )
+    found = ids(mixed)
+    assert (sum(i < 1000 for i in found), sum(i >= 1000 for i in found)) == (30, 200)
+
+
+@pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
+def test_every_batching_method_gives_whole_batches_of_both_streams(make, method):
+    """A mixture iterates in each method, without a sample too many."""
+    dataset = StreamingDataset(
+        streams=[Stream(local=make(), proportion=1), Stream(local=make(first=1000), proportion=1)],
+        batch_size=4,
+        batching_method=method,
+        shuffle=True,
+    )
+    found = ids(dataset)
+    assert len(found) == len(set(found)) >= 190
+    assert any(i >= 1000 for i in found) and any(i < 1000 for i in found)
+
+
+def test_parts_are_planned_like_wholes(make):
+    """select, limit and split number their samples anew and lose none."""
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+    odd = dataset.select([i for i in range(100) if i % 2])
+    assert (len(odd), odd[0]["id"], odd[-1]["id"]) == (50, 1, 99)
+    assert sorted(ids(odd)) == list(range(1, 100, 2))
+    assert ids(dataset.limit(5)[:]) == [0, 1, 2, 3, 4]
+    parts = dataset.split({"train": 0.8, "val": 0.2})
+    together = ids(parts["train"]) + ids(parts["val"])
+    assert sorted(together) == list(range(100))
+    assert sorted(ids(odd.limit(3))) == [1, 3, 5]
+    mask = np.zeros(100, bool)
+    mask[40:45] = True
+    assert ids(dataset.select(mask)[:]) == [40, 41, 42, 43, 44]
+
+
+def test_a_part_gives_a_subclass_its_own_numbers(make):
+    """__getitem__ of a part is asked for numbers of the part."""
+
+    class Mine(StreamingDataset):
+        def __getitem__(self, at):
+            assert isinstance(at, int) and at < 50
+            return super().__getitem__(at)
+
+    odd = Mine(local=make(), batch_size=4).select(range(1, 100, 2))
+    assert ids(odd) == list(range(1, 100, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "give streams="),
+        ({"streams": []}, "empty"),
+        ({"local": "x", "streams": [Stream(local="x")]}, "goes without"),
+        ({"local": "x", "shuffle_seed": -1}, "shuffle_seed"),
+        ({"local": "x", "sampling_method": "lucky"}, "lucky"),
+        ({"local": "x", "sampling_granularity": 0}, "granularity"),
+        ({"local": "x", "stream_name": "nobody"}, "nobody"),
+        ({"local": "x", "cache_limit": "plenty"}, "plenty"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options, words):
+    """Before anything is read, with the argument in the text."""
+    with pytest.raises(ConfigError, match=words):
+        StreamingDataset(**options)
+
+
+def test_iterating_without_a_batch_size_is_refused_with_the_reason(make):
+    """The order depends on it."""
+    with pytest.raises(ConfigError, match="batch_size"):
+        next(iter(StreamingDataset(local=make())))
+
+
+def test_a_state_of_other_data_or_another_order_is_refused(make):
+    """With the differences; the five common keys alone go through."""
+    state = StreamingDataset(local=make(), batch_size=4, shuffle=True).state_dict(40, False)
+    assert json.loads(json.dumps(state)) == state
+    other = StreamingDataset(local=make(samples=90), batch_size=4, shuffle=True)
+    with pytest.raises(StateError, match="samples was 100 and is 90"):
+        other.load_state_dict(state)
+    with pytest.raises(StateError, match="shuffle was True and is False"):
+        StreamingDataset(local=make(), batch_size=4).load_state_dict(state)
+    common = {key: state[key] for key in list(state)[:5]}
+    other.load_state_dict(common)
+
+
+@pytest.mark.parametrize("after", [0, 4, 40, 96, 100])
+def test_resume_law_in_one_process(make, after):
+    """From the state after any batch, the tail is the tail."""
+    options = {"local": make(), "batch_size": 4, "shuffle": True}
+    dataset = StreamingDataset(**options)
+    whole, following = ids(dataset), ids(dataset)
+    resumed = StreamingDataset(**options)
+    resumed.load_state_dict(
+        {**resumed.state_dict(0, True), "epoch": 0, "sample_in_epoch": after}
+    )
+    assert ids(resumed) == whole[after:]
+    assert ids(resumed) == following
+
+
+def test_copies_go_their_own_way(make):
+    """A pickled or deep-copied dataset is whole and independent."""
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+    first = ids(dataset)
+    for twin in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset)):
+        assert twin.next_epoch == 1
+        assert ids(twin) != first
+    assert dataset.next_epoch == 1
+
+
+def test_two_iterations_of_one_dataset_side_by_side(make):
+    """Each has its own epoch and its own shards."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    assert [(int(a["id"]), int(b["id"])) for a, b in zip(dataset, dataset, strict=True)] == [
+        (i, i) for i in range(100)
+    ]
+
+
+def test_explain_names_settings_reasons_and_costs(make):
+    """A text that a person can act on."""
+    text = StreamingDataset(local=make(), batch_size=4, shuffle=True).explain()
+    for word in ("100 samples in 10 shards", "num_canonical_nodes", "py1e", "25 steps", "shards at once"):
+        assert word in text
+
+
+def test_a_loader_of_another_dataset_is_a_plain_loader():
+    """And has no state."""
+    loader = StreamingDataLoader([1, 2, 3], batch_size=2)
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
+    assert loader.state_dict() is None

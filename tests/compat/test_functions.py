@@ -4,8 +4,6 @@ import os
 
 import numpy as np
 import pytest
-
-import mds.compat.streaming  # noqa: F401
 from streaming.base import compression, hashing, util, world
 from streaming.base.array import Array
 from streaming.base.format.mds import encodings
@@ -198,7 +196,6 @@ def test_arrays_and_spans():
 def test_distributed_without_a_group(monkeypatch):
     """Without a process group a collective is that of one process, and none is made."""
     import torch
-
     from streaming.base import distributed
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):

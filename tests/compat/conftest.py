@@ -1,0 +1,40 @@
+"""Opens the door for the tests of this folder, and writes the small datasets that they read."""
+
+import numpy as np
+import pytest
+
+import mds.compat.streaming  # noqa: F401 - the tests import `streaming`
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """A folder of 200 samples in 20 shards or so: n (int), text (str), vector (ndarray)."""
+    from streaming import MDSWriter
+
+    out = tmp_path / "numbers"
+    columns = {"n": "int", "text": "str", "vector": "ndarray:float32:4"}
+    with MDSWriter(columns=columns, out=str(out), size_limit=600) as writer:
+        for n in range(200):
+            vector = np.full(4, n, np.float32)
+            writer.write({"n": n, "text": f"sample {n}", "vector": vector})
+    return str(out)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """A folder of 64 blocks of 16 tokens, as data preparation scripts write them."""
+    from streaming import MDSWriter
+
+    out = tmp_path / "tokens"
+    writer = MDSWriter(
+        columns={"tokens": "ndarray:int32"},
+        out=str(out),
+        compression="zstd",
+        hashes=["sha1", "xxh64"],
+        size_limit=1 << 10,
+        keep_local=True,
+    )
+    with writer:
+        for n in range(64):
+            writer.write({"tokens": np.arange(16, dtype=np.int32) + n})
+    return str(out)

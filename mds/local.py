@@ -54,7 +54,7 @@ class LocalDataset(Dataset[Any]):
         offsets = self._index.offsets
         # To bisect a list is quickest, but a long one takes nine times the memory of its numbers.
         is_long = len(offsets) > _LONG
-        self._ends: Sequence[int] = memoryview(offsets) if is_long else offsets.tolist()  # type: ignore[assignment]
+        self._ends: Sequence[int] = offsets.data if is_long else offsets.tolist()
 
     @property
     def shards(self) -> ShardList:

@@ -69,15 +69,15 @@ def test_no_rows_are_no_values(kit, shape):
 
 
 def test_rows_count_from_the_end_and_end(kit, shape):
-    """Negative rows count from the end; others out of range are an IndexError that names the file."""
+    """Negative rows count from the end; others out of range are an IndexError with the file."""
     folder, make = shape
     reader = kit.readers(folder)[1]
     assert kit.same(reader[-1], make(26))
     assert kit.same(reader.samples(np.array([-7, -1])), [make(20), make(26)])
     for wrong in (7, -8, 2**40):
-        with pytest.raises(IndexError, match="shard.00001"):
+        with pytest.raises(IndexError, match=r"shard\.00001"):
             reader[wrong]
-        with pytest.raises(IndexError, match="shard.00001"):
+        with pytest.raises(IndexError, match=r"shard\.00001"):
             reader.rows([0, wrong])
     assert 6 in reader
     assert 7 not in reader

@@ -43,7 +43,7 @@ def grown(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
     """Larger memory with the first `used` bytes of `body`, and room for `needed` in all."""
     larger = _map(max(needed, 2 * len(body)))
     view = memoryview(body)
-    larger[:used] = view[:used]  # type: ignore[assignment]  # any buffer will do
+    larger[:used] = view[:used]
     return larger
 
 

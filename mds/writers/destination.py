@@ -37,38 +37,40 @@ class Destination:
     def __init__(self, spec: OutSpec) -> None:
         self._spec = spec
         self._store: Store | None = None
-        self._is_temporary = spec.local is None
-        if spec.local is not None:
-            self.folder = spec.local
-            _prepare_folder(spec.local, spec.exist_ok)
         if spec.remote is not None:
             self._store = open_store(spec.remote, retry=RetryPolicy(attempts=spec.retry))
-            self._prepare_store(self._store)
-        if self._is_temporary:
+        # Both places are looked at before either is touched.
+        there = self._store is not None and self._has_dataset(self._store)
+        names = [] if spec.local is None else _check_folder(spec.local, spec.exist_ok)
+        if self._store is not None and there:
+            _clear_store(self._store)
+        self._is_temporary = spec.local is None
+        if spec.local is None:
             self.folder = tempfile.mkdtemp(prefix="mds-writer-")
+        else:
+            self.folder = spec.local
+            _clear_folder(spec.local, names)
+            os.makedirs(spec.local, exist_ok=True)
 
     @property
     def name(self) -> str:
         """Where the dataset ends up, without passwords."""
         return redact(self._spec.remote) if self._spec.remote else self.folder
 
-    def _prepare_store(self, store: Store) -> None:
+    def _has_dataset(self, store: Store) -> bool:
         try:
             store.head(INDEX_NAME)
         except NotFoundError:
-            return
+            return False
         except DeniedError:
             # Credentials that may only write cannot ask; what they write is theirs to know.
-            return
+            return False
         if not self._spec.exist_ok:
             raise FileExistsError(
                 f"{self.name} already holds a dataset ({INDEX_NAME}). Choose another place, or "
                 "replace it with exist_ok=True."
             )
-        old = _shard_names(store.get(INDEX_NAME))
-        store.delete(INDEX_NAME)
-        for name in old:
-            store.delete(name)
+        return True
 
     def upload(self, name: str) -> None:
         """Bring a file of the folder to the store, if there is one. Raises WriterError."""
@@ -113,21 +115,32 @@ class Destination:
                 os.rmdir(self.folder)
 
 
-def _prepare_folder(folder: str, exist_ok: bool) -> None:
-    os.makedirs(folder, exist_ok=True)
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-    if not names:
-        return
-    if not exist_ok:
+def _check_folder(folder: str, exist_ok: bool) -> list[str]:
+    """The files in a folder. Raises FileExistsError if there are some and may be none."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    if names and not exist_ok:
         raise FileExistsError(
-            f"the folder {folder!r} is not empty ({len(names)} entries, such as {min(names)!r}). "
+            f"the folder {folder!r} is not empty ({len(names)} entries, such as {names[0]!r}). "
             "Choose another, or replace the dataset in it with exist_ok=True."
         )
+    return names
+
+
+def _clear_folder(folder: str, names: list[str]) -> None:
     ours = [name for name in names if _SHARD.fullmatch(name) or temporary_owner(name) is not None]
     # The old index goes first: from here on it would name files that are not there.
     for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
         os.unlink(os.path.join(folder, name))
+
+
+def _clear_store(store: Store) -> None:
+    old = _shard_names(store.get(INDEX_NAME))
+    store.delete(INDEX_NAME)
+    for name in old:
+        store.delete(name)
 
 
 def _shard_names(index: bytes) -> list[str]:

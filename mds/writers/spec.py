@@ -63,7 +63,7 @@ def parse_out(out: Out, *, keep_local: bool, exist_ok: bool, retry: int) -> OutS
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
         if is_local(place):
-            return OutSpec(local_path(place), None, True, exist_ok, retry)
+            return OutSpec(_folder(place), None, True, exist_ok, retry)
         return OutSpec(None, place, keep_local, exist_ok, retry)
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         raise ConfigError(f"out is a folder, a URL, or a pair (local folder, remote); got {out!r}.")
@@ -72,7 +72,18 @@ def parse_out(out: Out, *, keep_local: bool, exist_ok: bool, retry: int) -> OutS
         raise ConfigError(f"out=(local, remote) needs both; got {out!r}.")
     if not is_local(local):
         raise ConfigError(f"the first of out=(local, remote) is a local folder, got {local!r}.")
-    return OutSpec(local_path(local), remote, keep_local, exist_ok, retry)
+    folder = _folder(local)
+    if is_local(remote):
+        remote = _folder(remote)
+        if os.path.realpath(remote) == os.path.realpath(folder):
+            # Uploading a file onto itself and removing the source would be the end of it.
+            return OutSpec(folder, None, True, exist_ok, retry)
+    return OutSpec(folder, remote, keep_local, exist_ok, retry)
+
+
+def _folder(place: str) -> str:
+    """A local path that stays the same when the process changes its folder."""
+    return os.path.abspath(os.path.expanduser(local_path(place)))
 
 
 def parse_shards(

@@ -26,6 +26,7 @@ from mds.writers.seal import FullShard
 from mds.writers.spec import parse_out, parse_shards, parse_work
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
@@ -51,6 +52,11 @@ class Writer(ABC):
     """
 
     format: str
+    _body: mmap.mmap
+    _room: int
+    _used: int
+    _running: int
+    _sizes: array[int]
 
     def __init__(
         self,

@@ -1,0 +1,353 @@
+"""What the processes of a node share about a cache folder: one small memory-mapped file.
+
+It holds, for every shard, the bytes that its files take or may yet take, who is busy with it, and
+how to recognise the files that we made. Bytes are entered before they are written and struck out
+after they are gone, so the sum never falls short of the disk. All changes happen under one lock of
+the folder and are a few stores to memory. Whoever is killed drops its kernel locks; the next
+process that looks finds entries of an owner that no longer holds its place, and settles them by
+looking at the disk. The price is 48 bytes a shard and one system call a change.
+
+A shard that somebody reads is pinned by a shared lock on its byte of the lock file; to evict one
+needs that byte alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.cache.locks import LockFile, lock_within, open_locks
+from mds.errors import CacheError
+from mds.storage.files import disk, publish
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+ABSENT, PRESENT, FOREIGN, FETCHING, EVICTING = range(5)
+
+SLOTS = 512
+PATIENCE = 60.0  # seconds for a lock that is held for microseconds
+
+_MAGIC = b"mds-ledger-1\n\0\0\0"
+_HEADER = struct.Struct("16s16s8sqq")  # magic, fingerprint, boot, shards, bytes of other files
+_HEAD = 64
+_SLOT = np.dtype([("pid", "i8"), ("shards", "i8")])
+ENTRY = np.dtype(
+    [
+        ("name", "u8"),  # which file, also for a later index that numbers its shards otherwise
+        ("tag", "u8"),  # which content
+        ("mark", "u8"),  # which inode and time: how the file that we made is told from others
+        ("size", "i8"),  # bytes on the disk now or soon
+        ("used", "f8"),  # when somebody last took it in hand
+        ("owner", "u2"),  # slot + 1 of the process that is busy with it
+        ("state", "u1"),
+        ("is_checked", "u1"),  # the digest was right, since the machine was started
+        ("pad", "u1", (4,)),
+    ]
+)
+
+# Bytes of the lock file; shards are numbered below 2**40.
+_LEDGER = 0
+_SLOT_AT = 1 << 41
+_PIN_AT = 1 << 42
+_FETCH_AT = 1 << 43
+
+
+class Ledger:
+    """The account of one cache folder, as seen by this process."""
+
+    def __init__(self, control: str, shards: int, fingerprint: bytes, mode: int = 0o666) -> None:
+        self.control = control
+        self.shards = shards
+        self.fingerprint = fingerprint[:16].ljust(16, b"\0")
+        self._mode = mode
+        self._path = os.path.join(control, "ledger")
+        self.lock_path = os.path.join(control, "lock")
+        self._threads = threading.RLock()
+        self._depth = 0
+        self._pins: dict[int, int] = {}
+        self._mine: dict[int, int] = {}  # bytes that this process entered for what it fetches
+        self._locks: LockFile | None = None
+        self._owner = os.getpid()
+        self._identity: tuple[int, int] | None = None
+        self.slot = -1
+        self.was_made = False
+        #: The entries of the ledger before this one, when the index changed.
+        self.former: npt.NDArray[Any] | None = None
+
+    # ------------------------------------------------------------------ opening
+
+    def open(self) -> None:
+        """Map the ledger, making it when there is none for this index."""
+        with self._threads, disk(self._path):
+            os.makedirs(self.control, exist_ok=True)
+            self._locks = open_locks(self.lock_path, self._mode)
+            with self._held():
+                self.was_made = self._map_or_make()
+                self._claim_slot()
+
+    def close(self) -> None:
+        """Give back the slot, the pins and the map. Closing twice is fine."""
+        with self._threads:
+            locks, self._locks, self._identity = self._locks, None, None
+            self._pins.clear()
+            if locks is None or self._owner != os.getpid():
+                return  # a child's copy: the slot in the map is the parent's
+            if self.slot >= 0 and not self._mine:
+                self._slots["pid"][self.slot] = 0
+            self.slot = -1
+            locks.close()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[npt.NDArray[Any]]:
+        """The entries, with nobody else looking: decide and note inside, act outside."""
+        with self._threads:
+            if not self._depth and not self.is_current():
+                # The folder was deleted under us, or another job brought another index.
+                self.close()
+                self.open()
+                for shard, size in self._mine.items():
+                    self._note(shard, FETCHING, size)
+            with self._held():
+                yield self.entries
+
+    def is_current(self) -> bool:
+        """Whether the file that we have mapped is the one in the folder."""
+        try:
+            state = os.stat(self._path)
+        except OSError:
+            return False
+        return (state.st_dev, state.st_ino) == self._identity
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._depth:  # a change inside a change of the same thread
+            yield
+            return
+        owner = self._wait(_LEDGER)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if owner is self._locks:
+                owner.unlock(_LEDGER)
+            else:
+                owner.close()
+
+    def _wait(self, at: int) -> LockFile:
+        assert self._locks is not None
+        if self._locks.try_lock(at):
+            return self._locks
+        started = time.monotonic()
+        owner = lock_within(self.lock_path, at, PATIENCE, self._mode)
+        if owner is None:
+            raise CacheError(
+                f"{self.lock_path}: another process has held the lock of the cache folder for "
+                f"{time.monotonic() - started:.0f} s, which takes microseconds. Is one of these "
+                f"stopped: {self.processes()}?"
+            )
+        return owner
+
+    def _map_or_make(self) -> bool:
+        if self._map():
+            return False
+        size = ledger_size(self.shards)
+        with publish(self._path) as temporary, open(temporary, "wb") as file:
+            os.fchmod(file.fileno(), self._mode & 0o666)
+            # All blocks now: a full disk is an error here, and would be a signal in a map.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.write(bytes(size))
+                file.seek(0)
+            file.write(_HEADER.pack(_MAGIC, self.fingerprint, _boot(), self.shards, size))
+        if not self._map():
+            raise CacheError(f"{self._path}: cannot be read back after it was written.")
+        return True
+
+    def _map(self) -> bool:
+        """Map the file if it is a ledger for our index; else keep what it knew in `former`."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            state = os.fstat(fd)
+            if state.st_size < _HEAD + SLOTS * _SLOT.itemsize:
+                return False
+            view = mmap.mmap(fd, state.st_size)
+        finally:
+            os.close(fd)
+        magic, fingerprint, boot, shards, _ = _HEADER.unpack_from(view)
+        start = _HEAD + SLOTS * _SLOT.itemsize
+        if magic != _MAGIC or state.st_size != start + shards * ENTRY.itemsize:
+            return False
+        entries = np.frombuffer(view, ENTRY, shards, start)
+        if (fingerprint, shards) != (self.fingerprint, self.shards):
+            self.former = entries[entries["name"] != 0].copy()
+            return False
+        self._view = view
+        self._slots = np.frombuffer(view, _SLOT, SLOTS, _HEAD)
+        self.entries = entries
+        if boot != _boot():
+            # What was written just before a power cut may have the right size and no content.
+            entries["is_checked"] = 0
+            view[32:40] = _boot()
+        self._identity = (state.st_dev, state.st_ino)
+        return True
+
+    # ------------------------------------------------------------------ the sum
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files that are the folder's own: ledger, index and the like."""
+        return int(_HEADER.unpack_from(self._view)[4])
+
+    @size.setter
+    def size(self, value: int) -> None:
+        struct.pack_into("q", self._view, _HEADER.size - 8, value)
+
+    @property
+    def used(self) -> int:
+        """Bytes that the folder takes, or may take any moment."""
+        return self.size + int(self.entries["size"].sum())
+
+    # ------------------------------------------------------------------ who is there
+
+    def _claim_slot(self) -> None:
+        assert self._locks is not None
+        # The dead are settled first: their slots may have entries that nobody answers for.
+        order = np.argsort(self._slots["pid"] != 0, kind="stable")
+        for slot in order.tolist():
+            is_owner = bool((self.entries["owner"] == slot + 1).any())
+            if not is_owner and self._locks.try_lock(_SLOT_AT + slot):
+                self.slot = slot
+                self._slots["pid"][slot] = os.getpid()
+                return
+        raise CacheError(
+            f"{self.control}: {SLOTS} processes use this cache folder, which is as many as can. "
+            f"Give some of them another local folder."
+        )
+
+    def processes(self) -> list[int]:
+        """The process ids in the book; the dead are among them until somebody looks."""
+        return [int(pid) for pid in self._slots["pid"] if pid]
+
+    def adopt_orphans(self) -> list[int]:
+        """Take over the entries of dead processes; the caller must look what is on the disk."""
+        assert self._locks is not None
+        orphans: list[int] = []
+        with self.change() as entries:
+            for slot in np.flatnonzero(self._slots["pid"]).tolist():
+                if slot == self.slot or not self._locks.try_lock(_SLOT_AT + slot):
+                    continue
+                shards = np.flatnonzero(entries["owner"] == slot + 1)
+                # What was leaving comes first: what was coming answers for its bytes.
+                shards = shards[np.argsort(-entries["state"][shards].astype(int), kind="stable")]
+                entries["owner"][shards] = self.slot + 1
+                self._slots["pid"][slot] = 0
+                self._locks.unlock(_SLOT_AT + slot)
+                orphans += shards.tolist()
+        return orphans
+
+    def begin(self, shard: int, size: int) -> None:
+        """Enter the bytes of a shard that this process is about to fetch, inside a change."""
+        self._mine[shard] = size
+        self._note(shard, FETCHING, size)
+
+    def settle(
+        self, shard: int, state: int, size: int, mark: int = 0, *, is_checked: bool = False
+    ) -> None:
+        """Note how a shard that was this process's to deal with ended."""
+        with self.change() as entries:
+            self._mine.pop(shard, None)
+            self._note(shard, state, size)
+            entries["mark"][shard], entries["owner"][shard] = mark, 0
+            entries["is_checked"][shard] = is_checked
+
+    def describe(self, shard: int, name: int, tag: int) -> None:
+        """Note which file and which content a shard is, for ledgers to come; inside a change."""
+        self.entries["name"][shard], self.entries["tag"][shard] = name, tag
+
+    def _note(self, shard: int, state: int, size: int) -> None:
+        entry = self.entries[shard]
+        entry["state"], entry["size"], entry["owner"] = state, size, self.slot + 1
+
+    # ------------------------------------------------------------------ pins and fetch locks
+
+    def pin(self, shard: int) -> bool:
+        """Keep a shard from being evicted; False while somebody is just evicting it."""
+        with self._threads:
+            assert self._locks is not None
+            count = self._pins.get(shard, 0)
+            if not count and not self._locks.try_lock(_PIN_AT + shard, is_shared=True):
+                return False
+            self._pins[shard] = count + 1
+            self.entries["used"][shard] = time.time()
+            return True
+
+    def unpin(self, shard: int) -> None:
+        """Take one pin away."""
+        with self._threads:
+            count = self._pins.get(shard, 0)
+            if count > 1:
+                self._pins[shard] = count - 1
+            elif count == 1:
+                del self._pins[shard]
+                if self._locks is not None:
+                    self._locks.unlock(_PIN_AT + shard)
+
+    def claim(self, shard: int) -> bool:
+        """Take a shard for eviction, inside a change; False while anybody has it pinned."""
+        if shard in self._pins or self._locks is None:
+            return False
+        if not self._locks.try_lock(_PIN_AT + shard):
+            return False
+        self._note(shard, EVICTING, int(self.entries["size"][shard]))
+        return True
+
+    def unclaim(self, shard: int, state: int, size: int, mark: int = 0) -> None:
+        """Note how an eviction ended, and let others pin the shard again."""
+        is_checked = bool(self.entries["is_checked"][shard])
+        self.settle(shard, state, size, mark, is_checked=is_checked)
+        if self._locks is not None:
+            self._locks.unlock(_PIN_AT + shard)
+
+    def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
+        """The right to fetch a shard, or None when its owner did not let go in time."""
+        return lock_within(self.lock_path, _FETCH_AT + shard, seconds, self._mode)
+
+    def __repr__(self) -> str:
+        if self._locks is None:
+            return f"<Ledger {self.control}: closed>"
+        states = np.bincount(self.entries["state"], minlength=5)
+        local = states[PRESENT] + states[FOREIGN]
+        return (
+            f"<Ledger {self.control}: {self.used} bytes, {local} local, "
+            f"{states[FETCHING]} fetching, {states[EVICTING]} leaving>"
+        )
+
+
+def ledger_size(shards: int) -> int:
+    """The bytes of the ledger of so many shards."""
+    return _HEAD + SLOTS * _SLOT.itemsize + shards * ENTRY.itemsize
+
+
+@functools.lru_cache(maxsize=1)
+def _boot() -> bytes:
+    """What tells one run of the machine from another."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().replace(b"-", b"")[:8]
+    except OSError:
+        return b"unknown "

@@ -1,0 +1,120 @@
+"""Shards ahead of the reader: the next distinct ones of a worker, nearest deadline first.
+
+A worker's ids are cut into windows. What a window needs is on its way before the window begins,
+and a shard that is not there yet is waited for when its first sample is asked for, not earlier.
+Without a limit whole shards are fetched ahead and stay; the very first samples come by ranged
+reads of their own meanwhile. With a limit every window gets, shard by shard, what is cheapest: the
+shard that is there, the whole shard if there is room and it pays, or just its rows, which then
+wait in memory. Nobody ever waits for room, so nobody can wait in a circle.
+
+Everything local costs one array operation a window: no thread is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mds.cache.bounded import Bounded
+from mds.cache.lookahead import Lookahead, distinct
+from mds.cache.unbounded import Unbounded
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mds.cache import ShardCache
+    from mds.readers import Reader
+
+    Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a worker's ids: sample ids, the shard and row of each, and readers by shard.
+
+    ``readers[shard]`` waits for the shard if need be. All of it is good until the next window is
+    asked for.
+    """
+
+    ids: Int64s
+    shards: Int64s
+    rows: Int64s
+    readers: Mapping[int, Reader]
+
+
+class _Readers(dict[int, "Reader"]):
+    """Readers of a window, opened when they are first asked for."""
+
+    def __init__(self, wanted: Iterable[int], opener: Callable[[int], Reader]) -> None:
+        super().__init__()
+        self._wanted = frozenset(wanted)
+        self._opener = opener
+
+    def __missing__(self, shard: int) -> Reader:
+        if shard not in self._wanted:
+            raise KeyError(shard)
+        reader = self[shard] = self._opener(shard)
+        return reader
+
+    def get(self, shard: int, default: Any = None) -> Any:
+        """The reader of a shard of the window, waited for if need be; else ``default``."""
+        return self[shard] if shard in self._wanted else default
+
+
+class Prefetcher:
+    """Windows of a worker's ids with the readers that they need; a context manager.
+
+    ``blocks`` are sample ids in order (int64 arrays; negative ones are left out), ``offsets``
+    (shards + 1,) the number of samples before each shard, ``predownload`` how many samples ahead
+    shards are fetched at least. ``node_orders`` are the blocks of every worker of the node, from
+    where this one begins and on into the next epoch if that is known: what eviction goes by.
+    """
+
+    def __init__(
+        self,
+        cache: ShardCache,
+        blocks: Iterable[Int64s],
+        offsets: Int64s,
+        *,
+        predownload: int,
+        node_orders: Sequence[Iterable[Int64s]] | None = None,
+    ) -> None:
+        self._runtime = cache.runtime
+        self._ids = Lookahead(blocks, offsets)
+        self._plan: Unbounded | Bounded
+        if self._runtime.is_bounded:
+            self._plan = Bounded(self._runtime, self._ids, node_orders)
+        else:
+            self._plan = Unbounded(self._runtime, self._ids, predownload)
+
+    def windows(self) -> Iterator[Window]:
+        """The ids window by window, until they end.
+
+        Raises, when a shard is asked for, what went wrong with it in the background.
+        """
+        try:
+            while True:
+                taken = self._ids.take(self._plan.next_size())
+                if not len(taken[0]):
+                    return
+                wanted = distinct(taken[1]).tolist()
+                self._plan.begin(taken[1], taken[2])
+                yield Window(*taken, _Readers(wanted, self._plan.open))
+                self._plan.end()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give everything back and let the threads end. Closing twice is fine."""
+        self._plan.close()
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Prefetcher at sample {self._ids.position}: {self._plan!r}>"

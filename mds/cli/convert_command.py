@@ -139,7 +139,7 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
 def show_plan(conversion: Conversion, side: Console) -> None:
     """Print what was recognised and what will be written."""
     source, spec = conversion.source, conversion.spec
-    side.print(cell(f"{source.root}: {source.kind}, {source.describe()}"))
+    side.print(cell(f"{source.name}: {source.kind}, {source.describe()}"))
     shown = table("column", "encoding", "first value", "")
     for column in conversion.columns:
         shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))

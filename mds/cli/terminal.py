@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,11 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     # Without highlighting: numbers in paths and errors would be coloured at random.
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    where = Console(stderr=stderr, highlight=False)
+    if not where.is_terminal and "COLUMNS" not in os.environ:
+        # A log has no width; tables that are cut at 80 are for nobody.
+        where.width = 120
+    return where
 
 
 def is_lively(where: Console) -> bool:

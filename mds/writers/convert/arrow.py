@@ -300,7 +300,7 @@ def python_values(column: pa.Array) -> Sequence[Any]:
     if _is_file(kind):
         return [value and value["bytes"] for value in column.to_pylist()]
     if _numbers(kind) is None or column.null_count or column.flatten().null_count:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if pyarrow().types.is_fixed_size_list(kind):
         return list(flat.reshape(len(column), kind.list_size))

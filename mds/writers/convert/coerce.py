@@ -34,10 +34,10 @@ def coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | 
         return _array(encoding)
     if family == "str_decimal":
         return _decimal
-    if family == "json" and from_text:
-        return _json_text
     if family == "json" and plain:
         return None
+    if family == "json" and from_text:
+        return _json_text
     return {"str": _text, "bytes": _bytes, "json": _plain}.get(family)
 
 

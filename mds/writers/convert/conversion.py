@@ -105,7 +105,7 @@ class Conversion:
         """All that decides what is written."""
         return {
             "version": _PLAN,
-            "source": self.source.root,
+            "source": self.source.name,
             "source kind": self.source.kind,
             "source content": self.source.fingerprint(),
             "columns": {column.name: column.encoding for column in self.columns},
@@ -188,9 +188,9 @@ def _check_apart(source: Source, out: str) -> None:
     local = open_store(out).local_path
     if local is None:
         return
-    ours, theirs = os.path.realpath(local), os.path.realpath(source.root)
+    ours, theirs = os.path.realpath(local), os.path.realpath(source.name)
     if ours == theirs or ours.startswith(theirs + os.sep):
         raise ConfigError(
-            f"the output {redact(out)} is inside the source {redact(source.root)}; a second "
+            f"the output {redact(out)} is inside the source {redact(source.name)}; a second "
             "conversion would read it as data. Choose another folder."
         )

@@ -130,8 +130,20 @@ def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
     """What to say of bytes that are not UTF-8, with line and column."""
     before = data[: error.start]
     line = before.count(b"\n") + 1
-    column = error.start - (before.rfind(b"\n") + 1) + 1
+    return f"line {line}, column {_column(data, error)}: {_no_utf8(data, error)}"
+
+
+def bad_line(data: bytes, error: UnicodeDecodeError) -> Bad:
+    """The same for bytes that are one line."""
+    return Bad(_no_utf8(data, error), column=_column(data, error))
+
+
+def _column(data: bytes, error: UnicodeDecodeError) -> int:
+    return error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+
+
+def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
     return (
-        f"line {line}, column {column}: byte 0x{data[error.start]:02x} is not UTF-8. Convert the "
-        f"text to UTF-8 first, or store the file as bytes (--as files)"
+        f"byte 0x{data[error.start]:02x} is not UTF-8. Convert the text to UTF-8 first, or store "
+        "the file as bytes (--as files)"
     )

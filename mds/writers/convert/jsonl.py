@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from mds.writers.convert.files import not_utf8
+from mds.writers.convert.files import bad_line, not_utf8
 from mds.writers.convert.infer import infer_columns, shown
 from mds.writers.convert.lines import LineFiles, is_compressed, open_text
 from mds.writers.convert.source import Bad, Column, Part, Record
@@ -86,9 +86,10 @@ def parse_object(line: bytes) -> dict[str, Any] | Bad:
     try:
         value = json.loads(line)
     except UnicodeDecodeError as error:
-        return Bad(not_utf8(line, error).removeprefix("line 1, "))
+        return bad_line(line, error)
     except json.JSONDecodeError as error:
-        return Bad(f"column {error.colno}: {error.msg} in {shown(line.decode('utf-8', 'replace'))}")
+        text = shown(line.decode("utf-8", "replace"))
+        return Bad(f"{error.msg} in {text}", column=error.colno)
     except (ValueError, RecursionError) as error:
         return Bad(f"this is no JSON that Python takes: {error}")
     return value if isinstance(value, dict) else Bad(_no_object(value))

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, cast
 
-from mds.writers.convert.files import not_utf8
+from mds.writers.convert.files import bad_line
 from mds.writers.convert.infer import shown
 from mds.writers.convert.listing import Listing
 from mds.writers.convert.source import Bad, Column, Part, Record, Source
@@ -80,7 +80,7 @@ class TextLinesSource(LineFiles):
         try:
             return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
         except UnicodeDecodeError as error:
-            return Bad(not_utf8(line, error).removeprefix("line 1, "))
+            return bad_line(line, error)
 
 
 def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:

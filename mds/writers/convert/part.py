@@ -82,7 +82,10 @@ class _Reading:
             except ValueError as error:
                 count += 1
                 if count <= LISTED or not self._job.skip_bad:
-                    bad.append(f"{self._job.source.place(self._part, mark)}: {error}")
+                    # A column of the line goes on with its place: "line 3, column 12".
+                    comma = ", " if isinstance(record, Bad) and record.column else ": "
+                    place = self._job.source.place(self._part, mark)
+                    bad.append(f"{place}{comma}{str(error).rstrip('.')}")
                 if not self._job.skip_bad:
                     raise RecordError(
                         f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
@@ -110,7 +113,7 @@ class _Reading:
 
     def _sample(self, record: Any) -> tuple[int, bytes]:
         if isinstance(record, Bad):
-            raise ValueError(record.why)  # noqa: TRY004 - a record is bad by value
+            raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
         data = self._pack(record)
         if self._part.split is not None:
             return self._job.splits.index(self._part.split), data

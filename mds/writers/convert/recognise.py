@@ -64,6 +64,12 @@ def open_source(path: str, spec: ConvertSpec) -> Source:
 
     Raises SourceError when nothing is there or it cannot be read, ConfigError for an unknown kind.
     """
+    source = _open(path, spec)
+    source.name = path
+    return source
+
+
+def _open(path: str, spec: ConvertSpec) -> Source:
     if spec.kind is not None and spec.kind not in KINDS:
         raise ConfigError(
             f"there is no kind {spec.kind!r} of source. Known are {', '.join(KINDS)}."

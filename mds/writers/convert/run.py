@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from mds.writers.convert.part import LISTED, Job, read_part
 from mds.writers.convert.source import Part
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.tokens import load_tokenizer
-from mds.writers.convert.work import PartDone
+from mds.writers.convert.work import PartDone, Work
 from mds.writers.engines.base import Engine, open_engine
 
 
@@ -83,12 +84,12 @@ def run(
     with job.work.locked():
         resumed = job.work.begin_or_resume(identity)
         clean(output)
-        with open_engine(spec.engine, spec.workers) as engine:
+        with _nothing_for_nothing(job.work), open_engine(spec.engine, spec.workers) as engine:
             under_way = _Run(job, output, engine, progress)
             under_way.all()
         if not under_way.samples:
             job.work.remove()
-            raise SourceError(f"{job.source.root}: no sample was found; nothing is written.")
+            raise SourceError(f"{job.source.name}: no sample was found; nothing is written.")
         for split in range(len(output.splits)):
             _publish(output, split, under_way.cutters[split].shards)
         job.work.finish()
@@ -103,6 +104,17 @@ def run(
         tuple(under_way.notes),
         resumed,
     )
+
+
+@contextlib.contextmanager
+def _nothing_for_nothing(work: Work) -> Iterator[None]:
+    """Leave no work folder behind where it would hold nothing to go on with."""
+    try:
+        yield
+    except BaseException:
+        if not work.parts_done():
+            work.remove()
+        raise
 
 
 class _Run:

@@ -39,9 +39,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A record that is no sample, and why."""
+    """A record that is no sample, why, and in which column of its line (0: that is no matter)."""
 
     why: str
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"column {self.column}: {self.why}" if self.column else self.why
 
 
 #: Where a record is (in the source's own terms, see `Source.place`) and what it holds.
@@ -62,6 +66,8 @@ class Source(ABC):
 
     def __init__(self, root: str) -> None:
         self.root = root
+        #: What was asked for, as it was written.
+        self.name = root
         #: Things worth telling before the work starts.
         self.notes: list[str] = []
         #: Column by whose value samples are assigned to splits; None: by all they hold.

@@ -126,6 +126,10 @@ class Work:
                 f"{self.folder}: the conversion that was begun differs in {', '.join(changed)}. "
                 "Resume it with what it was begun with, or start again with --overwrite."
             )
+        return self.parts_done()
+
+    def parts_done(self) -> int:
+        """How many parts are read."""
         folder = os.path.join(self.folder, "parts")
         names = os.listdir(folder) if os.path.isdir(folder) else []
         return sum(name.endswith(".part") for name in names)

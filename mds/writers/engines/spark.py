@@ -6,6 +6,8 @@ that is active is used, and left running; without one a local session is made an
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -23,9 +25,12 @@ class SparkEngine(Engine):
             from pyspark.sql import SparkSession
         except ImportError as error:
             raise need("pyspark", "spark", "the engine spark") from error
-        active: Any = session or SparkSession.getActiveSession()
-        self._own: Any = None if active else SparkSession.builder.getOrCreate()
-        self._context: Any = (active or self._own).sparkContext
+        # Or Spark starts whatever `python3` is on the path, which may not have this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        running: Any = session or SparkSession.getActiveSession()
+        used: Any = running or SparkSession.builder.getOrCreate()
+        self._own = None if running else used
+        self._context: Any = used.sparkContext
         self.slots = int(self._context.defaultParallelism)
         self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
         self._group = f"mds-{id(self)}"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mds.errors import IndexFileError
 from mds.index.objects import LARGEST, parse_shard
-from mds.index.schema import KINDS, VERSION, ShardSchema, _shown
+from mds.index.schema import KINDS, VERSION, ShardSchema, _shown, check_basename
 
 # An object larger than this describes some 40,000 columns; it bounds the memory of a hostile one.
 _LARGEST_OBJECT = 4 << 20
@@ -91,8 +91,13 @@ class Builder:
                 column.frombytes(bytes(8 * len(rows)))
         names = [columns[group] for group in template.names]
         joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
+        packed = b"".join(joined)
+        if b"index.json" in packed:  # the one name in plain letters that no shard may have
+            for i, one in enumerate(joined):
+                for name in one.decode().split("\0"):
+                    check_basename(name, f"{where}, shard {first + i}")
         self.name_sizes.extend(map(len, joined))
-        self.names += b"".join(joined)
+        self.names += packed
         if template.digests:
             digests = zip(*(columns[group] for group in template.digests), strict=True)
             self.digests += bytes.fromhex(b"".join(map(b"".join, digests)).decode())

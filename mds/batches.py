@@ -7,15 +7,17 @@ each sample. Everything else goes through the samples and the caller's collate f
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from mds.dataset import StreamingDataset
+from mds.lanes import Lanes
 from mds.readers import gather
 from mds.topology import worker_group, worker_place
 
@@ -59,6 +61,11 @@ class Batches(IterableDataset[Any]):
     def is_plain(self) -> bool:
         """Whether the samples are the readers' own, with no code of the caller on the way."""
         return isinstance(self.dataset, StreamingDataset) and self.dataset.is_plain
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether the batches too are made by the library alone, without a collate function."""
+        return self.is_plain and self._collate in {default_collate, default_convert}
 
     @property
     def _is_columnar(self) -> bool:
@@ -109,6 +116,22 @@ class Batches(IterableDataset[Any]):
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)
+
+
+class Threaded(IterableDataset[Any]):
+    """The batches of ``workers`` threads of this process, as of so many worker processes."""
+
+    def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
+        self._batches, self._workers, self._ahead = batches, workers, ahead
+
+    def __iter__(self) -> Iterator[Batch]:
+        group = -2 - next(_iterations)
+        parts = [self._batches.begin(w, self._workers, group) for w in range(self._workers)]
+        return Lanes([functools.partial(iter, part) for part in parts], self._ahead)
+
+
+# Each iteration is a group of its own in the epoch book, told from torch's seeds by its sign.
+_iterations = itertools.count()
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:

@@ -48,7 +48,13 @@ class Contents:
         self.num_samples = int(ends[-1])
         # A memoryview gives Python integers without making numpy scalars: bisecting 50,000 shards
         # takes 0.7 us through it and 4 us through the array.
-        self._bounds = memoryview(self.stored_ends)
+        self._bounds: memoryview = memoryview(self.stored_ends)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_bounds"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _bounds=memoryview(state["stored_ends"]))
 
     @property
     def num_shards(self) -> int:

@@ -9,12 +9,13 @@ gathered column by column into the memory that becomes the tensor.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from mds.batches import Batches, find_streaming
+from mds.batches import Batches, Threaded, find_streaming
 from mds.errors import ConfigError
 
 # What the DataLoader inside is told; the rest is the business of Batches.
@@ -30,6 +31,8 @@ _PASSED_ON = (
     "pin_memory_device",
     "in_order",
 )
+# Options that make no sense without worker processes: whoever gives one wants them.
+_ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -38,18 +41,43 @@ class StreamingDataLoader(DataLoader[Any]):
     Takes what DataLoader takes. ``batch_size`` may be left to the dataset, or the dataset's be left
     to the loader. For another kind of dataset it is a plain DataLoader, without a state.
 
+    ``workers``: whether the ``num_workers`` are "processes", as in torch, or "threads", which hand
+    batches over without copying them; order, state and errors are the same. "auto" takes threads
+    where nothing but the library's own code makes the batches (no subclass, no collate function, no
+    option that is about processes). Raises ConfigError (a ValueError) for another word, and for
+    threads where the caller's code makes the samples.
+
     >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
     >>> for batch in loader:
     ...     torch.save(loader.state_dict(), "position.pt")
     """
 
-    def __init__(self, dataset: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, dataset: Any, *args: Any, workers: str = "auto", **kwargs: Any) -> None:
+        if workers not in {"auto", "processes", "threads"}:
+            raise ConfigError(f"workers is 'auto', 'processes' or 'threads', got {workers!r}.")
         self._streaming = find_streaming(dataset)
         if self._streaming is not None:
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
+        self._batches = Batches(dataset, self.batch_size, self.drop_last, self.collate_fn)
+        if workers == "threads" and not self._batches.is_plain:
+            raise ConfigError(
+                f"workers='threads' is for samples as they are stored; {type(dataset).__name__} "
+                "changes them, in code that may not be fit for threads. Use processes."
+            )
+        self._threaded = workers == "threads" or (
+            workers == "auto" and self._may_use_threads(kwargs)
+        )
         self._inner: DataLoader[Any] | None = None
         self.num_samples_yielded = 0
+
+    def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether nobody could tell threads from processes, but for the speed."""
+        return (
+            self.num_workers > 0
+            and self._batches.is_made_here
+            and not any(kwargs.get(name) for name in _ABOUT_PROCESSES)
+        )
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Let the dataset and the loader have the batch size that one of them was given."""
@@ -72,10 +100,14 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def _make_inner(self) -> DataLoader[Any]:
         settings = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
-        if not self.num_workers:
-            settings = {k: settings[k] for k in ("pin_memory", "generator") if k in settings}
-        batches = Batches(self.dataset, self.batch_size, self.drop_last, self.collate_fn)
-        return DataLoader(batches, batch_size=None, collate_fn=_as_it_is, **settings)
+        source: Any = self._batches
+        if self._threaded:
+            source = Threaded(self._batches, max(1, self.num_workers), self.prefetch_factor or 2)
+        if self._threaded or not self.num_workers:
+            settings = {"pin_memory": self.pin_memory, "generator": self.generator}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about workers; said of the outer one
+            return DataLoader(source, batch_size=None, collate_fn=_as_it_is, **settings)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where this rank is, for ``load_state_dict`` on this or another number of ranks.

@@ -1,0 +1,241 @@
+"""StreamingDataLoader: batches as torch makes them, counted exactly, in processes and threads."""
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from mds import StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError
+
+MANY = {
+    "id": "int",
+    "text": "str",
+    "raw": "bytes",
+    "small": "uint8",
+    "half": "float16",
+    "fixed": "ndarray:int32:2,3",
+    "free": "ndarray",
+    "meta": "json",
+}
+
+
+def many(i):
+    """A sample with a column of each kind."""
+    return {
+        "id": i,
+        "text": f"sample {i}",
+        "raw": bytes([i % 256]) * (i % 5),
+        "small": np.uint8(i % 256),
+        "half": np.float16(i / 2),
+        "fixed": np.arange(6, dtype=np.int32).reshape(2, 3) + i,
+        "free": np.full(3, i, np.float64),
+        "meta": {"number": i, "even": i % 2 == 0},
+    }
+
+
+def same(a, b):
+    """Whether two batches are alike in types, dtypes and values."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        return all(same(a[k], b[k]) for k in a)
+    if isinstance(a, torch.Tensor):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        return torch.equal(a, b)
+    return a == b
+
+
+def read(loader):
+    """The ids of an epoch, batch by batch."""
+    return [batch["id"].tolist() for batch in loader]
+
+
+HOWS = {
+    "here": {},
+    "processes": {"num_workers": 2, "workers": "processes"},
+    "threads": {"num_workers": 2, "workers": "threads"},
+}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_batches_are_those_of_torchs_default_collate(make, how):
+    """Every kind of column, to the dtype; gathered by column or not."""
+    dataset = StreamingDataset(local=make(columns=MANY, value=many), batch_size=8)
+    batches = list(StreamingDataLoader(dataset, **HOWS[how]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about the read-only views that it copies
+        got = {int(i): n for n, b in enumerate(batches) for i in b["id"]}
+        assert sorted(got) == list(range(100))
+        for batch in batches:
+            wanted = default_collate([dataset[int(i)] for i in batch["id"]])
+            assert same(wanted, batch)
+
+
+def test_threads_and_processes_give_the_same_batches_and_states(make):
+    """Order, position and length do not depend on the kind of worker."""
+    found = []
+    for how in ("processes", "threads"):
+        dataset = StreamingDataset(local=make(), batch_size=8, shuffle=True)
+        loader = StreamingDataLoader(dataset, num_workers=2, workers=how)
+        run = []
+        for _ in range(2):
+            for batch in loader:
+                run.append((batch["id"].tolist(), loader.state_dict()["sample_in_epoch"]))
+        found.append(run)
+    assert found[0] == found[1]
+
+
+def test_a_plain_torch_loader_counts_epochs_too(make):
+    """Fresh and persistent workers: every epoch whole, each in another order."""
+    for options in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
+        dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+        loader = DataLoader(dataset, batch_size=4, collate_fn=list, **options)
+        epochs = [[s["id"] for batch in loader for s in batch] for _ in range(3)]
+        assert all(sorted(e) == list(range(100)) for e in epochs)
+        assert epochs[0] != epochs[1] != epochs[2]
+        assert dataset.next_epoch == 3
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_resume_law_of_the_loader(make, how):
+    """From the state after any batch, into another way of loading, the tail is the same samples."""
+
+    def fresh(**options):
+        dataset = StreamingDataset(local=make(), batch_size=8, shuffle=True)
+        return StreamingDataLoader(dataset, **options)
+
+    loader = fresh(**HOWS[how])
+    whole = [i for batch in loader for i in batch["id"].tolist()]
+    following = read(loader)
+    loader = fresh(**HOWS[how])
+    states = []
+    for batch in loader:
+        states.append(loader.state_dict())
+    for other in HOWS.values():
+        for step in (0, 5, len(states) - 2):
+            resumed = fresh(**other)
+            resumed.load_state_dict(states[step])
+            tail = [i for batch in resumed for i in batch["id"].tolist()]
+            assert sorted(tail) == sorted(whole[8 * (step + 1) :])
+            assert sorted(i for b in read(resumed) for i in b) == sorted(i for b in following for i in b)
+
+
+def test_a_batch_size_given_once_is_enough(make):
+    """To the dataset or to the loader."""
+    loader = StreamingDataLoader(StreamingDataset(local=make(), batch_size=8))
+    assert (loader.batch_size, len(loader), len(read(loader))) == (8, 13, 13)
+    dataset = StreamingDataset(local=make())
+    assert len(read(StreamingDataLoader(dataset, batch_size=5))) == 20
+    with pytest.raises(ConfigError, match="batch_size"):
+        StreamingDataLoader(StreamingDataset(local=make()))
+
+
+class Packed(StreamingDataset):
+    """Three samples of the order in one."""
+
+    def __iter__(self):
+        group = []
+        for sample in super().__iter__():
+            group.append(int(sample["id"]))
+            if len(group) == 3:
+                yield list(group)
+                group.clear()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_packing_counts_what_it_took_from_the_order(make, workers):
+    """The position is in samples of the dataset, so the tail begins where packing stopped."""
+    loader = StreamingDataLoader(
+        Packed(local=make(), batch_size=2), collate_fn=list, num_workers=workers
+    )
+    for _, batch in zip(range(4), loader, strict=False):
+        pass
+    assert batch == [[18, 19, 20], [21, 22, 23]]
+    state = loader.state_dict()
+    assert state["sample_in_epoch"] == 24
+    resumed = StreamingDataLoader(Packed(local=make(), batch_size=2), collate_fn=list)
+    resumed.load_state_dict(state)
+    assert next(iter(resumed))[0] == [24, 25, 26]
+
+
+class Wrapper(IterableDataset):
+    """A dataset of the caller's around ours."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return (s for s in self.dataset if s["id"] % 2)
+
+
+def test_a_filter_around_the_dataset_keeps_the_position(make):
+    """What was left out counts as taken from the order."""
+    loader = StreamingDataLoader(
+        Wrapper(StreamingDataset(local=make(), batch_size=2)), batch_size=2
+    )
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    assert loader.state_dict()["sample_in_epoch"] == 12
+
+
+def test_drop_last_drops_in_each_worker(make):
+    """As torch does it with iterable datasets."""
+    for options in HOWS.values():
+        dataset = StreamingDataset(local=make(), batch_size=8)
+        assert all(len(b) == 8 for b in read(StreamingDataLoader(dataset, drop_last=True, **options)))
+
+
+def test_threads_are_taken_where_nobody_can_tell(make):
+    """And not where the caller's code, or an option about processes, is in play."""
+
+    class Mine(StreamingDataset):
+        def __getitem__(self, at):
+            return super().__getitem__(at)
+
+    def kind(dataset, **options):
+        return StreamingDataLoader(dataset, batch_size=4, num_workers=1, **options)._threaded
+
+    plain, mine = StreamingDataset(local=make()), Mine(local=make())
+    assert kind(plain)
+    assert not kind(mine)
+    assert not kind(plain, collate_fn=list)
+    assert not kind(plain, multiprocessing_context="spawn")
+    assert not kind(plain, persistent_workers=True)
+    assert not kind(plain, workers="processes")
+    with pytest.raises(ConfigError, match="Mine"):
+        kind(mine, workers="threads")
+    with pytest.raises(ConfigError, match="fibres"):
+        kind(plain, workers="fibres")
+
+
+def test_a_loop_left_early_leaves_no_thread(make):
+    """Breaking out of an epoch stops the lanes, and the next epoch is whole."""
+    loader = StreamingDataLoader(
+        StreamingDataset(local=make(), batch_size=2), num_workers=2, workers="threads"
+    )
+    for _ in loader:
+        break
+    assert sorted(i for b in read(loader) for i in b) == list(range(100))
+    del _
+    for thread in threading.enumerate():
+        if thread.name.startswith("mds-lane"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_an_error_in_a_worker_reaches_the_loop_with_its_words(make):
+    """Whatever the kind of worker."""
+
+    class Bad(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            if sample_id == 30:
+                raise ValueError("sample 30 is bad")
+            return super().get_item(sample_id)
+
+    for options in ({}, {"num_workers": 1}):
+        with pytest.raises(ValueError, match="sample 30 is bad"):
+            read(StreamingDataLoader(Bad(local=make(), batch_size=4), **options))

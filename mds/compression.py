@@ -169,8 +169,10 @@ class _Zstd(Codec):
         import zstandard
 
         try:
-            # One call when the header has the size; it is not believed further than `size`.
-            if size and zstandard.frame_content_size(data) == size:
+            # One call, which takes the memory at once, when header and index agree on a size that
+            # such data can have.
+            likely = 0 < size <= (1 << 20) + 64 * len(data)
+            if likely and zstandard.frame_content_size(data) == size:
                 return zstandard.ZstdDecompressor().decompress(
                     data, max_output_size=size, allow_extra_data=False
                 )

@@ -45,6 +45,7 @@ _HEADS_KEPT = 1024
 class ArrayEncoding(Encoding):
     """An array of numbers; C order, little-endian."""
 
+    takes_bytes = True
     family = "ndarray"
     codes = _CODES
     smallest = 1

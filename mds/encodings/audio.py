@@ -73,10 +73,14 @@ class AudioEncoding(Encoding):
                 )
                 # readframes takes memory for what it is asked for, so ask for what can be there.
                 raw = file.readframes(min(file.getnframes(), len(data)))
-        except (wave.Error, EOFError, ValueError, MemoryError, RuntimeError):
-            return None
+        except wave.Error as error:
+            if str(error).startswith("unknown"):  # a format that is not integer PCM
+                return None
+            raise self.broken(data, error) from error
+        except (EOFError, ValueError, MemoryError, RuntimeError) as error:
+            raise self.broken(data, f"{type(error).__name__} {error}") from error
         if width not in {1, 2, 3, 4} or not channels:
-            return None
+            raise self.broken(data, f"{channels} channels of {width} bytes make no sound")
         raw = raw[: len(raw) // (width * channels) * (width * channels)]
         return _to_float(raw, width).reshape(-1, channels), rate
 

@@ -27,7 +27,7 @@ class Encoding(ABC):
     `size` is the number of bytes of every value, None when it varies. `dtype` and `shape` are set
     when the bytes of a fixed-size column can be viewed as an array just so. `takes_bytes` says
     that a `bytes` value is taken as already encoded, which is how encoded images and JSON are
-    written; it is off where bytes are the values themselves inside something else.
+    written. It is off for encodings of your own unless they say otherwise.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Encoding(ABC):
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
     is_unsafe: bool = False
-    takes_bytes: bool = True
+    takes_bytes: bool = False
     expects: str = "a value"
 
     def __init__(self, name: str) -> None:

@@ -36,6 +36,7 @@ _PIXEL = {
 class PilEncoding(Encoding):
     """An image as raw pixels with its size and mode."""
 
+    takes_bytes = True
     expects = "a PIL image"
 
     def __init__(self, name: str) -> None:
@@ -83,6 +84,8 @@ class PilEncoding(Encoding):
 
 class FileImageEncoding(Encoding):
     """An image as a JPEG or PNG file."""
+
+    takes_bytes = True
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
@@ -132,6 +135,7 @@ class FileImageEncoding(Encoding):
 class JpegArrayEncoding(Encoding):
     """JPEG files in a row."""
 
+    takes_bytes = True
     expects = "a sequence of the bytes of JPEG files"
 
     def __init__(self, name: str) -> None:

@@ -47,6 +47,7 @@ _dumps = _make_dumps()
 class JsonEncoding(Encoding):
     """Whatever JSON can say; a NumPy array at the top becomes nested lists."""
 
+    takes_bytes = True
     expects = "something that json.dumps takes"
 
     def __init__(self, name: str) -> None:
@@ -76,6 +77,7 @@ class JsonEncoding(Encoding):
 class PickleEncoding(Encoding):
     """Anything that pickle takes. Unsafe."""
 
+    takes_bytes = True
     is_unsafe = True
     expects = "something that pickle takes"
 

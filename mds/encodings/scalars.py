@@ -43,6 +43,7 @@ def plain(name: str, family: str) -> str:
 class IntEncoding(Encoding):
     """A Python int of 64 bits."""
 
+    takes_bytes = True
     size = 8
     dtype = np.dtype("<i8")
     shape = ()
@@ -99,6 +100,7 @@ class BoolEncoding(Encoding):
 class NumpyEncoding(Encoding):
     """A NumPy scalar."""
 
+    takes_bytes = True
     shape = ()
 
     def __init__(self, name: str) -> None:

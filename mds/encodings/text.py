@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class BytesEncoding(Encoding):
     """Bytes as they are."""
 
+    takes_bytes = True
     expects = "bytes"
 
     def __init__(self, name: str) -> None:
@@ -35,6 +36,7 @@ class BytesEncoding(Encoding):
 class StrEncoding(Encoding):
     """Text in UTF-8."""
 
+    takes_bytes = True
     expects = "a str"
 
     def __init__(self, name: str) -> None:
@@ -61,6 +63,8 @@ class StrEncoding(Encoding):
 
 class NumberTextEncoding(Encoding):
     """A number as the text that `str` makes of it; of any size and exact."""
+
+    takes_bytes = True
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]

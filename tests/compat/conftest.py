@@ -8,15 +8,14 @@ import mds.compat.streaming  # noqa: F401 - the tests import `streaming`
 
 @pytest.fixture
 def numbers(tmp_path):
-    """A folder of 200 samples in 20 shards or so: n (int), text (str), vector (ndarray)."""
+    """A folder of 200 samples in 20 shards or so: n (int), text (str), value (float)."""
     from streaming import MDSWriter
 
     out = tmp_path / "numbers"
-    columns = {"n": "int", "text": "str", "vector": "ndarray:float32:4"}
+    columns = {"n": "int", "text": "str", "value": "float64"}
     with MDSWriter(columns=columns, out=str(out), size_limit=600) as writer:
         for n in range(200):
-            vector = np.full(4, n, np.float32)
-            writer.write({"n": n, "text": f"sample {n}", "vector": vector})
+            writer.write({"n": n, "text": f"sample {n}", "value": n / 2})
     return str(out)
 
 

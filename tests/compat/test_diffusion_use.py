@@ -56,7 +56,7 @@ class LatentDataset(StreamingDataset):
         }
 
 
-OLD = {"shuffle_algo": "py1s", "shuffle_block_size": 262144}
+OLD = {"shuffle_algo": "py1s", "shuffle_block_size": 262144, "num_canonical_nodes": 1}
 
 
 def make(folders, tmp_path):

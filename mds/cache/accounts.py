@@ -18,7 +18,7 @@ import numpy as np
 
 from mds.cache.budget import Account
 from mds.cache.ledger import FOREIGN, PRESENT, Ledger, ledger_size
-from mds.cache.places import CONTROL, Place, mark_of, remove_parts
+from mds.cache.places import CONTROL, Place, mark_of, remove_parts, size_of
 from mds.errors import CacheError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def open_account(place: Place) -> Account | None:
     account = Account(place, ledger)
     if ledger.was_made:
         look_around(account)
+    account.settle_orphans()
     return account
 
 
@@ -73,12 +74,17 @@ def look_around(account: Account) -> None:
     with ledger.change() as entries:
         former, ledger.former = ledger.former, None
         ours = {int(entry["name"]): entry for entry in former} if former is not None else {}
+        foreign = 0
         for shard in range(len(place)) if names else ():
             info = place.index.shard(shard)
             if any(file.basename in names for file in place.files(info)):
                 names.difference_update(file.basename for file in place.files(info))
                 _enter(account, entries, shard, ours.pop(place.name(info), None))
-        ledger.size = control_bytes(place)
+            # Compressed files that somebody left are used, and count, and are not ours.
+            for _, packed in info.files:
+                if packed is not None and packed.basename in names:
+                    foreign += max(size_of(place.path(packed)), 0)
+        ledger.size = control_bytes(place) + foreign
     _delete_orphans(place, names, {key: int(entry["mark"]) for key, entry in ours.items()})
     remove_parts(place.folder, set(ledger.processes()))
 

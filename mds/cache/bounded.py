@@ -43,10 +43,11 @@ log = logging.getLogger("mds.cache")
 
 @dataclass(frozen=True, slots=True)
 class _Obtained:
-    """A reader for one shard of a window, and whether the shard is pinned for it."""
+    """A reader for one shard of a window, and what has to be given back after it."""
 
     reader: Reader
-    is_held: bool
+    is_held: bool = False
+    is_pinned: bool = False
 
 
 class Bounded:
@@ -56,14 +57,15 @@ class Bounded:
         self, runtime: Runtime, ids: Lookahead, orders: Sequence[Iterable[Int64s]] | None
     ) -> None:
         self._runtime, self._ids = runtime, ids
-        self._sight = Foresight(runtime.num_shards, ids, orders)
+        self._sight = Foresight(runtime.catalog.shards, ids, orders)
         runtime.budget.foresight = self._sight
         self._pool = Pool(runtime.threads)
         self._pins = _Pins(policy.share(runtime.limit, runtime.processes))
-        most = policy.ROWS_IN_MEMORY // (2 * max(runtime.mean_row_size, 1))
+        most = policy.ROWS_IN_MEMORY // (2 * max(runtime.catalog.mean_row_size, 1))
         self._most = max(FIRST, min(MOST, most))
         self._planned = 0  # positions before this one have been sent for
-        self._size = FIRST
+        # A compressed shard has to come whole for the first row too: let it serve many.
+        self._size = FIRST if runtime.catalog.has_raw else self._most
         #: The windows that are used and planned: how many ids, and what is got for each shard.
         self._windows: deque[tuple[int, dict[int, Promise[_Obtained]]]] = deque()
         self._is_announced = False
@@ -135,8 +137,11 @@ class Bounded:
             promise.add_done_callback(functools.partial(self._release, shard))
 
     def _release(self, shard: int, promise: Promise[_Obtained]) -> None:
-        if not promise.cancelled() and promise.exception() is None and promise.result().is_held:
+        if promise.cancelled() or promise.exception() is not None:
+            return
+        if promise.result().is_held:
             self._runtime.release(shard)
+        if promise.result().is_pinned:
             self._pins.remove(shard)
 
     # ------------------------------------------------------------------ one shard of a window
@@ -144,17 +149,21 @@ class Bounded:
     def _obtain(self, shard: int, rows: list[int], stop: int) -> _Obtained:
         runtime = self._runtime
         if not runtime.is_cacheable(shard):
-            # The user's own data: nothing to fetch, to pin or to evict.
+            # The user's own file: nothing to fetch, to pin or to evict.
             return _Obtained(runtime.hold(shard), is_held=True)
-        size = runtime.size_of(shard)
-        if self._pins.add(shard, size):
+        size = int(runtime.catalog.sizes[shard])
+        if not self._pins.add(shard, size):
+            local = runtime.local_rows(shard, rows)
+            if local is not None:
+                return _Obtained(local)
+        else:
             reader = runtime.hold_local(shard)
             if reader is None and self._fetch(shard, size, len(rows), stop):
                 reader = runtime.hold_local(shard)
             if reader is not None:
-                return _Obtained(reader, is_held=True)
+                return _Obtained(reader, is_held=True, is_pinned=True)
             self._pins.remove(shard)
-        return _Obtained(runtime.rows(shard, rows), is_held=False)
+        return _Obtained(runtime.rows(shard, rows))
 
     def _fetch(self, shard: int, size: int, rows: int, stop: int) -> bool:
         """Fetch a whole shard if there is or can be room and it is worth it."""
@@ -163,7 +172,7 @@ class Bounded:
         if not runtime.can_range(shard):
             # It has to come whole now; what counts is when it would be needed again.
             return runtime.fetch(shard, again)
-        row_size = size / max(runtime.samples_of(shard), 1)
+        row_size = runtime.catalog.row_size(shard)
         others = 1 if sight.is_whole else runtime.processes
 
         def saved(until: float) -> int:
@@ -188,7 +197,7 @@ class Bounded:
             return
         self._is_announced = True
         runtime = self._runtime
-        limit, need = runtime.limit or 0, self._sight.working_set(runtime.sizes)
+        limit, need = runtime.limit or 0, self._sight.working_set(runtime.catalog.sizes)
         if need > limit - runtime.control_bytes:
             log.warning(
                 "cache_limit=%s does not hold the %s of shards that are in use at one time, so "

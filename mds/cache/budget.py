@@ -22,6 +22,7 @@ from mds.events import Evicted, emit
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds.cache.hands import Hands
     from mds.cache.places import Place
 
 
@@ -69,8 +70,9 @@ class _Claim:
 class Budget:
     """The accounts of a dataset under one limit in bytes, or under none."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, hands: Hands) -> None:
         self.limit = limit
+        self._hands = hands
         self.foresight: Foresight | None = None
         self.evicted = self.evicted_bytes = 0
         self._accounts: list[Account] = []
@@ -149,7 +151,11 @@ class Budget:
         """Evict one shard, if it is ours and nobody has it in hand."""
         with self._locked(account):
             entry = account.ledger.entries[shard]
-            if entry["state"] != PRESENT or entry["owner"] or not account.ledger.claim(shard):
+            if entry["state"] != PRESENT or entry["owner"]:
+                return False
+            if not self._hands.let_go(shard + account.place.first):
+                return False
+            if not account.ledger.claim(shard):
                 return False
             size, mark = int(entry["size"]), int(entry["mark"])
         self._delete(_Claim(account, shard, policy.Resident(shard, size), mark))
@@ -199,7 +205,8 @@ class Budget:
             shard = int(shards[at]) - account.place.first
             entry = account.ledger.entries[shard]
             mark, size = int(entry["mark"]), int(entry["size"])
-            if account.ledger.claim(shard):
+            # Without a limit nobody pins; what this process has in hand stays all the same.
+            if self._hands.let_go(int(shards[at])) and account.ledger.claim(shard):
                 resident = policy.Resident(int(shards[at]), size, float(when[at]))
                 claims.append(_Claim(account, shard, resident, mark))
                 yield resident

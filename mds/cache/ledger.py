@@ -75,6 +75,7 @@ class Ledger:
         self._threads = threading.RLock()
         self._depth = 0
         self._pins: dict[int, int] = {}
+        self._claimed: set[int] = set()  # which this process is evicting
         self._mine: dict[int, int] = {}  # bytes that this process entered for what it fetches
         self._locks: LockFile | None = None
         self._owner = os.getpid()
@@ -100,6 +101,7 @@ class Ledger:
         with self._threads:
             locks, self._locks, self._identity = self._locks, None, None
             self._pins.clear()
+            self._claimed.clear()
             if locks is None or self._owner != os.getpid():
                 return  # a child's copy: the slot in the map is the parent's
             if self.slot >= 0 and not self._mine:
@@ -119,6 +121,13 @@ class Ledger:
                     self._note(shard, FETCHING, size)
             with self._held():
                 yield self.entries
+
+    def refresh(self) -> npt.NDArray[Any]:
+        """The entries to look at, without the lock: good as advice."""
+        if not self.is_current():
+            with self.change():
+                pass
+        return self.entries
 
     def is_current(self) -> bool:
         """Whether the file that we have mapped is the one in the folder."""
@@ -264,6 +273,7 @@ class Ledger:
         """Enter the bytes of a shard that this process is about to fetch, inside a change."""
         self._mine[shard] = size
         self._note(shard, FETCHING, size)
+        self.touch(shard)
 
     def settle(
         self, shard: int, state: int, size: int, mark: int = 0, *, is_checked: bool = False
@@ -290,11 +300,17 @@ class Ledger:
         with self._threads:
             assert self._locks is not None
             count = self._pins.get(shard, 0)
+            # Our own lock for an eviction would not be in the way of our other thread.
+            if shard in self._claimed:
+                return False
             if not count and not self._locks.try_lock(_PIN_AT + shard, is_shared=True):
                 return False
             self._pins[shard] = count + 1
-            self.entries["used"][shard] = time.time()
             return True
+
+    def touch(self, shard: int) -> None:
+        """Note that a shard was taken in hand just now."""
+        self.entries["used"][shard] = time.time()
 
     def unpin(self, shard: int) -> None:
         """Take one pin away."""
@@ -313,6 +329,7 @@ class Ledger:
             return False
         if not self._locks.try_lock(_PIN_AT + shard):
             return False
+        self._claimed.add(shard)
         self._note(shard, EVICTING, int(self.entries["size"][shard]))
         return True
 
@@ -320,8 +337,10 @@ class Ledger:
         """Note how an eviction ended, and let others pin the shard again."""
         is_checked = bool(self.entries["is_checked"][shard])
         self.settle(shard, state, size, mark, is_checked=is_checked)
-        if self._locks is not None:
-            self._locks.unlock(_PIN_AT + shard)
+        with self._threads:
+            self._claimed.discard(shard)
+            if self._locks is not None:
+                self._locks.unlock(_PIN_AT + shard)
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
         """The right to fetch a shard, or None when its owner did not let go in time."""

@@ -98,10 +98,10 @@ class Place:
     # ------------------------------------------------------------------ files
 
     def files(self, info: ShardInfo) -> Iterator[FileInfo]:
-        """The files that a shard has in the cache folder."""
+        """The files that we make of a shard in the cache folder."""
         for raw, packed in info.files:
             yield raw
-            if packed is not None:
+            if packed is not None and self.keep_zip:
                 yield packed
 
     def path(self, file: FileInfo, folder: str | None = None) -> str:
@@ -116,7 +116,7 @@ class Place:
         return None
 
     def _has(self, info: ShardInfo, folder: str) -> bool:
-        return all(_size(self.path(raw, folder)) == raw.size for raw, _ in info.files)
+        return all(size_of(self.path(raw, folder)) == raw.size for raw, _ in info.files)
 
     def has_raw(self, info: ShardInfo) -> bool:
         """Whether the user's folder has a raw file of a shard, of whatever size."""
@@ -126,10 +126,7 @@ class Place:
 
     def peak(self, info: ShardInfo) -> int:
         """The most bytes that fetching a shard puts on the disk."""
-        return sum(
-            raw.size + (packed.size if packed is not None and self.keep_zip else 0)
-            for raw, packed in info.files
-        )
+        return sum(file.size for file in self.files(info))
 
     def measure(self, info: ShardInfo) -> tuple[int, int]:
         """(bytes on the disk, mark) of the files of a shard; (0, 0) when there are none."""
@@ -176,10 +173,9 @@ class Place:
 
     def tag(self, info: ShardInfo) -> int:
         """The number that stands for the content of a shard."""
-        facts: list[object] = [
-            [f.basename, f.size, sorted(f.hashes.items())] for f in self.files(info)
-        ]
-        if not all(f.hashes for f in self.files(info)):
+        files = [raw for raw, _ in info.files]
+        facts: list[object] = [[f.basename, f.size, sorted(f.hashes.items())] for f in files]
+        if not all(f.hashes for f in files):
             facts.append(self.origin())
         return _number(facts)
 
@@ -209,7 +205,7 @@ def mark_of(paths: Iterable[str]) -> int:
 
 def check_file(file: FileInfo, path: str, name: str | None, where: str) -> None:
     """Raise CorruptError with the facts when a file is not what the index says."""
-    size = _size(path)
+    size = size_of(path)
     if size != file.size:
         raise CorruptError(
             f"{where}: the index says {file.size} bytes, found {max(size, 0)}",
@@ -287,7 +283,8 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _size(path: str) -> int:
+def size_of(path: str) -> int:
+    """The bytes of a file; -1 when there is none."""
     try:
         state = os.stat(path)
     except OSError:

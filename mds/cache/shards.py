@@ -137,41 +137,20 @@ class ShardCache:
         runtime = self._runtime
         if runtime is not None:
             # What is open without a limit needs no holding.
-            reader = runtime.open.get(shard)
+            reader = runtime.hands.open.get(shard)
             if reader is not None:
                 return reader[row]
         return self.samples(shard, [row])[0]
 
     def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Several samples of one shard, in the order asked for."""
-        runtime = self.runtime
-        if runtime.prefers_ranges(shard, len(rows)):
-            return runtime.rows(shard, rows).samples(rows)
-        reader = runtime.hold(shard)
-        try:
-            return reader.samples(rows)
-        finally:
-            runtime.release(shard)
+        return self.runtime.scattered.samples(shard, rows)
 
     def samples_many(
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
         """Samples of many shards in the order asked for, fetched side by side."""
-        wanted: dict[int, list[int]] = {}
-        for at, shard in enumerate(shards.tolist()):
-            wanted.setdefault(shard, []).append(at)
-        runtime = self.runtime
-        numbers = rows.tolist()
-        out: list[Any] = [None] * len(numbers)
-
-        def read(shard: int) -> None:
-            places = wanted[shard]
-            found = self.samples(shard, [numbers[at] for at in places])
-            for at, sample in zip(places, found, strict=True):
-                out[at] = sample
-
-        runtime.each(list(wanted), read)
-        return out
+        return self.runtime.scattered.samples_many(shards, rows)
 
     @property
     def usage(self) -> int:

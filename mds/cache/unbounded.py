@@ -39,7 +39,7 @@ class Unbounded:
         self._pool: Pool | None = None
         self._changed = threading.Event()
         self._looked = 0  # positions before this one are here or on their way
-        self._known = np.zeros(runtime.num_shards, np.bool_)
+        self._known = np.zeros(runtime.catalog.shards, np.bool_)
         self._coming: dict[int, Promise[Any]] = {}
         self._rows: dict[int, Promise[Reader]] = {}  # of the first window
         self._held: list[int] = []

@@ -124,7 +124,9 @@ def _columns(raw: Mapping[str, Any], name: str, where: str) -> Columns:
         pairs = raw["columns"]
         if not isinstance(pairs, dict):
             raise IndexFileError(f"{where}: expected an object for columns, got {_shown(pairs)}.")
-        names, encodings = list(pairs), _texts(list(pairs.values()), f"{where}, columns")
+        # An object has no order of its own; everywhere else columns are sorted by name.
+        names = sorted(pairs)
+        encodings = _texts([pairs[name] for name in names], f"{where}, columns")
     else:
         names = _texts(raw["column_names"], f"{where}, column_names")
         encodings = _texts(raw["column_encodings"], f"{where}, column_encodings")

@@ -29,7 +29,20 @@ _LAST_VERSION = re.compile(rb'"version"\s*:\s*(-?\d{1,9})\s*\}\s*$')
 _NUMBER = rb"(0|[1-9][0-9]{0,9})"
 # Names that need no further look: no component starts with a dot, and no escapes.
 _NAME = rb'"((?:[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*/)*[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*)"'
-_DECODE = json.JSONDecoder().raw_decode
+
+
+class _RepeatedKeyError(Exception):
+    """An object that says a thing twice; readers would differ in which of them they believe."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _RepeatedKeyError(", ".join(sorted({key for key, _ in pairs})))
+    return found
+
+
+_DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
 
 
 class Template(NamedTuple):
@@ -107,6 +120,8 @@ def parse_index(data: bytes, where: str) -> Builder:
     """All shards of an index; IndexFileError when it is not one."""
     try:
         return _Parser(data, where).run()
+    except _RepeatedKeyError as error:
+        raise IndexFileError(f"{where}: an object repeats one of its keys {error}.") from error
     except RecursionError:
         # Without the cause: its traceback holds thousands of frames.
         raise IndexFileError(f"{where}: nested too deeply to be an index.") from None

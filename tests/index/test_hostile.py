@@ -1,6 +1,7 @@
 """Indexes that lie: refused with IndexFileError, which says where."""
 
 import json
+import os
 import tracemalloc
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from mds.errors import IndexFileError
 from mds.index import Index, parse
 
+# For a long search: MDS_FUZZ_CASES=20000 pytest -k damaged
+CASES = int(os.environ.get("MDS_FUZZ_CASES", "300"))
 DEEP = "[" * 200_000
 
 
@@ -94,6 +97,7 @@ def test_a_shard_that_makes_no_sense(make_shard, change):
         *('{"shards": []}', '{"version": 2}', '{"shards": [], "version": 3}'),
         *('{"shards": [], "version": 2, "more": 1}', '{"shards": [], "shards": [], "version": 2}'),
         *('{"shards": {"a": 1}, "version": 2}', '{"shards": null, "version": 2}'),
+        *('{"shards": [{"version": 2, "version": 2}], "version": 2}',),
         *('{"shards": [1], "version": 2}', '{"shards": [[]], "version": 2}'),
         *('{"shards": [null], "version": 2}', '{"shards": [], "version": 2} x'),
         *('{"shards": [], "version": "2"}', '{"shards": [], "version": true}'),
@@ -130,7 +134,7 @@ def test_a_hostile_object_takes_bounded_memory(monkeypatch):
         tracemalloc.stop()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=CASES, deadline=None)
 @given(data=st.data())
 def test_damaged_texts_are_read_or_refused(make_shard, data):
     """Flip bits, cut, repeat or insert: there is a plausible table or IndexFileError."""

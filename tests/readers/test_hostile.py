@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from mds import LocalDataset
 from mds.errors import MdsError
 
+# For a long search: MDS_FUZZ_CASES=20000 pytest -k damaged
+CASES = int(os.environ.get("MDS_FUZZ_CASES", "300"))
 COUNT = 20
 
 
@@ -118,7 +120,7 @@ def originals(kit, tmp_path_factory):
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_damaged_datasets_read_or_are_refused(originals, tmp_path, data):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,17 +19,25 @@ from torch.utils.data import IterableDataset, default_collate, default_convert
 from mds.dataset import StreamingDataset
 from mds.lanes import Lanes
 from mds.readers import gather
+from mds.sieve import LeftOut
 from mds.topology import worker_group, worker_place
 
 if TYPE_CHECKING:
     from mds.prefetch import Window
 
-    Batch = tuple[int, Any]
+    Batch = tuple["Tag", Any]
     Columns = dict[str, Any]
 
 
+class Tag(NamedTuple):
+    """What travels with a batch: places of the order that it took, and samples left out."""
+
+    samples: int
+    left_out: tuple[LeftOut, ...] = ()
+
+
 class Batches(IterableDataset[Any]):
-    """The batches of a dataset as (samples used up, collated batch).
+    """The batches of a dataset as (tag, collated batch).
 
     ``batch_size`` None gives single samples. Other attributes are the dataset's, so that code in
     workers which asks torch for "the dataset" finds what it knows.
@@ -43,7 +51,8 @@ class Batches(IterableDataset[Any]):
         collate: Callable[[Any], Any],
     ) -> None:
         self.dataset = dataset
-        self._size, self._drop_last, self._collate = batch_size, drop_last, collate
+        self._size, self._drop_last = batch_size, drop_last
+        self._collate = collate_samples if collate is default_collate else collate
 
     def __iter__(self) -> Iterator[Batch]:
         return self.begin(*worker_place(), worker_group())
@@ -53,7 +62,7 @@ class Batches(IterableDataset[Any]):
         if not self.is_plain:
             return self._of_samples(iter(self.dataset))
         plan, world = self.dataset.begin(worker, workers, group)
-        if self._size is not None and self._collate is default_collate and self._is_columnar:
+        if self._size is not None and self._collate is collate_samples and self._is_columnar:
             return self._of_columns(self.dataset.windows(plan, world), self._size)
         return self._of_plain(self.dataset.samples(plan, world))
 
@@ -65,7 +74,7 @@ class Batches(IterableDataset[Any]):
     @property
     def is_made_here(self) -> bool:
         """Whether the batches too are made by the library alone, without a collate function."""
-        return self.is_plain and self._collate in {default_collate, default_convert}
+        return self.is_plain and self._collate in {collate_samples, default_convert}
 
     @property
     def _is_columnar(self) -> bool:
@@ -88,29 +97,30 @@ class Batches(IterableDataset[Any]):
                 pieces.append(gather(window.readers, shards, rows))
                 waiting, at = waiting + stop - at, stop
                 if waiting == size:
-                    yield size, _tensors(_joined(pieces))
+                    yield Tag(size), _tensors(_joined(pieces))
                     pieces, waiting = [], 0
         if waiting and not self._drop_last:
-            yield waiting, _tensors(_joined(pieces))
+            yield Tag(waiting), _tensors(_joined(pieces))
 
     def _of_plain(self, samples: Iterator[Any]) -> Iterator[Batch]:
         if self._size is None:
-            yield from ((1, self._collate(sample)) for sample in samples)
+            yield from ((Tag(1), self._collate(sample)) for sample in samples)
             return
         while batch := [*itertools.islice(samples, self._size)]:
             if len(batch) == self._size or not self._drop_last:
-                yield len(batch), self._collate(batch)
+                yield Tag(len(batch)), self._collate(batch)
 
     def _of_samples(self, samples: Iterator[Any]) -> Iterator[Batch]:
         """Batches of what the caller's code makes; a tag tells what it took from the order."""
         source = find_streaming(self.dataset)
         assert source is not None
-        before = source.issued
+        before, reported = source.issued, len(source.left_out)
         size = self._size or 1
         while batch := [*itertools.islice(samples, size)]:
             if len(batch) == size or not self._drop_last:
-                taken, before = source.issued - before, source.issued
-                yield taken, self._collate(batch if self._size is not None else batch[0])
+                tag = Tag(source.issued - before, tuple(source.left_out[reported:]))
+                before, reported = source.issued, len(source.left_out)
+                yield tag, self._collate(batch if self._size is not None else batch[0])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -155,6 +165,18 @@ def _joined(pieces: Sequence[Columns]) -> Columns:
     }
 
 
+def collate_samples(batch: Sequence[Any]) -> Any:
+    """What torch's default collate makes of samples, without its warning about stored arrays.
+
+    Arrays from a shard are read-only views; stacking copies them, so the tensor is nobody's view.
+    """
+    if isinstance(batch[0], dict) and all(
+        type(s) is dict and s.keys() == batch[0].keys() for s in batch
+    ):
+        return _tensors({name: [sample[name] for sample in batch] for name in batch[0]})
+    return default_collate(list(batch))
+
+
 def _tensors(columns: Columns) -> Columns:
     """The batch that torch's default collate makes of the same samples."""
     return {name: _tensor(values) for name, values in columns.items()}
@@ -164,6 +186,5 @@ def _tensor(values: Any) -> Any:
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values)
     if isinstance(values[0], np.ndarray) and len({v.shape for v in values}) == 1:
-        # Arrays from a shard are read-only views, of which torch would warn.
         return torch.from_numpy(np.stack(values))
     return default_collate(values)

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from mds.batches import Batches, Threaded, find_streaming
+from mds.batches import Batches, Tag, Threaded, find_streaming
 from mds.errors import ConfigError
 
 # What the DataLoader inside is told; the rest is the business of Batches.
@@ -109,6 +109,13 @@ class StreamingDataLoader(DataLoader[Any]):
             warnings.simplefilter("ignore", UserWarning)  # about workers; said of the outer one
             return DataLoader(source, batch_size=None, collate_fn=_as_it_is, **settings)
 
+    def count(self, tag: Tag) -> None:
+        """Note what a batch took from the order; called for each batch that is handed out."""
+        self.num_samples_yielded += tag.samples
+        # A worker process reports what it left out to its own copy of the dataset.
+        if tag.left_out and self.num_workers and self._streaming is not None:
+            self._streaming.left_out.extend(tag.left_out)
+
     def state_dict(self) -> dict[str, Any] | None:
         """Where this rank is, for ``load_state_dict`` on this or another number of ranks.
 
@@ -139,8 +146,8 @@ class _Counted:
         return self
 
     def __next__(self) -> Any:
-        samples, batch = next(self._inner)
-        self._loader.num_samples_yielded += samples
+        tag, batch = next(self._inner)
+        self._loader.count(tag)
         return batch
 
     def __getattr__(self, name: str) -> Any:

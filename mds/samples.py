@@ -9,10 +9,12 @@ on the epoch through an EpochBook and need nothing else of each other. Torch is 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from mds.indexing import resolve
 from mds.ordered import Ordered
 from mds.prefetch import Prefetcher, Window
 from mds.selection import Selection, parse_selection, split_by_hash
+from mds.sieve import LeftOut, Sieve
 from mds.stream import Stream, cache_root, streams_registry
 from mds.topology import Ranks, find_ranks, worker_group, worker_place
 from mds.units import parse_bytes, parse_count
@@ -56,6 +59,8 @@ class Samples(Ordered):
     consecutive ranks see the same samples), ``exact`` (every sample once over all ranks, none
     repeated to even them out), ``topology`` (who the ranks are; see docs/distributed.md).
 
+    ``on_error``: "raise", or "skip" to leave out samples that do not decode; see ``left_out``.
+
     How it gets here: ``predownload`` (samples ahead of each worker), ``cache_limit`` (bytes, or a
     text such as "50gb"), ``download_retry``, ``download_timeout`` (seconds), ``validate_hash``,
     ``keep_zip``, ``storage_options``.
@@ -65,7 +70,7 @@ class Samples(Ordered):
     """
 
     # For __getitem__ of a subclass: shards of the window that is iterated, and their readers.
-    _near: Set[int]
+    _near: AbstractSet[int]
     _at_hand: Mapping[int, Any]
 
     def __init__(
@@ -100,14 +105,18 @@ class Samples(Ordered):
         columns: Sequence[str] | None = None,
         exact: bool = False,
         topology: Any = None,
+        on_error: str = "raise",
     ) -> None:
         _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
+        if on_error not in {"raise", "skip"}:
+            raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
         self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
         self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
         self.batch_size, self.batching_method = batch_size, batching_method
         self.shuffle, self.shuffle_algo, self.shuffle_seed = shuffle, shuffle_algo, shuffle_seed
         self.shuffle_block_size = shuffle_block_size
         self.replication, self.exact, self.topology = replication, exact, topology
+        self.sieve = Sieve(skip_broken=on_error == "skip")
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes: int | None = None
         self.predownload = (
@@ -255,22 +264,41 @@ class Samples(Ordered):
 
     def samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
         """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
-        if not self._has_own_items:
+        if not self.sieve.is_open:
+            yield from self._sieved(plan, world)
+        elif not self._has_own_items:
             for window in self.windows(plan, world):
                 readers = window.readers
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
                     self.issued += 1
                     yield readers[shard][row]
-            return
-        for window in self.windows(plan, world):
-            for sample in self._contents.selected(window.ids).tolist():
+        else:
+            for sample in self._numbers(plan, world):
                 self.issued += 1
                 yield self[sample]
+
+    def _numbers(self, plan: EpochPlan, world: World) -> Iterator[int]:
+        """This worker's sample numbers; the shards behind them are at hand."""
+        for window in self.windows(plan, world):
+            self._near, self._at_hand = {*window.shards.tolist()}, window.readers
+            yield from self._contents.selected(window.ids).tolist()
+        self._near = frozenset()
+
+    def _sieved(self, plan: EpochPlan, world: World) -> Iterator[Any]:
+        for sample in self.sieve.sift(
+            self._numbers(plan, world), self.__getitem__, self.left_out.append
+        ):
+            self.issued += 1
+            yield sample
 
     @property
     def is_plain(self) -> bool:
         """Whether samples are what the readers give: no subclass changes them on the way."""
-        return not self._has_own_items and type(self).__iter__ is Samples.__iter__
+        return (
+            self.sieve.is_open
+            and not self._has_own_items
+            and type(self).__iter__ is Samples.__iter__
+        )
 
     @property
     def _has_own_items(self) -> bool:
@@ -284,11 +312,7 @@ class Samples(Ordered):
         with Prefetcher(
             self._cache, ids, self._contents.stored_ends, predownload=self.predownload
         ) as prefetcher:
-            for window in prefetcher.windows():
-                if self._has_own_items:
-                    self._near, self._at_hand = {*window.shards.tolist()}, window.readers
-                yield window
-        self._near = frozenset()
+            yield from prefetcher.windows()
 
     # ------------------------------------------------------------------ parts of a dataset
 
@@ -303,6 +327,18 @@ class Samples(Ordered):
     def limit(self, samples: int | str) -> Self:
         """A dataset of the first ``samples`` samples (a number, or a text such as "10k")."""
         return self._selected(np.arange(min(parse_count(samples), self.num_samples)))
+
+    def filter(self, keep: Callable[[Any], bool]) -> Self:
+        """A dataset that leaves out the samples for which ``keep`` is false, while iterating.
+
+        Ranks stay equal: the place of what is left out is filled by the next good sample of the
+        same worker. ``left_out`` tells which they were. With worker processes that are spawned,
+        ``keep`` must be fit for a pickle. What is known beforehand is better left to `select`.
+        """
+        part = copy.copy(self)
+        part.sieve = dataclasses.replace(self.sieve, keep=keep)
+        part._become(self._contents)  # noqa: SLF001 - a part of us
+        return part
 
     def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
         """Disjoint datasets by name that together are this one.
@@ -327,7 +363,8 @@ class Samples(Ordered):
         self._contents = contents
         self._book = EpochBook()
         self._near = frozenset()
-        self.issued = 0  # samples taken from the order by this copy: the tag of a batch
+        self.left_out: list[LeftOut] = []
+        self.issued = 0  # places of the order filled by this copy: the tag of a batch
         self.streams = [copy.copy(stream) for stream in self.streams]
         self._weigh()
 

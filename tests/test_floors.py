@@ -16,7 +16,7 @@ FLOORS = [
     {"encodings", "compression", "hashing", "storage", "shuffle", "world", "events"},
     {"topology"},
     {"layout", "index", "indexing", "epochs"},
-    {"writers", "readers", "state", "selection"},
+    {"writers", "readers", "state", "selection", "sieve"},
     {"stream", "plan", "contents"},
     {"cache"},
     {"prefetch", "explain", "lanes", "ordered"},

@@ -91,7 +91,11 @@ def test_threads_and_processes_give_the_same_batches_and_states(make):
 
 def test_a_plain_torch_loader_counts_epochs_too(make):
     """Fresh and persistent workers: every epoch whole, each in another order."""
-    for options in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
+    for options in (
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+    ):
         dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
         loader = DataLoader(dataset, batch_size=4, collate_fn=list, **options)
         epochs = [[s["id"] for batch in loader for s in batch] for _ in range(3)]
@@ -121,7 +125,9 @@ def test_resume_law_of_the_loader(make, how):
             resumed.load_state_dict(states[step])
             tail = [i for batch in resumed for i in batch["id"].tolist()]
             assert sorted(tail) == sorted(whole[8 * (step + 1) :])
-            assert sorted(i for b in read(resumed) for i in b) == sorted(i for b in following for i in b)
+            assert sorted(i for b in read(resumed) for i in b) == sorted(
+                i for b in following for i in b
+            )
 
 
 def test_a_batch_size_given_once_is_enough(make):
@@ -186,7 +192,9 @@ def test_drop_last_drops_in_each_worker(make):
     """As torch does it with iterable datasets."""
     for options in HOWS.values():
         dataset = StreamingDataset(local=make(), batch_size=8)
-        assert all(len(b) == 8 for b in read(StreamingDataLoader(dataset, drop_last=True, **options)))
+        assert all(
+            len(b) == 8 for b in read(StreamingDataLoader(dataset, drop_last=True, **options))
+        )
 
 
 def test_threads_are_taken_where_nobody_can_tell(make):

@@ -106,7 +106,8 @@ def test_every_batching_method_gives_whole_batches_of_both_streams(make, method)
     )
     found = ids(dataset)
     assert len(found) == len(set(found)) >= 190
-    assert any(i >= 1000 for i in found) and any(i < 1000 for i in found)
+    assert any(i >= 1000 for i in found)
+    assert any(i < 1000 for i in found)
 
 
 def test_parts_are_planned_like_wholes(make):
@@ -130,7 +131,8 @@ def test_a_part_gives_a_subclass_its_own_numbers(make):
 
     class Mine(StreamingDataset):
         def __getitem__(self, at):
-            assert isinstance(at, int) and at < 50
+            assert isinstance(at, int)
+            assert at < 50
             return super().__getitem__(at)
 
     odd = Mine(local=make(), batch_size=4).select(range(1, 100, 2))
@@ -182,9 +184,7 @@ def test_resume_law_in_one_process(make, after):
     dataset = StreamingDataset(**options)
     whole, following = ids(dataset), ids(dataset)
     resumed = StreamingDataset(**options)
-    resumed.load_state_dict(
-        {**resumed.state_dict(0, True), "epoch": 0, "sample_in_epoch": after}
-    )
+    resumed.load_state_dict({**resumed.state_dict(0, True), "epoch": 0, "sample_in_epoch": after})
     assert ids(resumed) == whole[after:]
     assert ids(resumed) == following
 
@@ -210,7 +210,13 @@ def test_two_iterations_of_one_dataset_side_by_side(make):
 def test_explain_names_settings_reasons_and_costs(make):
     """A text that a person can act on."""
     text = StreamingDataset(local=make(), batch_size=4, shuffle=True).explain()
-    for word in ("100 samples in 10 shards", "num_canonical_nodes", "py1e", "25 steps", "shards at once"):
+    for word in (
+        "100 samples in 10 shards",
+        "num_canonical_nodes",
+        "py1e",
+        "25 steps",
+        "shards at once",
+    ):
         assert word in text
 
 

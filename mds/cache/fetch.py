@@ -22,14 +22,16 @@ from mds.hashing import new_hash
 from mds.storage import RetryPolicy, Store, open_store, publish
 
 if TYPE_CHECKING:
+    from mds.cache.counters import Counters
     from mds.index import FileInfo, ShardInfo
 
 
 class Fetcher:
     """The remote of one place. Thread-safe; its store is made when it is first needed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, counters: Counters) -> None:
         self.place = place
+        self._counters = counters
         self._store: Store | None = None
         self._lock = threading.Lock()
 
@@ -39,7 +41,7 @@ class Fetcher:
         with self._lock:
             if self._store is None:
                 source = self.place.source
-                retry = RetryPolicy(attempts=source.retries + 1, notify=_retried)
+                retry = RetryPolicy(attempts=source.retries + 1, notify=self._retried)
                 self._store = open_store(
                     self.place.remote, options=source.options, retry=retry, timeout=source.timeout
                 )
@@ -156,6 +158,10 @@ class Fetcher:
         emit(Fetched(self.url(packed or raw), size, time.monotonic() - started))
         return data, size
 
+    def _retried(self, url: str, attempt: int, error: str) -> None:
+        self._counters.add(retries=1)
+        emit(Retried(url, attempt, error))
+
     def _let_in(self, path: str) -> None:
         os.chmod(path, self.place.mode())
 
@@ -247,7 +253,3 @@ def _write_all(file: int, data: bytes) -> None:
     done = 0
     while done < len(data):
         done += os.write(file, memoryview(data)[done:] if done else data)
-
-
-def _retried(url: str, attempt: int, error: str) -> None:
-    emit(Retried(url, attempt, error))

@@ -8,6 +8,7 @@ in thousands, since a mapped file costs no descriptor.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,10 @@ from mds.cache.scattered import Scattered
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
 from mds.readers import open_reader, open_sparse
+from mds.storage import redact
 from mds.units import format_bytes
+
+log = logging.getLogger("mds.cache")
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     Worth = Callable[[Sequence[policy.Resident]], bool]
 
 WIRES = 16  # ranges under way at once
+SLOW = 5.0  # seconds that a reader may wait without a word
 PASSING = 256 << 20  # bytes of whole shards under way through memory
 _OPENINGS = 8  # others may evict a shard between our fetch and our look
 
@@ -63,7 +68,7 @@ class Runtime:
         self.counters = Counters()
         self.hands = Hands()
         self.budget = Budget(limit, self.hands)
-        self.fetchers = [Fetcher(place) for place in places]
+        self.fetchers = [Fetcher(place, self.counters) for place in places]
         self._unsafe, self._columns = allow_unsafe_types, columns
         self._bringer = Bringer(self.budget, self.fetchers, self.counters)
         self._lock = threading.RLock()
@@ -74,6 +79,7 @@ class Runtime:
         self._wires = Pool(WIRES, "mds-range")
         self._ranges = RangeReader(self._wires)
         self._awaited: int | None = None
+        self._warned = -10 * SLOW
         self.scattered = Scattered(self)
         for place in places if limit is not None else ():
             if place.home is None:
@@ -318,8 +324,32 @@ class Runtime:
         finally:
             self._awaited = None
             seconds = time.monotonic() - started
-            self.counters.waited(seconds, self.catalog.info(shard).raw.basename)
+            name = self.catalog.info(shard).raw.basename
+            self.counters.waited(seconds, name)
             emit(Waited(shard, seconds))
+            self._warn_if_slow(seconds, shard, name)
+
+    def _warn_if_slow(self, seconds: float, shard: int, name: str) -> None:
+        now = time.monotonic()
+        if seconds < SLOW or now < self._warned + 10 * SLOW:
+            return
+        self._warned = now
+        place, number = self.catalog.place_of(shard)
+        size = int(place.index.zip_size[number] or place.index.raw_size[number])
+        counts = self.counters
+        log.warning(
+            "The reader waited %.1f s for %s (%s from %s); so far %d shards and %d ranges came, "
+            "%d requests were tried again, %d shards were evicted, %d read in memory.",
+            seconds,
+            name,
+            format_bytes(size),
+            redact(place.remote),
+            counts.fetched_shards,
+            counts.ranged_reads,
+            counts.retries,
+            self.budget.evicted,
+            counts.in_memory_shards,
+        )
 
     def usage(self) -> int:
         """Bytes in the cache folders, those that are being fetched included."""

@@ -196,5 +196,10 @@ def _start_anew() -> None:
         cache.start_anew()
 
 
+def live_caches() -> list[ShardCache]:
+    """The caches of this process that somebody still has, for a look at their state."""
+    return list(_caches)
+
+
 _inherited: list[Runtime] = []  # kept, so that no destructor of the parent's things runs here
 os.register_at_fork(after_in_child=_start_anew)

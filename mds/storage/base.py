@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -54,6 +54,8 @@ class Body(Iterator[bytes]):
     ) -> None:
         self.info = info
         self.length = length
+        #: Headers of the answer, where the store speaks HTTP.
+        self.headers: Mapping[str, str] = {}
         self._chunks = chunks
         self._came = 0
         self._url = url

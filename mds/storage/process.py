@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _made: dict[Hashable, Any] = {}
 _lock = threading.RLock()
-_inherited: list[dict[Hashable, Any]] = []
+_inherited: list[object] = []
 _owner = os.getpid()
 
 
@@ -39,6 +39,11 @@ def forget(key: Hashable) -> None:
     """Have the next `per_process` of ``key`` make a new one: credentials or a connection died."""
     with _lock:
         _made.pop(key, None)
+
+
+def abandon(inherited: object) -> None:
+    """Keep something of the parent's without ever touching it, not even to end it."""
+    _inherited.append(inherited)
 
 
 def _start_anew() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mds.errors import ConfigError, CorruptError, StoreError, TransientError
 from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.process import abandon
 from mds.storage.wrappers import Wrapper
 
 if TYPE_CHECKING:
@@ -151,14 +152,18 @@ class _Transfer:
     def close(self) -> None:
         """Let the connection go."""
         body, self._body = self._body, None
-        if body is not None:
+        if body is None:
+            return
+        if self._process == os.getpid():
             body.close()
+        else:
+            abandon(body)
 
     def _next(self) -> bytes | None:
         if self._process != os.getpid():
             # A connection belongs to the process that opened it; a forked child takes its own.
+            self.close()
             self._process = os.getpid()
-            self._body = None
             return self._reopened()
         assert self._body is not None
         try:

@@ -190,7 +190,10 @@ def _body(
         length = end - start if end is not None else info.size - start if info.size >= 0 else None
         if start or end is not None:
             chunks = cut(chunks, start, end)
-    return Body(info, guarded(chunks, shown, classify), length, url=shown, close=response.close)
+    chunks = guarded(chunks, shown, classify)
+    body = Body(info, chunks, length, url=shown, close=response.close)
+    body.headers = response.headers
+    return body
 
 
 def cut(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]:
@@ -208,8 +211,9 @@ def cut(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]
 def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple[int, int]:
     """Size of the object and number of bytes that a 206 brings; it must be the range asked for."""
     found = _RANGE.match(answer)
-    total = int(found[3]) if found and found[3] != "*" else -1
-    if found and total >= 0 and end is not None and end > total:
+    size = answer.rpartition("/")[2]
+    total = int(size) if size.isdecimal() else -1
+    if total >= 0 and max(start, end or 0) > total:
         raise CorruptError(
             f"get {shown}: bytes {start} to {end} were asked for, the object has {total}",
             url=shown,

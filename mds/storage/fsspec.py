@@ -1,0 +1,175 @@
+"""Any other scheme that fsspec knows: hdfs://, abfs://, smb://, github://, ...
+
+The file system is made once per process, its caches off. fsspec has no common timeout, so reads
+are watched from here: a piece that brings nothing for too long is given up. Writes go to a
+temporary name and are moved, as far as the file system can.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, BinaryIO, TypeVar
+
+from mds.errors import ConfigError, NotFoundError, StalledError, need
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.failure import border, guarded
+from mds.storage.process import per_process
+from mds.storage.url import check_key, redact, scheme_of
+
+T = TypeVar("T")
+_PIECE = 8 << 20  # bytes a request; fsspec brings each piece whole
+
+
+class FsspecStore(Store):
+    """Files below a path of a file system of fsspec; options are the file system's own."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        self.url = url
+        self._options = dict(options)
+        self._timeout = timeout
+        self._scheme = scheme_of(url)
+        self._check_scheme()
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it, in requests of 8 MB."""
+        shown = self.url_of(key)
+        info = self.head(key)
+        self._check_range(info, start, end)
+        stop = info.size if end is None else end
+        chunks = guarded(self._pieces(key, start, stop), shown)
+        return Body(info, chunks, max(0, stop - start), url=shown)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size, and what the file system has for a version."""
+        url = self.url_of(key)
+        with border("head", url):
+            system, path = self._at(key)
+            entry = self._watched(url, "head", lambda: system.info(path))
+        if entry.get("type") == "directory":
+            raise NotFoundError(f"head {url}: it is a folder.", url=url, verb="head")
+        return _info(key, entry)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below a prefix."""
+        with border("list", self.url_of(prefix)):
+            system, root = self._at("")
+            try:
+                found = system.find(root, detail=True)
+            except FileNotFoundError:
+                return
+        root = root.rstrip("/") + "/"
+        for path, entry in found.items():
+            name = path.removeprefix(root)
+            if name.startswith(prefix):
+                yield _info(name, entry)
+
+    def delete(self, key: str) -> None:
+        """Remove the file."""
+        with border("delete", self.url_of(key)):
+            system, path = self._at(key)
+            try:
+                system.rm_file(path)
+            except FileNotFoundError:
+                return
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        del size
+        with border("put", self.url_of(key)):
+            system, path = self._at(key)
+            temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
+            parent = system._parent(path)  # noqa: SLF001 - the name that every file system has
+            system.makedirs(parent, exist_ok=True)
+            try:
+                with system.open(temporary, "wb") as target:
+                    while chunk := file.read(CHUNK):
+                        target.write(chunk)
+                if system.exists(path):
+                    system.rm_file(path)
+                system.mv(temporary, path)
+            except BaseException:
+                if system.exists(temporary):
+                    system.rm_file(temporary)
+                raise
+
+    def _pieces(self, key: str, start: int, stop: int) -> Iterator[bytes]:
+        system, path = self._at(key)
+        url = self.url_of(key)
+        for at in range(start, stop, _PIECE):
+            until = min(at + _PIECE, stop)
+            read = _Read(system, path, at, until)
+            yield self._watched(url, "get", read)
+
+    def _watched(self, url: str, verb: str, act: Callable[[], T]) -> T:
+        """What ``act`` returns, if it does within the timeout; else its thread is left behind."""
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(act())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                result.set_exception(error)
+
+        threading.Thread(target=run, name="mds-fsspec", daemon=True).start()
+        try:
+            return result.result(self._timeout)
+        except FutureTimeoutError as error:
+            if result.done():
+                raise
+            raise StalledError(
+                f"{verb} {url}: nothing came for {self._timeout:g} s.",
+                url=url,
+                verb=verb,
+                seconds=self._timeout,
+            ) from error
+
+    def _at(self, key: str) -> tuple[Any, str]:
+        system, root = self._open()
+        return system, f"{root.rstrip('/')}/{check_key(key)}" if key else root
+
+    def _open(self) -> tuple[Any, str]:
+        key = (FsspecStore, self.url, repr(sorted(self._options.items(), key=lambda item: item[0])))
+        return per_process(key, self._make)
+
+    def _check_scheme(self) -> None:
+        try:
+            from fsspec import available_protocols
+        except ImportError as error:
+            raise need("fsspec", "fsspec", f"{self._scheme}:// URLs") from error
+        if self._scheme not in available_protocols():
+            raise ConfigError(
+                f"{redact(self.url)!r}: nobody knows the scheme {self._scheme!r}, neither this "
+                f"library nor fsspec. mds.storage.register_store() adds one."
+            )
+
+    def _make(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
+        settings = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
+        try:
+            system, root = url_to_fs(self.url, **settings)
+        except ImportError as error:
+            raise ConfigError(f"{redact(self.url)!r}: fsspec says: {error}.") from error
+        return system, str(root)
+
+
+class _Read:
+    """A call that reads a range; a class, for closures in a loop see its last turn."""
+
+    def __init__(self, system: Any, path: str, start: int, stop: int) -> None:
+        self._call = system.cat_file
+        self._arguments = {"path": path, "start": start, "end": stop}
+
+    def __call__(self) -> bytes:
+        data: bytes = self._call(**self._arguments)
+        return data
+
+
+def _info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:
+    for name in ("etag", "ETag", "version_id", "generation", "mtime", "last_modified", "created"):
+        if entry.get(name):
+            return ObjectInfo(key, int(entry["size"]), str(entry[name]).strip('"'))
+    return ObjectInfo(key, int(entry["size"]), "")

@@ -1,0 +1,220 @@
+"""Google Cloud Storage: gs://bucket/prefix.
+
+With GCS_KEY and GCS_SECRET (or the options of those names) it is spoken to as S3 through boto3,
+which takes HMAC keys; otherwise with google-cloud-storage and the default credentials, and the
+bytes come over our own connections, so that they stream and stalls are noticed.
+STORAGE_EMULATOR_HOST points to an emulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
+from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, status_failure
+from mds.storage.process import per_process
+from mds.storage.s3 import S3Options, S3Store
+from mds.storage.settings import env, parse_options
+from mds.storage.url import check_key, parse_url
+from mds.storage.wire import Wire, empty_body
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+
+
+@dataclass(frozen=True, slots=True)
+class GsOptions:
+    """``credentials_file``: of a service account. ``user_project``: is billed for the requests."""
+
+    project: str | None = None
+    credentials_file: str | None = None
+    anonymous: bool = False
+    endpoint: str | None = None
+    user_project: str | None = None
+
+
+def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
+    """The store for a gs:// URL: HMAC keys through boto3, all else through Google's own SDK."""
+    given = dict(options)
+    key = given.pop("gcs_key", None) or env("GCS_KEY")
+    secret = given.pop("gcs_secret", None) or env("GCS_SECRET")
+    own = {field.name for field in fields(GsOptions)}
+    # An option that only Google's SDK takes says which way is meant.
+    if key and secret and not own & given.keys():
+        keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
+        return GsHmacStore(url, {**keys, **given}, timeout)
+    return GsStore(url, given, timeout)
+
+
+class GsHmacStore(S3Store):
+    """Objects below a prefix of a bucket, through the S3 dialect of Google Cloud Storage."""
+
+    def _settings(self, options: Mapping[str, Any]) -> S3Options:
+        given = parse_options(S3Options, options, "gs")
+        endpoint = given.endpoint_url or "https://storage.googleapis.com"
+        return replace(given, endpoint_url=endpoint, region_name=given.region_name or "auto")
+
+
+class GsStore(Store):
+    """Objects below a prefix of a bucket, through google-cloud-storage."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        place = parse_url(url)
+        if not place.host:
+            raise ConfigError(f"{url!r} names no bucket. Write gs://bucket/prefix.")
+        given = parse_options(GsOptions, options, "gs")
+        emulator = env("STORAGE_EMULATOR_HOST")
+        if emulator and given.endpoint is None:
+            # Emulators know no credentials.
+            address = emulator if "://" in emulator else f"http://{emulator}"
+            given = replace(given, endpoint=address, anonymous=True)
+        self.url = url
+        self._options = given
+        self._timeout = timeout
+        self._bucket = place.host
+        self._prefix = f"{place.path}/" if place.path else ""
+        self._wire = Wire(timeout)
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The object, or a range of it."""
+        shown = self.url_of(key)
+        if end is not None and end <= start:
+            return empty_body(self.head(key), shown)
+        base = (self._options.endpoint or "https://storage.googleapis.com").rstrip("/")
+        bucket, name = quote(self._bucket, safe=""), quote(self._name(key), safe="")
+        url = f"{base}/download/storage/v1/b/{bucket}/o/{name}?alt=media"
+        with border("get", shown, classify):
+            headers = self._signed(url)
+        body = self._wire.stream(url, key, start, end, shown=shown, headers=headers)
+        # The generation is what `head` and `list` tell.
+        body.info = replace(body.info, version=body.headers.get("x-goog-generation", ""))
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and generation."""
+        with border("head", self.url_of(key), classify):
+            blob = self._at().get_blob(self._name(key), timeout=self._timeout, retry=None)
+        if blob is None:
+            url = self.url_of(key)
+            raise NotFoundError(f"head {url}: there is no such object.", url=url, verb="head")
+        return self._info(blob)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below a prefix."""
+        with border("list", self.url_of(prefix), classify):
+            found = self._at().list_blobs(
+                prefix=self._prefix + prefix,
+                fields="items(name,size,generation),nextPageToken",
+                timeout=self._timeout,
+                retry=None,
+            )
+            for blob in found:
+                if not blob.name.endswith("/"):
+                    yield self._info(blob)
+
+    def delete(self, key: str) -> None:
+        """Remove the object."""
+        with border("delete", self.url_of(key), classify):
+            bucket = self._at()
+            from google.api_core.exceptions import NotFound
+
+            try:
+                bucket.delete_blob(self._name(key), timeout=self._timeout, retry=None)
+            except NotFound:
+                return
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        with border("put", self.url_of(key), classify):
+            self._at().blob(self._name(key)).upload_from_file(
+                file,
+                size=size,
+                content_type="application/octet-stream",
+                timeout=self._timeout,
+                retry=None,
+                checksum="auto",
+            )
+
+    def _name(self, key: str) -> str:
+        return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
+
+    def _info(self, blob: Any) -> ObjectInfo:
+        return ObjectInfo(
+            blob.name[len(self._prefix) :], int(blob.size or 0), str(blob.generation or "")
+        )
+
+    def _at(self) -> Any:
+        return self._client().bucket(self._bucket, user_project=self._options.user_project)
+
+    def _client(self) -> Any:
+        options = self._options
+        return per_process((GsStore, options), lambda: _make_client(options))
+
+    def _signed(self, url: str) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        if self._options.user_project:
+            headers["x-goog-user-project"] = self._options.user_project
+        if not self._options.anonymous:
+            credentials, refresh = self._login()
+            credentials.before_request(refresh, "GET", url, headers)
+        return headers
+
+    def _login(self) -> tuple[Any, Any]:
+        options = self._options
+        return per_process((GsStore, "login", options), lambda: _make_login(options))
+
+
+def _make_login(options: GsOptions) -> tuple[Any, Any]:
+    """Credentials, and the transport that renews them."""
+    try:
+        import google.auth
+        from google.auth.transport.requests import Request
+    except ImportError as error:
+        raise need("google-cloud-storage", "gcs", "gs:// URLs") from error
+    if options.credentials_file:
+        found, _ = google.auth.load_credentials_from_file(
+            options.credentials_file, scopes=_SCOPES, quota_project_id=options.user_project
+        )
+    else:
+        found, _ = google.auth.default(scopes=_SCOPES)
+    return found, Request()
+
+
+def _make_client(options: GsOptions) -> Any:
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession
+        from google.cloud.storage import Client
+        from requests.adapters import HTTPAdapter
+    except ImportError as error:
+        raise need("google-cloud-storage", "gcs", "gs:// URLs") from error
+    anonymous = AnonymousCredentials() if options.anonymous else None
+    login = anonymous or per_process((GsStore, "login", options), lambda: _make_login(options))[0]
+    # The SDK's own session keeps ten connections; more uploads at a time would reconnect each.
+    session = AuthorizedSession(login)
+    session.mount("https://", HTTPAdapter(pool_maxsize=64))
+    session.mount("http://", HTTPAdapter(pool_maxsize=64))
+    # Only creating buckets needs a project.
+    settings: dict[str, Any] = {"credentials": login, "project": options.project or "none"}
+    settings["_http"] = session
+    if options.endpoint:
+        settings["client_options"] = {"api_endpoint": options.endpoint}
+    return Client(**settings)
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge what Google's libraries raise."""
+    from mds.storage.wire import classify as by_status
+
+    code = getattr(error, "code", None)
+    name = type(error).__name__
+    if name in ("DefaultCredentialsError", "RefreshError", "UserAccessTokenError"):
+        return Failure(UnauthenticatedError, f"{name}: {error}")
+    if isinstance(code, int):  # google.api_core's exceptions carry the status
+        return status_failure(code, str(getattr(error, "message", "")))
+    answer: Any = getattr(error, "response", None)  # google.resumable_media's the whole answer
+    if getattr(answer, "status_code", None):
+        return status_failure(answer.status_code, str(error))
+    return by_status(error)

@@ -1,0 +1,228 @@
+"""Repositories of the Hugging Face Hub: hf://datasets/org/name/folder.
+
+``hf://datasets/org/name@revision/folder`` reads another revision than main. Files are read by
+plain HTTP with ranges: the hub answers with the address of the bytes, which is good for a while
+and remembered. Writing, listing and deleting go through huggingface_hub; every write is a commit.
+The token is the option, HF_TOKEN, or the one that `hf auth login` left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+from urllib.parse import quote, urljoin, urlsplit
+
+from mds.errors import ConfigError, DeniedError, NotFoundError, TransientError, need
+from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, status_failure
+from mds.storage.process import per_process
+from mds.storage.settings import env, parse_options
+from mds.storage.url import check_key, parse_url
+from mds.storage.wire import StatusError, Wire, empty_body
+from mds.storage.wire import classify as by_status
+
+_REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
+# Addresses of the bytes are signed for an hour.
+_GOOD_FOR = 600.0
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HfOptions:
+    """``endpoint``: another hub, else HF_ENDPOINT. ``revision``: a branch, tag or commit."""
+
+    token: str | None = None
+    endpoint: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where the bytes of a file are, and what is known of it."""
+
+    url: str
+    info: ObjectInfo
+    until: float
+    own: bool  # on the hub itself, which wants the token
+
+
+class HfStore(Store):
+    """Files below a folder of a repository."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        place = parse_url(url)
+        given = parse_options(HfOptions, options, "hf")
+        # parse_url takes '@' before the first slash for a login; hf:// has none there.
+        parts = [part for part in f"{place.host}/{place.path}".split("/") if part]
+        kind = parts.pop(0) if parts and parts[0] in _REPOSITORIES else "models"
+        if len(parts) < 2:
+            raise ConfigError(f"{url!r} names no repository. Write hf://datasets/org/name/folder.")
+        name, _, revision = parts[1].partition("@")
+        self.url = url
+        self._kind = kind
+        self._repository = f"{parts[0]}/{name}"
+        self._revision = given.revision or revision or "main"
+        self._prefix = "/".join(parts[2:]) + "/" if parts[2:] else ""
+        self._options = replace(
+            given,
+            token=given.token or env("HF_TOKEN"),
+            endpoint=(given.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+        )
+        self._wire = Wire(timeout)
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it."""
+        shown = self.url_of(key)
+        found = self._find("get", key)
+        if end is not None and end <= start:
+            return empty_body(found.info, shown)
+        headers = self._headers() if found.own else {}
+        try:
+            body = self._wire.stream(found.url, key, start, end, shown=shown, headers=headers)
+        except (DeniedError, NotFoundError):
+            # A remembered address that ran out; a fresh one is refused for a reason.
+            if self._addresses().pop(self._target(key), None) is None or found.own:
+                raise
+            found = self._find("get", key)
+            body = self._wire.stream(found.url, key, start, end, shown=shown)
+        # The network that serves the bytes has etags of its own.
+        body.info = replace(body.info, version=found.info.version)
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and digest, asked of the hub anew."""
+        self._addresses().pop(self._target(key), None)
+        return self._find("head", key).info
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below a prefix."""
+        folder = (self._prefix + prefix).rpartition("/")[0]
+        with border("list", self.url_of(prefix), classify):
+            hub = self._hub()
+            from huggingface_hub.errors import EntryNotFoundError
+
+            entries = hub.list_repo_tree(
+                self._repository,
+                folder or None,
+                recursive=True,
+                revision=self._revision,
+                repo_type=_REPOSITORIES[self._kind],
+            )
+            try:
+                for entry in entries:
+                    name = entry.path[len(self._prefix) :]
+                    if hasattr(entry, "blob_id") and name.startswith(prefix):
+                        version = entry.lfs.sha256 if entry.lfs else entry.blob_id
+                        yield ObjectInfo(name, int(entry.size), str(version))
+            except EntryNotFoundError:
+                return  # the hub knows no empty folders
+
+    def delete(self, key: str) -> None:
+        """Remove the file, in a commit."""
+        with border("delete", self.url_of(key), classify):
+            hub = self._hub()
+            from huggingface_hub.errors import EntryNotFoundError
+
+            try:
+                hub.delete_file(
+                    self._name(key),
+                    self._repository,
+                    revision=self._revision,
+                    repo_type=_REPOSITORIES[self._kind],
+                )
+            except EntryNotFoundError:
+                return
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        del size
+        with border("put", self.url_of(key), classify):
+            self._hub().upload_file(
+                path_or_fileobj=file,
+                path_in_repo=self._name(key),
+                repo_id=self._repository,
+                revision=self._revision,
+                repo_type=_REPOSITORIES[self._kind],
+                commit_message=f"Add {os.path.basename(self._name(key))}",
+            )
+
+    def _find(self, verb: str, key: str) -> _Found:
+        target = self._target(key)
+        known = self._addresses().get(target)
+        if known is not None and known.until > time.monotonic():
+            return known
+        with border(verb, self.url_of(key), classify):
+            found = self._resolve(key, target)
+        if len(self._addresses()) >= _REMEMBERED:
+            self._addresses().clear()
+        self._addresses()[target] = found
+        return found
+
+    def _resolve(self, key: str, target: str) -> _Found:
+        """Follow the hub to the bytes; size and digest are in its first answer about the file."""
+        url = target
+        for _ in range(5):
+            headers = {**self._headers(), "Accept-Encoding": "identity"}
+            response = self._wire.request("HEAD", url, headers=headers, redirect=False)
+            response.close()
+            said = response.headers
+            version = (said.get("x-linked-etag") or said.get("etag") or "").strip('"')
+            size = said.get("x-linked-size") or said.get("content-length") or ""
+            known = ObjectInfo(key, int(size) if size.isdecimal() else -1, version)
+            if response.status < 300:
+                return _Found(url, known, time.monotonic() + _GOOD_FOR, own=True)
+            following = urljoin(url, said.get("location", ""))
+            if urlsplit(following).netloc != urlsplit(url).netloc:
+                return _Found(following, known, time.monotonic() + _GOOD_FOR, own=False)
+            url = following  # a renamed repository; the token still goes to the hub
+        raise StatusError(508, "the hub redirects in a circle", {})
+
+    def _addresses(self) -> dict[str, _Found]:
+        return per_process((HfStore, "addresses", self._options), dict)
+
+    def _headers(self) -> dict[str, str]:
+        token = self._options.token or per_process((HfStore, "token"), _saved_token)
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _target(self, key: str) -> str:
+        kind = "" if self._kind == "models" else f"{self._kind}/"
+        revision, name = quote(self._revision, safe=""), quote(self._name(key))
+        return f"{self._options.endpoint}/{kind}{self._repository}/resolve/{revision}/{name}"
+
+    def _name(self, key: str) -> str:
+        return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
+
+    def _hub(self) -> Any:
+        options = self._options
+        return per_process((HfStore, options), lambda: _make_hub(options))
+
+
+def _make_hub(options: HfOptions) -> Any:
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise need("huggingface_hub", "hf", "Writing and listing hf:// URLs") from error
+    return HfApi(endpoint=options.endpoint, token=options.token)
+
+
+def _saved_token() -> str | None:
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
+        return None  # public repositories are read without the package and without a token
+    token: str | None = get_token()
+    return token
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge what huggingface_hub and the hub itself say."""
+    answer: Any = getattr(error, "response", None)
+    status = getattr(answer, "status_code", None)
+    if isinstance(status, int):
+        said = str(getattr(error, "server_message", None) or "")
+        return status_failure(status, said, answer.headers.get("retry-after"))
+    if type(error).__module__.startswith("httpx"):
+        return Failure(TransientError, f"{type(error).__name__}: {error}")
+    return by_status(error)

@@ -1,0 +1,193 @@
+"""Oracle Cloud Object Storage: oci://bucket@namespace/prefix, through its own SDK.
+
+Without a namespace in the URL the account's own is asked for, once. Credentials are those of
+~/.oci/config, or of the machine with ``auth='instance_principal'``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from mds.errors import (
+    ConfigError,
+    CorruptError,
+    TransientError,
+    UnauthenticatedError,
+    need,
+)
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, guarded, status_failure
+from mds.storage.process import per_process
+from mds.storage.settings import parse_options
+from mds.storage.url import check_key, parse_url
+from mds.storage.wire import byte_range, empty_body
+
+
+@dataclass(frozen=True, slots=True)
+class OciOptions:
+    """``config_file`` and ``profile`` of the SDK; ``auth`` is 'config' or a principal.
+
+    Principals are 'instance_principal' and 'resource_principal'. ``endpoint`` replaces the
+    region's usual address.
+    """
+
+    config_file: str = "~/.oci/config"
+    profile: str = "DEFAULT"
+    auth: str = "config"
+    region: str | None = None
+    namespace: str | None = None
+    endpoint: str | None = None
+
+
+class OciStore(Store):
+    """Objects below a prefix of a bucket."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        place = parse_url(url)
+        bucket, _, namespace = place.host.partition("@")
+        if not bucket:
+            raise ConfigError(f"{url!r} names no bucket. Write oci://bucket@namespace/prefix.")
+        given = parse_options(OciOptions, options, "oci")
+        self.url = url
+        self._bucket = bucket
+        self._options = replace(given, namespace=given.namespace or namespace or None)
+        self._timeout = timeout
+        self._prefix = f"{place.path}/" if place.path else ""
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The object, or a range of it."""
+        shown = self.url_of(key)
+        if end is not None and end <= start:
+            return empty_body(self.head(key), shown)
+        asked = {"range": byte_range(start, end)} if start or end is not None else {}
+        with border("get", shown, classify):
+            client, where = self._at()
+            answer = client.get_object(*where, self._name(key), **asked)
+        length = int(answer.headers["content-length"])
+        total = str(answer.headers.get("content-range", "")).rpartition("/")[2]
+        size = int(total) if total.isdecimal() else length
+        info = ObjectInfo(key, size, str(answer.headers.get("etag", "")))
+        raw = answer.data.raw
+        try:
+            self._check_range(info, start, end)
+        except CorruptError:
+            raw.close()
+            raise
+        chunks = guarded(raw.stream(CHUNK, decode_content=False), shown, classify)
+        wanted = (size if end is None else end) - start
+        return Body(info, chunks, wanted, url=shown, close=raw.close)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and etag."""
+        with border("head", self.url_of(key), classify):
+            client, where = self._at()
+            headers = client.head_object(*where, self._name(key)).headers
+        return ObjectInfo(key, int(headers["content-length"]), str(headers.get("etag", "")))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below a prefix, a thousand a request."""
+        more: dict[str, str] = {}
+        with border("list", self.url_of(prefix), classify):
+            client, where = self._at()
+            while True:
+                page = client.list_objects(
+                    *where, prefix=self._prefix + prefix, fields="name,size,etag", **more
+                ).data
+                for entry in page.objects:
+                    if not entry.name.endswith("/"):
+                        name = entry.name[len(self._prefix) :]
+                        yield ObjectInfo(name, int(entry.size), str(entry.etag or ""))
+                if not page.next_start_with:
+                    return
+                more = {"start": page.next_start_with}
+
+    def delete(self, key: str) -> None:
+        """Remove the object."""
+        with border("delete", self.url_of(key), classify):
+            client, where = self._at()
+            from oci.exceptions import ServiceError
+
+            try:
+                client.delete_object(*where, self._name(key))
+            except ServiceError as error:
+                if error.status != 404:
+                    raise
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        with border("put", self.url_of(key), classify):
+            client, where = self._at()
+            client.put_object(*where, self._name(key), file, content_length=size)
+
+    def _name(self, key: str) -> str:
+        return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
+
+    def _at(self) -> tuple[Any, tuple[str, str]]:
+        """The client, and namespace and bucket as its calls take them first."""
+        options, timeout = self._options, self._timeout
+        client = per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
+        namespace = options.namespace or per_process(
+            (OciStore, "namespace", options), lambda: str(client.get_namespace().data)
+        )
+        return client, (namespace, self._bucket)
+
+
+def _make_client(options: OciOptions, timeout: float) -> Any:
+    try:
+        import oci
+        from requests.adapters import HTTPAdapter
+    except ImportError as error:
+        raise need("oci", "oci", "oci:// URLs") from error
+    config, signer = _login(oci, options)
+    if options.region:
+        config["region"] = options.region
+    settings: dict[str, Any] = {"signer": signer} if signer is not None else {}
+    if options.endpoint:
+        settings["service_endpoint"] = options.endpoint
+    client = oci.object_storage.ObjectStorageClient(
+        config,
+        timeout=(timeout, timeout),
+        # One try: trying again is the business of the wrapper around the store.
+        retry_strategy=oci.retry.NoneRetryStrategy(),
+        circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
+        **settings,
+    )
+    client.base_client.session.mount("https://", HTTPAdapter(pool_maxsize=64))
+    client.base_client.session.mount("http://", HTTPAdapter(pool_maxsize=64))
+    return client
+
+
+def _login(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
+    if options.auth == "instance_principal":
+        return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
+    if options.auth == "resource_principal":
+        return {}, oci.auth.signers.get_resource_principals_signer()
+    if options.auth != "config":
+        raise ConfigError(
+            f"auth={options.auth!r} of oci:// is none of 'config', 'instance_principal' and "
+            f"'resource_principal'."
+        )
+    path = os.path.expanduser(options.config_file)
+    return dict(oci.config.from_file(path, options.profile)), None
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge what the SDK raises."""
+    import oci
+
+    if isinstance(error, oci.exceptions.ServiceError):
+        after = (error.headers or {}).get("retry-after")
+        judged = status_failure(error.status, str(error.code or ""), after)
+        return replace(judged, kind=CorruptError) if error.status == 416 else judged
+    unknown = (
+        oci.exceptions.ConfigFileNotFound,
+        oci.exceptions.InvalidConfig,
+        oci.exceptions.ProfileNotFound,
+    )
+    if isinstance(error, unknown):
+        return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
+    if isinstance(error, oci.exceptions.RequestException):
+        return Failure(TransientError, str(error))
+    return None

@@ -1,0 +1,320 @@
+"""Any SSH server: sftp://user:password@host:port/absolute/folder, through paramiko.
+
+Keys come from the options, COMPOSER_SFTP_KEY_FILE, ~/.ssh or an agent. The server's key must be
+known: from COMPOSER_SFTP_KNOWN_HOSTS_FILE or ~/.ssh/known_hosts. SSH answers one question after
+another, so each transfer takes a connection of its own from a small pool of the process, and
+asks for many pieces before the first has come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import stat
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from mds.errors import (
+    ConfigError,
+    StoreError,
+    TransientError,
+    UnauthenticatedError,
+    need,
+)
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.failure import Failure, border, guarded
+from mds.storage.files import temporary_path
+from mds.storage.process import per_process
+from mds.storage.settings import env, parse_options
+from mds.storage.url import check_key, parse_url, redact
+
+# Servers refuse more than ten connections that are being made (MaxStartups of OpenSSH).
+_CONNECTIONS = 8
+# Bytes asked for ahead; who stops early waits for as many.
+_WINDOW = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SftpOptions:
+    """``accept_unknown_host``: believe a server whose key nobody vouched for; for tests."""
+
+    username: str | None = None
+    password: str | None = None
+    key_file: str | None = None
+    known_hosts_file: str | None = None
+    accept_unknown_host: bool = False
+
+
+class SftpStore(Store):
+    """Files below a folder of a server."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
+        place = parse_url(url)
+        if not place.hostname:
+            raise ConfigError(f"{redact(url)!r} names no host.")
+        given = parse_options(SftpOptions, options, "sftp")
+        self.url = url
+        self._address = (place.hostname, place.port or 22)
+        self._root = f"/{place.path}"
+        self._timeout = timeout
+        self._options = replace(
+            given,
+            username=given.username or place.user,
+            password=given.password or place.password,
+            key_file=given.key_file or env("COMPOSER_SFTP_KEY_FILE"),
+            known_hosts_file=given.known_hosts_file or env("COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
+        )
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The file, or a range of it; its pieces are asked for ahead."""
+        shown = self.url_of(key)
+        pool = self._pool()
+        with border("get", shown, classify):
+            connection = pool.take()
+            try:
+                connection.file = file = connection.sftp.open(self._path(key), "rb")
+                info = _info(key, file.stat())
+            except BaseException:
+                pool.drop(connection)
+                raise
+        try:
+            self._check_range(info, start, end)
+        except StoreError:
+            pool.drop(connection)
+            raise
+        stop = info.size if end is None else end
+        chunks = guarded(_pieces(file, start, stop), shown, classify)
+        body = Body(info, chunks, max(0, stop - start), url=shown)
+        # Also when a body is forgotten half read.
+        body.on_close(weakref.finalize(body, _finish, pool, connection))
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of change."""
+        with border("head", self.url_of(key), classify), self._pool().use() as sftp:
+            state = sftp.stat(self._path(key))
+            if stat.S_ISDIR(state.st_mode):
+                raise IsADirectoryError(21, os.strerror(21))
+            return _info(key, state)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every file below a prefix, folder by folder."""
+        folders = [prefix.rpartition("/")[0]]
+        while folders:
+            folder = folders.pop()
+            with border("list", self.url_of(folder), classify), self._pool().use() as sftp:
+                try:
+                    entries = sftp.listdir_attr(self._path(folder))
+                except FileNotFoundError:
+                    continue
+            for entry in entries:
+                name = f"{folder}/{entry.filename}" if folder else entry.filename
+                if stat.S_ISDIR(entry.st_mode):
+                    folders.append(name)
+                elif name.startswith(prefix):
+                    yield _info(name, entry)
+
+    def delete(self, key: str) -> None:
+        """Remove the file."""
+        with (
+            border("delete", self.url_of(key), classify),
+            self._pool().use() as sftp,
+            contextlib.suppress(FileNotFoundError),
+        ):
+            sftp.remove(self._path(key))
+
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        path = self._path(key)
+        with border("put", self.url_of(key), classify), self._pool().use() as sftp:
+            _make_folders(sftp, posixpath.dirname(path))
+            temporary = temporary_path(path)
+            try:
+                sftp.putfo(file, temporary, file_size=size)
+                sftp.posix_rename(temporary, path)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    sftp.remove(temporary)
+                raise
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self._root, check_key(key)) if key else self._root
+
+    def _pool(self) -> _Pool:
+        return per_process(
+            (SftpStore, self._address, self._options, self._timeout),
+            lambda: _Pool(self._address, self._options, self._timeout),
+        )
+
+
+class _Connection:
+    """One use of a connection: given back or dropped once, whatever happens to it afterwards."""
+
+    def __init__(self, client: Any, sftp: Any) -> None:
+        self.client = client
+        self.sftp = sftp
+        self.file: Any = None
+        self.busy = True
+
+
+class _Pool:
+    """The connections of a process to one server; an idle one is used before a new one is made."""
+
+    def __init__(self, address: tuple[str, int], options: SftpOptions, timeout: float) -> None:
+        self._address, self._options, self._timeout = address, options, timeout
+        self._process = os.getpid()
+        self._idle: list[tuple[Any, Any]] = []
+        # Also those in use: what a forked child inherits must not be collected there, for paramiko
+        # would say goodbye on the connection that the parent goes on using.
+        self._used: set[_Connection] = set()
+        self._slots = threading.Semaphore(_CONNECTIONS)
+
+    def take(self) -> _Connection:
+        """A connection for one user; to be given back or dropped."""
+        self._slots.acquire()
+        try:
+            connection = self._idle_one() or self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+        self._used.add(connection)
+        return connection
+
+    def give_back(self, connection: _Connection) -> None:
+        """Keep a connection that is in order for the next user."""
+        if self._end_use(connection):
+            self._idle.append((connection.client, connection.sftp))
+            self._slots.release()
+
+    def drop(self, connection: _Connection) -> None:
+        """Close a connection in an unknown state. One that was given back is left alone."""
+        if self._end_use(connection):
+            self._slots.release()
+            connection.client.close()
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        """A connection for the block; dropped when it raises, but for answers of the server."""
+        connection = self.take()
+        try:
+            yield connection.sftp
+        except FileNotFoundError:
+            self.give_back(connection)
+            raise
+        except BaseException:
+            self.drop(connection)
+            raise
+        self.give_back(connection)
+
+    def is_ours(self) -> bool:
+        """Whether this is the process that made the connections."""
+        return self._process == os.getpid()
+
+    def _end_use(self, connection: _Connection) -> bool:
+        was_used = connection.busy and self.is_ours()
+        if was_used:
+            connection.busy = False
+            self._used.discard(connection)
+        return was_used
+
+    def _idle_one(self) -> _Connection | None:
+        while True:
+            try:
+                client, sftp = self._idle.pop()
+            except IndexError:
+                return None
+            if client.get_transport().is_active():
+                return _Connection(client, sftp)
+            client.close()
+
+    def _connect(self) -> _Connection:
+        try:
+            import paramiko
+        except ImportError as error:
+            raise need("paramiko", "sftp", "sftp:// URLs") from error
+        options = self._options
+        client = paramiko.SSHClient()
+        client.load_system_host_keys()
+        if options.known_hosts_file:
+            client.load_host_keys(os.path.expanduser(options.known_hosts_file))
+        policy = paramiko.AutoAddPolicy if options.accept_unknown_host else paramiko.RejectPolicy
+        client.set_missing_host_key_policy(policy)
+        try:
+            client.connect(
+                *self._address,
+                username=options.username,
+                password=options.password,
+                key_filename=options.key_file and os.path.expanduser(options.key_file),
+                # A password that was given is meant to be used.
+                look_for_keys=options.password is None,
+                allow_agent=options.password is None,
+                timeout=self._timeout,
+                banner_timeout=self._timeout,
+                auth_timeout=self._timeout,
+                channel_timeout=self._timeout,
+            )
+            sftp = client.open_sftp()
+            sftp.get_channel().settimeout(self._timeout)
+        except BaseException:
+            client.close()
+            raise
+        return _Connection(client, sftp)
+
+
+def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
+    for window in range(start, stop, _WINDOW):
+        until = min(window + _WINDOW, stop)
+        ranges = [(at, min(CHUNK, until - at)) for at in range(window, until, CHUNK)]
+        for piece in file.readv(ranges):
+            yield bytes(piece)
+
+
+def _finish(pool: _Pool, connection: _Connection) -> None:
+    """End a transfer: what was asked for and is still coming is awaited, then all is in order."""
+    if not pool.is_ours():
+        return
+    try:
+        connection.file.close()
+    except (OSError, EOFError):
+        pool.drop(connection)
+    else:
+        pool.give_back(connection)
+
+
+def _make_folders(sftp: Any, folder: str) -> None:
+    try:
+        sftp.stat(folder)
+    except FileNotFoundError:
+        _make_folders(sftp, posixpath.dirname(folder))
+        with contextlib.suppress(OSError):  # another writer made it
+            sftp.mkdir(folder)
+
+
+def _info(key: str, state: Any) -> ObjectInfo:
+    return ObjectInfo(key, int(state.st_size), f"{state.st_mtime:x}-{state.st_size:x}")
+
+
+def classify(error: Exception) -> Failure | None:
+    """Judge what paramiko raises."""
+    import paramiko
+
+    if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in str(error):
+        return Failure(
+            UnauthenticatedError,
+            f"{error}. Put the server's key into the file that COMPOSER_SFTP_KNOWN_HOSTS_FILE or "
+            f"the storage option known_hosts_file names",
+        )
+    if isinstance(error, paramiko.AuthenticationException):
+        return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
+    if isinstance(error, (paramiko.SSHException, paramiko.SFTPError, EOFError)):
+        return Failure(TransientError, f"{type(error).__name__}: {error}")
+    if isinstance(error, OSError) and error.errno is None:
+        if str(error) in ("", "Socket is closed"):
+            return Failure(TransientError, "the connection is closed")
+        # A status of the server that has no number of its own: 'Failure'.
+        return Failure(StoreError, f"the server says {str(error)!r}")
+    return None

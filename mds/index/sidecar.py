@@ -27,7 +27,6 @@ from mds.errors import FormatError, NotFoundError, StoreError
 from mds.index.jsonshape import JsonShape
 from mds.index.objects import parse_shard
 from mds.index.table import Index
-from mds.storage.files import publish
 
 _MAGIC = b"mdsindex"
 _VERSION = 1
@@ -55,6 +54,8 @@ def read_through(path: str, sidecar: str | None) -> Index:
 def save(index: Index, path: str, size: int) -> None:
     """Write the table of an index.json of ``size`` bytes."""
     import xxhash
+
+    from mds.storage.files import publish  # brings in what opening an index does not need
 
     columns, at = [], 0
     for name in Index.COLUMNS:

@@ -11,32 +11,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import UnknownNameError
-from mds.shuffle.naive import naive
-from mds.shuffle.py1b import py1b
-from mds.shuffle.py1br import py1br
-from mds.shuffle.py1e import py1e
-from mds.shuffle.py1s import py1s
-from mds.shuffle.py2s import py2s
+from mds.shuffle.drawn import DrawnShuffle
+from mds.shuffle.naive import Naive
+from mds.shuffle.py1b import Py1b
+from mds.shuffle.py1br import Py1br
+from mds.shuffle.py1e import Py1e
+from mds.shuffle.py1s import Py1s
+from mds.shuffle.py2s import Py2s
 from mds.shuffle.spans import ShuffleSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["ShuffleSpec", "algos", "find_shuffle", "get_shuffle"]
 
-algos: dict[str, Callable[[ShuffleSpec], Iterator[NDArray[np.int64]]]] = {
-    "naive": naive,
-    "py1b": py1b,
-    "py1br": py1br,
-    "py1e": py1e,
-    "py1s": py1s,
-    "py2s": py2s,
+algos: dict[str, type[DrawnShuffle]] = {
+    "naive": Naive,
+    "py1b": Py1b,
+    "py1br": Py1br,
+    "py1e": Py1e,
+    "py1s": Py1s,
+    "py2s": Py2s,
 }
 
 
-def find_shuffle(name: str) -> Callable[[ShuffleSpec], Iterator[NDArray[np.int64]]]:
+def find_shuffle(name: str) -> type[DrawnShuffle]:
     """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name not in algos:
         raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")
@@ -58,4 +57,11 @@ def get_shuffle(
     make = find_shuffle(algo)
     sizes = np.asarray(shard_sizes, np.int64).reshape(-1)
     spec = ShuffleSpec(sizes, num_canonical_nodes, seed, epoch, block_size)
-    return np.concatenate([np.zeros(0, np.int64), *make(spec)])
+    shuffle = make(spec)
+    out = np.empty(spec.samples, np.int64)
+    at = 0
+    for node in range(spec.num_canonical_nodes):
+        for ids in shuffle.windows(node):
+            out[at : at + len(ids)] = ids
+            at += len(ids)
+    return out

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mds.errors import PlanError
-from mds.shuffle.spans import epoch_spans, fill
+from mds.shuffle.drawn import DrawnShuffle
+from mds.shuffle.slices import shuffled_slices
+from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
 
+class Py1b(DrawnShuffle):
+    """A window is a block. Raises PlanError for a block of no samples."""
 
-def py1b(spec: ShuffleSpec) -> Iterator[NDArray[np.int64]]:
-    """A window for each block. Raises PlanError for a block of no samples."""
-    block = spec.block_size
-    if block == 0:
-        raise PlanError("shuffle_block_size 0: py1b needs blocks of at least one sample.")
-    spans, rng = epoch_spans(spec)
-    for node in range(spec.num_canonical_nodes):
-        ids = fill(*spans.of_node(node))
+    def begin(self) -> np.random.Generator:
+        """Shuffle the shards."""
+        if self.spec.block_size == 0:
+            raise PlanError("shuffle_block_size 0: py1b needs blocks of at least one sample.")
+        self._spans, rng = epoch_spans(self.spec)
+        return rng
+
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The blocks of a node."""
+        parts = self._spans.of_node(node)
+        total, block = int(parts[1].sum()), self.spec.block_size
         # A negative size made no blocks at all in the incumbent, so none is shuffled.
-        for start in range(0, len(ids), block):
-            rng.shuffle(ids[start : start + block])
-        yield ids
+        slices = [(start, min(start + block, total)) for start in range(0, total, block)]
+        yield from shuffled_slices(parts, slices, rng)

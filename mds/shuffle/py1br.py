@@ -1,39 +1,46 @@
-"""py1br: as py1b, with blocks of random length that begin staggered from node to node."""
+"""py1br: as py1b, with blocks of random length that begin staggered from node to node.
+
+As in the incumbent, the second block reaches back into the first, and the last samples of a node,
+up to the stagger, may stay unshuffled.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mds.errors import PlanError
-from mds.shuffle.spans import epoch_spans, fill
+from mds.shuffle.drawn import DrawnShuffle
+from mds.shuffle.slices import shuffled_slices
+from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
 
+class Py1br(DrawnShuffle):
+    """A window is a block. Raises PlanError for a block size below 2."""
 
-def py1br(spec: ShuffleSpec) -> Iterator[NDArray[np.int64]]:
-    """A window for each node. Raises PlanError for a block size below 2."""
-    low, high = int(0.75 * spec.block_size), int(1.25 * spec.block_size)
-    if low < 1:
-        raise PlanError(f"shuffle_block_size {spec.block_size}: py1br needs at least 2 samples.")
-    spans, rng = epoch_spans(spec)
-    staggers = rng.integers(0, low, size=(spec.num_canonical_nodes,))
-    for node, stagger in enumerate(staggers.tolist()):
-        ids = fill(*spans.of_node(node))
-        end = len(ids)
-        blocks = []
-        place = 0
-        while place < end:
-            length = int(rng.integers(low, high))
-            first, last = max(place - stagger, 0), min(place + length - stagger, end)
-            blocks.append((first, last))
+    def begin(self) -> np.random.Generator:
+        """Shuffle the shards and draw how much each node is staggered."""
+        block = self.spec.block_size
+        self._low, self._high = int(0.75 * block), int(1.25 * block)
+        if self._low < 1:
+            raise PlanError(f"shuffle_block_size {block}: py1br needs blocks of at least 2 samples.")
+        self._spans, rng = epoch_spans(self.spec)
+        self._staggers = rng.integers(0, self._low, size=(self.spec.num_canonical_nodes,))
+        return rng
+
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The blocks of a node: first all their lengths are drawn, then they are shuffled."""
+        parts = self._spans.of_node(node)
+        total, stagger = int(parts[1].sum()), int(self._staggers[node])
+        slices, place = [], 0
+        while place < total:
+            length = int(rng.integers(self._low, self._high))
+            first, last = max(place - stagger, 0), min(place + length - stagger, total)
+            slices.append((first, last))
             place += last - first
-        for first, last in blocks:
-            rng.shuffle(ids[first:last])
-        yield ids
+        yield from shuffled_slices(parts, slices, rng)

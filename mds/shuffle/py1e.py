@@ -2,6 +2,11 @@
 
 The spread of a shard over its neighbours is as wide as a block, but there are no block borders, so
 shards are needed, and let go, one after the other.
+
+A node draws in two phases: the shuffles of all its shards, then the moves of all its samples. What
+the first phase gives is kept if it is small and replayed from a saved generator state if not, so
+the memory is that of a few blocks. Equal places, which two samples may get beyond about 1e8
+samples, are ordered as the samples were before.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
+from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, restore, save, shuffle_parts
+from mds.shuffle.merge import Merge
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
@@ -19,40 +26,104 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
+KEEP = 1 << 23  # samples of a node whose first phase is kept
 
 
-def py1e(spec: ShuffleSpec) -> Iterator[NDArray[np.int64]]:
-    """A window for each node. Raises PlanError for a block of no samples."""
-    low, high = int(0.75 * spec.block_size), int(1.25 * spec.block_size)
-    if low >= high:
-        raise PlanError(f"shuffle_block_size {spec.block_size}: py1e needs at least 1 sample.")
-    spans, rng = epoch_spans(spec)
-    narrow = False
-    for node in range(spec.num_canonical_nodes):
-        begins, sizes = spans.of_node(node)
-        total = int(sizes.sum())
-        ids = np.empty(total, np.int64)
+class Py1e(DrawnShuffle):
+    """A window is what no later sample can fall before: memory by block and shard size.
+
+    ``keep`` may be raised to trade memory, 4 or 8 bytes a sample, for time. Raises PlanError for
+    a block of no samples.
+    """
+
+    keep = KEEP
+
+    def begin(self) -> np.random.Generator:
+        """Shuffle the shards."""
+        block = self.spec.block_size
+        self._low, self._high = int(0.75 * block), int(1.25 * block)
+        if self._low >= self._high:
+            raise PlanError(f"shuffle_block_size {block}: py1e needs blocks of at least 1 sample.")
+        self._spans, rng = epoch_spans(self.spec)
+        self._kind = np.min_scalar_type(max(self.spec.samples - 1, 0))
+        self._is_told = False
+        return rng
+
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The samples of a node, merged by their places."""
+        begin, size = self._spans.of_node(node)
+        total = int(size.sum())
+        kept, replay = np.zeros(0, self._kind), None
+        if total <= self.keep:
+            kept = self._shuffled(begin, size, rng)
+        else:
+            replay = restore(save(rng))
+            self._advance(size, rng)
+        merge = Merge(self.spec.samples, (self._high - 1) // 2 + 1)
         at = 0
-        for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
-            part = np.arange(begin, begin + size)
-            rng.shuffle(part)
-            ids[at : at + size] = part
-            at += size
-        places = np.arange(total, dtype=np.float64)
+        for first, last in groups(size, CHUNK):
+            lengths = size[first:last]
+            until = at + int(lengths.sum())
+            if replay is None:
+                ids = kept[at:until]
+            else:
+                ids = shuffle_parts(begin[first:last], lengths, replay)
+            if until > at:
+                merge.push(at, self._places(lengths, at, total, rng), ids)
+                at = until
+                # No sample from here on moves further back than half of the longest block.
+                yield from merge.pop(at - (self._high - 1) / 2 if at < total else np.inf)
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """Both phases, for the random numbers alone."""
+        _, size = self._spans.of_node(node)
+        self._advance(size, rng)
+        bits = rng.bit_generator
+        for count in size.tolist():
+            rng.integers(self._low, self._high)
+            bits.random_raw(count, output=False)  # type: ignore[attr-defined]
+
+    def _shuffled(
+        self, begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.unsignedinteger]:
+        """The first phase, kept."""
+        kept = np.empty(int(size.sum()), self._kind)
         at = 0
-        for size in sizes.tolist():
-            half = (int(rng.integers(low, high)) - size) / 2
-            narrow |= half < 0
-            half = max(half, 0)
-            places[at : at + size] += rng.uniform(
-                max(-half, -at), min(half, total - at - size), size=size
+        for first, last in groups(size, CHUNK):
+            ids = shuffle_parts(begin[first:last], size[first:last], rng)
+            kept[at : at + len(ids)] = ids
+            at += len(ids)
+        return kept
+
+    def _advance(self, size: NDArray[np.int64], rng: np.random.Generator) -> None:
+        """The first phase, for the random numbers alone."""
+        scratch = np.empty(int(size.max(initial=0)), np.int64)
+        for count in size.tolist():
+            if count > 1:
+                rng.shuffle(scratch[:count])
+
+    def _places(
+        self, size: NDArray[np.int64], at: int, total: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Where the samples of parts, the first of which is number ``at`` of the node, move to."""
+        places = np.arange(at, at + int(size.sum()), dtype=np.float64)
+        done = 0
+        for count in size.tolist():
+            half = (int(rng.integers(self._low, self._high)) - count) / 2
+            if half < 0:
+                half = 0.0
+                self._tell()
+            back, ahead = max(-half, -at), min(half, total - at - count)
+            places[done : done + count] += rng.uniform(back, ahead, size=count)
+            at += count
+            done += count
+        return places
+
+    def _tell(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            warnings.warn(
+                "Shuffle block size was smaller than shard size: some shards are larger than "
+                f"shuffle_block_size {self.spec.block_size} and keep together. Enlarge it.",
+                stacklevel=4,
             )
-            at += size
-        yield ids[np.argsort(places, kind="stable")]
-    if narrow:
-        warnings.warn(
-            f"Shuffle block size was smaller than shard size: {spec.block_size} samples. "
-            "Samples of a larger shard stay together; take a larger shuffle_block_size.",
-            stacklevel=2,
-        )

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, shuffle_parts
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
 
+class Py1s(DrawnShuffle):
+    """A window is some parts of shards: memory by shard size."""
 
-def py1s(spec: ShuffleSpec) -> Iterator[NDArray[np.int64]]:
-    """A window for each part of a shard."""
-    spans, rng = epoch_spans(spec)
-    for begin, size in zip(spans.begin.tolist(), spans.size.tolist(), strict=True):
-        ids = np.arange(begin, begin + size, dtype=np.int64)
-        rng.shuffle(ids)
-        yield ids
+    def begin(self) -> np.random.Generator:
+        """Shuffle the shards."""
+        self._spans, rng = epoch_spans(self.spec)
+        return rng
+
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The parts of a node, each shuffled."""
+        begin, size = self._spans.of_node(node)
+        for first, last in groups(size, CHUNK):
+            yield shuffle_parts(begin[first:last], size[first:last], rng)

@@ -1,4 +1,9 @@
-"""py2s: as py1s, with the samples of every shard shuffled a first time before nodes are cut."""
+"""py2s: as py1s, with the samples of every shard shuffled a first time before nodes are cut.
+
+The first shuffle is the same in every epoch and runs over all shards in one go, while an epoch
+visits them in another order. So where its generator stood at each shard is kept, 24 bytes a
+shard, and a shard's first shuffle is replayed when the shard is met.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups
 from mds.shuffle.spans import divide
 
 if TYPE_CHECKING:
@@ -13,27 +19,77 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
+_STATE = np.dtype([("high", "<u8"), ("low", "<u8"), ("half", "<u4"), ("has_half", "?")])
 
 
-def py2s(spec: ShuffleSpec) -> Iterator[NDArray[np.int64]]:
-    """A window for each part of a shard."""
-    first = np.random.default_rng(spec.seed)
-    order = np.arange(len(spec.sizes))
-    first.shuffle(order)
-    begin = np.cumsum(spec.sizes) - spec.sizes
-    ids = [np.arange(begin[k], begin[k] + spec.sizes[k], dtype=np.int64) for k in order]
-    for unit in ids:
-        first.shuffle(unit)
-    flat = np.concatenate([*ids, np.zeros(0, np.int64)])
-    sizes = spec.sizes[order]
-    spans = divide(np.cumsum(sizes) - sizes, sizes, spec)
-    rng = np.random.default_rng(spec.seed + spec.epoch)
-    for node in range(spec.num_canonical_nodes):
-        starts, lengths = spans.of_node(node)
-        parts = np.arange(len(starts))
+class Py2s(DrawnShuffle):
+    """A window is some parts of shards: memory by shard size, and a little a shard."""
+
+    def begin(self) -> np.random.Generator:
+        """Shuffle the shards once to know where each begins in the stream of random numbers."""
+        spec = self.spec
+        rng = np.random.default_rng(spec.seed)
+        self._order = np.arange(len(spec.sizes))
+        rng.shuffle(self._order)
+        self._begin = (np.cumsum(spec.sizes) - spec.sizes)[self._order]
+        self._size = spec.sizes[self._order]
+        self._increment = rng.bit_generator.state["state"]["inc"]  # type: ignore[index]
+        self._states = np.empty(len(self._size), _STATE)
+        scratch = np.empty(int(self._size.max(initial=0)), np.int64)
+        for i, size in enumerate(self._size.tolist()):
+            self._states[i] = _pack(rng)
+            rng.shuffle(scratch[:size])
+        # Places in the line of shuffled shards, cut at the nodes, and the shard of each part.
+        self._line = np.cumsum(self._size) - self._size
+        self._spans = divide(self._line, self._size, spec)
+        self._unit = np.searchsorted(self._line, self._spans.begin, side="right") - 1
+        epoch = np.random.default_rng(spec.seed + spec.epoch)
+        self._replay = np.random.Generator(np.random.PCG64(0))
+        return epoch
+
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The parts of a node in their order of this epoch, each shuffled again."""
+        first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
+        parts = np.arange(first, last)
         rng.shuffle(parts)
-        for k in parts:
-            part = flat[starts[k] : starts[k] + lengths[k]].copy()
-            rng.shuffle(part)
-            yield part
+        for a, b in groups(self._spans.size[parts], CHUNK):
+            pieces = [self._first(part) for part in parts[a:b].tolist()]
+            for piece in pieces:
+                rng.shuffle(piece)
+            yield np.concatenate(pieces)
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """Only the second shuffle draws from ``rng``."""
+        first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
+        parts = np.arange(first, last)
+        rng.shuffle(parts)
+        sizes = self._spans.size[parts]
+        scratch = np.empty(int(sizes.max(initial=0)), np.int64)
+        for size in sizes.tolist():
+            rng.shuffle(scratch[:size])
+
+    def _first(self, part: int) -> NDArray[np.int64]:
+        """The ids of a part as the first shuffle leaves them."""
+        unit = int(self._unit[part])
+        begin, size = int(self._begin[unit]), int(self._size[unit])
+        ids = np.arange(begin, begin + size, dtype=np.int64)
+        _unpack(self._states[unit], self._increment, self._replay)
+        self._replay.shuffle(ids)
+        offset = int(self._spans.begin[part] - self._line[unit])
+        return ids[offset : offset + int(self._spans.size[part])]
+
+
+def _pack(rng: np.random.Generator) -> tuple[int, int, int, bool]:
+    state = rng.bit_generator.state
+    number = state["state"]["state"]  # type: ignore[index]
+    return number >> 64, number & (2**64 - 1), state["uinteger"], bool(state["has_uint32"])
+
+
+def _unpack(packed: np.void, increment: int, rng: np.random.Generator) -> None:
+    high, low, half, has_half = packed.item()
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": increment},
+        "has_uint32": int(has_half),
+        "uinteger": half,
+    }

@@ -8,7 +8,7 @@ its share of the data over all epochs. Everything here is one numpy pass over th
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class ShuffleSpec:
             raise PlanError(
                 f"shuffle seed {self.seed} and epoch {self.epoch} must not be negative."
             )
+        if len(self.sizes) and int(self.sizes.min()) < 0:
+            raise PlanError("a shard cannot have a negative number of samples.")
 
     @property
     def samples(self) -> int:
@@ -81,16 +83,14 @@ def divide(begin: NDArray[np.int64], size: NDArray[np.int64], spec: ShuffleSpec)
     starts = ends - size
     # A node that ends strictly inside a unit cuts it; zero-length units are never cut.
     unit = np.searchsorted(ends, node_ends, side="left")
-    inside = np.zeros(nodes, bool)
-    known = unit < len(ends)
-    inside[known] = (starts[unit[known]] < node_ends[known]) & (
-        node_ends[known] < ends[unit[known]]
-    )
-    cuts, first = np.unique(node_ends[inside], return_index=True)
-    at = unit[inside][first]
-    part_ends = np.insert(ends, at, cuts)
+    cuts = unit < len(ends)
+    cuts[cuts] = (starts[unit[cuts]] < node_ends[cuts]) & (node_ends[cuts] < ends[unit[cuts]])
+    # Several nodes may end at the same place when there are fewer samples than nodes.
+    where, first = np.unique(node_ends[cuts], return_index=True)
+    at = unit[cuts][first]
+    part_ends = np.insert(ends, at, where)
     owner = np.insert(np.arange(len(size)), at, at)
-    part_starts = np.concatenate([[0], part_ends[:-1]]).astype(np.int64)
+    part_starts = np.concatenate([np.zeros(1, np.int64), part_ends[:-1]])
     # The earliest node whose end is not before the part's end takes it, also when it is empty.
     node = np.searchsorted(node_ends, part_ends, side="left")
     edges = np.searchsorted(node, np.arange(nodes + 1), side="left")
@@ -109,16 +109,19 @@ def epoch_spans(spec: ShuffleSpec) -> tuple[Spans, np.random.Generator]:
     """The parts of each node in their order of this epoch, and the generator to go on with."""
     spans = shuffled_spans(spec)
     rng = np.random.default_rng(spec.seed + spec.epoch)
-    begin, size = spans.begin.copy(), spans.size.copy()
+    order = np.arange(len(spans.size))
     for first, last in zip(spans.edges[:-1].tolist(), spans.edges[1:].tolist(), strict=True):
-        order = np.arange(first, last)
-        rng.shuffle(order)
-        begin[first:last], size[first:last] = spans.begin[order], spans.size[order]
-    return Spans(begin, size, spans.edges), rng
+        rng.shuffle(order[first:last])
+    return Spans(spans.begin[order], spans.size[order], spans.edges), rng
 
 
-def fill(begin: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+def fill(
+    begin: NDArray[np.int64], size: NDArray[np.int64], kind: np.dtype[Any] | type = np.int64
+) -> NDArray[Any]:
     """The ids of parts, one after the other."""
-    total = int(size.sum())
-    shift = begin - (np.cumsum(size) - size)
-    return np.arange(total, dtype=np.int64) + np.repeat(shift, size)
+    if len(size) == 1:
+        return np.arange(begin[0], begin[0] + size[0], dtype=kind)
+    # Differences may be negative; in unsigned numbers they wrap, and wrap back in the sum.
+    ids = np.repeat((begin - (np.cumsum(size) - size)).astype(kind), size)
+    ids += np.arange(len(ids), dtype=kind)
+    return ids

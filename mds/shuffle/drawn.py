@@ -1,0 +1,100 @@
+"""Shuffles whose random numbers come from one generator, canonical node after canonical node.
+
+They cannot be entered in the middle: what a node draws begins where the node before it ended. So a
+node is produced in windows, and where the generator stood at the beginning of each node is kept.
+The price of a node is that of its own samples, plus once the drawing for all nodes before it.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mds.shuffle.spans import ShuffleSpec
+
+CHUNK = 1 << 17  # samples handled together where the algorithm leaves a choice
+
+
+class DrawnShuffle(abc.ABC):
+    """One epoch's order, to be produced node by node.
+
+    ``spec`` is what it depends on. Subclasses draw in ``draw`` and keep no generator.
+    """
+
+    is_whole = False  # whether the nodes do not matter and everything is one window
+
+    def __init__(self, spec: ShuffleSpec) -> None:
+        self.spec = spec
+        self.starts = spec.node_starts()
+        self._saved = [save(self.begin())]
+
+    @abc.abstractmethod
+    def begin(self) -> np.random.Generator:
+        """Prepare the nodes; the generator as the first node finds it."""
+
+    @abc.abstractmethod
+    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+        """The ids of a node in windows; ``rng`` is left as the next node finds it."""
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """Draw what a node draws, for the sake of the nodes behind it."""
+        for _ in self.draw(node, rng):
+            continue
+
+    def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
+        """The ids of canonical node ``node`` in order, in windows of any length."""
+        while len(self._saved) <= node:
+            rng = restore(self._saved[-1])
+            self.skip(len(self._saved) - 1, rng)
+            self._saved.append(save(rng))
+        rng = restore(self._saved[node])
+        yield from self.draw(node, rng)
+        if len(self._saved) == node + 1:
+            self._saved.append(save(rng))
+
+
+def save(rng: np.random.Generator) -> dict[str, Any]:
+    """Where a generator stands."""
+    return copy.deepcopy(dict(rng.bit_generator.state))
+
+
+def restore(state: dict[str, Any]) -> np.random.Generator:
+    """A generator that stands there."""
+    bits = np.random.PCG64(0)
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def groups(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, int]]:
+    """Runs of parts, first and last + 1, that have about ``target`` samples together."""
+    ends = np.cumsum(sizes)
+    first, done = 0, 0
+    while first < len(sizes):
+        last = int(np.searchsorted(ends, done + target, side="left")) + 1
+        last = min(last, len(sizes))
+        yield first, last
+        first, done = last, int(ends[last - 1])
+
+
+def shuffle_parts(
+    begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The ids of parts, one after the other, each shuffled in itself."""
+    from mds.shuffle.spans import fill
+
+    ids = fill(begin, size)
+    at = 0
+    for count in size.tolist():
+        # Nothing is drawn for a part of one sample, or of none.
+        if count > 1:
+            rng.shuffle(ids[at : at + count])
+        at += count
+    return ids

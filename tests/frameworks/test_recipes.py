@@ -1,0 +1,113 @@
+"""The programs in docs/frameworks.md run, and train on every sample of the epoch exactly once."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mds import MDSWriter
+
+HERE = pathlib.Path(__file__).parent
+DOCS = HERE.parents[1] / "docs" / "frameworks.md"
+SAMPLES = 96  # six steps of two ranks with batches of eight
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ALONE = ()
+# Section -> (how it is started, packages that it needs, how to install them)
+RECIPES = {
+    "Plain PyTorch": (TORCHRUN, (), ""),
+    "FSDP": (TORCHRUN, (), ""),
+    "PyTorch Lightning": (ALONE, ("lightning",), "lightning"),
+    "Hugging Face Accelerate": (TORCHRUN, ("accelerate",), "accelerate"),
+    "Hugging Face Trainer": (TORCHRUN, ("transformers", "accelerate"), "transformers accelerate"),
+    "Composer": (TORCHRUN, ("composer",), "mosaicml"),
+    "Ray Train": (ALONE, ("ray",), '"ray[train]"'),
+}
+
+
+def program(section):
+    """The python block of a section of the page."""
+    text = DOCS.read_text(encoding="utf-8")
+    body = re.split(r"^## ", text, flags=re.MULTILINE)
+    (found,) = [part for part in body if part.startswith(section)]
+    return re.search(r"```python\n(.*?)```", found, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """A folder of 96 samples, each named by the first number of its x."""
+    out = str(tmp_path_factory.mktemp("shards") / "train")
+    columns = {"x": "ndarray:float32:4", "y": "float32"}
+    with MDSWriter(columns=columns, out=out, size_limit=400) as writer:
+        for n in range(SAMPLES):
+            writer.write({"x": np.array([n, 1, 2, 3], np.float32), "y": n})
+    return out
+
+
+class Runs:
+    """Runs a program in a fresh interpreter, and knows what it trained on."""
+
+    def __init__(self, section, launcher, shards, tmp_path):
+        self.script = tmp_path / "train.py"
+        self.script.write_text(program(section))
+        self.seen, self.folder = tmp_path / "seen", tmp_path / "folder"
+        self.launcher, self.shards = launcher, shards
+        for folder in (self.seen, self.folder):
+            folder.mkdir()
+        self.environment = {
+            **os.environ,
+            "MDS_SEEN": str(self.seen),
+            "MDS_CACHE_DIR": str(tmp_path / "cache"),
+            "PYTHONPATH": str(HERE / "site"),
+            "OMP_NUM_THREADS": "1",
+            "RAY_TRAIN_V2_ENABLED": "1",
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+    def to(self, step):
+        """Run to a step; what it printed."""
+        command = [sys.executable, *self.launcher, str(self.script), self.shards]
+        done = subprocess.run(
+            [*command, str(self.folder), str(step)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+            cwd=self.script.parent,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def ids(self):
+        """The samples trained on so far, sorted."""
+        files = [*self.seen.iterdir()]
+        return sorted(int(n) for file in files for n in file.read_text().split())
+
+
+@pytest.mark.parametrize("section", RECIPES)
+def test_a_recipe_trains_on_the_epoch_in_two_runs(section, shards, tmp_path):
+    """Four steps, a checkpoint, two more in new processes: no sample is lost or seen twice."""
+    launcher, packages, install = RECIPES[section]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install {install}")
+    runs = Runs(section, launcher, shards, tmp_path)
+    runs.to(4)
+    assert len(set(runs.ids())) == len(runs.ids()) == 64
+    runs.to(6)
+    assert runs.ids() == list(range(SAMPLES))
+
+
+def test_iteration_without_torch(shards, tmp_path):
+    """The numpy recipe sees the epoch in two runs as well, and never imports torch."""
+    runs = Runs("JAX, or numpy alone", ALONE, shards, tmp_path)
+    out = runs.to(4) + runs.to(6)
+    ids = [int(n) for line in out.splitlines() for n in line.split()[1:]]
+    assert len(out.splitlines()) == 6
+    assert sorted(ids) == list(range(SAMPLES))

@@ -70,6 +70,10 @@ class StreamingDataLoader(DataLoader[Any]):
         )
         self._inner: DataLoader[Any] | None = None
         self.num_samples_yielded = 0
+        if self._streaming is not None:
+            # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
+            # out again what rank 0 reads, and the other ranks' samples would never be seen.
+            self._is_accelerate_prepared = True
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether nobody could tell threads from processes, but for the speed."""

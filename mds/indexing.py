@@ -25,7 +25,10 @@ def resolve(at: Any, count: int, get: Callable[[int], Any]) -> Any:
         except TypeError as error:
             raise ConfigError(f"a slice of samples is made of integers, got {at!r}.") from error
     if isinstance(at, (list, tuple, range)):
-        return [resolve(one, count, get) for one in at]
+        return [
+            get(one) if type(one) is int and 0 <= one < count else resolve(one, count, get)
+            for one in at
+        ]
     if hasattr(at, "tolist") and hasattr(at, "dtype"):  # NumPy arrays and torch tensors
         return resolve(_integers(at), count, get)
     raise ConfigError(

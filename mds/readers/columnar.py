@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import ShardError
-from mds.readers.compiled import load_json
+from mds.readers.compiled import load_json, vector_decoder
 from mds.readers.fields import Field, Fields, Kind
 
 if TYPE_CHECKING:
@@ -100,4 +100,7 @@ def values(field: Field, data: Data, starts: Positions, ends: Positions) -> list
     if field.kind is Kind.JSON:
         return [load_json(str(data[start:end], "utf-8")) for start, end in places]
     view, decode = memoryview(data), field.encoding.decode
+    if field.kind is Kind.VECTOR:
+        vector = vector_decoder(field)
+        return [vector(data, view, start, end) for start, end in places]
     return [decode(view[start:end]) for start, end in places]

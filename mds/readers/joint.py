@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.errors import EncodingError, ShardError
+from mds.errors import EncodingError, MissingDependencyError, ShardError
 from mds.index import ShardSchema
 from mds.layout import parse_offsets, split_sample
 from mds.readers import columnar
@@ -138,6 +138,8 @@ def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
             continue
         try:
             out[field.name] = field.encoding.decode(value)
+        except (MemoryError, MissingDependencyError):  # not the fault of the bytes
+            raise
         except RecursionError as error:
             raise EncodingError(f"{where}, column {field.name!r}: nested too deeply.") from error
         except Exception as error:

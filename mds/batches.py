@@ -61,10 +61,10 @@ class Batches(IterableDataset[Any]):
         """Take the turn of one worker of ``workers`` at once, and give its batches."""
         if not self.is_plain:
             return self._of_samples(iter(self.dataset))
-        plan, world = self.dataset.begin(worker, workers, group)
+        part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
-            return self._of_columns(self.dataset.windows(plan, world), self._size)
-        return self._of_plain(self.dataset.samples(plan, world))
+            return self._of_columns(self.dataset.windows(part), self._size)
+        return self._of_plain(self.dataset.samples(part))
 
     @property
     def is_plain(self) -> bool:
@@ -114,7 +114,7 @@ class Batches(IterableDataset[Any]):
         """Batches of what the caller's code makes; a tag tells what it took from the order."""
         source = find_streaming(self.dataset)
         assert source is not None
-        before, reported = source.issued, len(source.left_out)
+        before, reported = 0, len(source.left_out)  # an iteration counts from 0
         size = self._size or 1
         while batch := [*itertools.islice(samples, size)]:
             if len(batch) == size or not self._drop_last:

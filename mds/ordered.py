@@ -14,7 +14,7 @@ from mds.epochs import EpochBook, Turn
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, Weights, resolve_weights
 from mds.state import VERSION, State, emit_state, parse_state
-from mds.topology import Ranks, find_ranks
+from mds.topology import Ranks, find_ranks, in_worker
 
 if TYPE_CHECKING:
     from mds.contents import Contents
@@ -38,6 +38,7 @@ class Ordered:
     shuffle_algo: str
     shuffle_block_size: int | None
     shuffle_seed: int
+    issued: int
     streams: list[Stream]
     topology: Any
     _book: EpochBook
@@ -80,7 +81,7 @@ class Ordered:
             epoch=turn.epoch,
             resume=state,
             weights=self._weights,
-            **{k: v for k, v in dataclasses.asdict(self._order_spec()).items() if k != 'exact'},
+            **{k: v for k, v in dataclasses.asdict(self._order_spec()).items() if k != "exact"},
         )
 
     def _order_spec(self) -> OrderSpec:
@@ -121,12 +122,17 @@ class Ordered:
     def next_epoch(self, epoch: int) -> None:
         self._book.next_epoch = epoch
 
-    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+    def state_dict(
+        self, num_samples: int | None = None, from_beginning: bool = False
+    ) -> dict[str, Any]:
         """Everything that the order depends on, after ``num_samples`` samples of all ranks.
 
         They count from the beginning of the epoch, or else from where this epoch was resumed.
-        Before the first epoch the epoch is -1. Plain numbers and texts: fit for JSON.
+        Without a number it is what this object itself yielded, times the ranks, for loops without
+        a loader. Before the first epoch the epoch is -1. Plain numbers and texts: fit for JSON.
         """
+        if num_samples is None:
+            num_samples = self.issued * self.num_ranks
         pending, last = self._book.pending, self._book.last
         epoch, offset = self._book.next_epoch - 1, 0
         if pending is not None:
@@ -156,6 +162,9 @@ class Ordered:
         To be called on every rank. Raises StateError (a ValueError), listing the differences, when
         the state is of another dataset or another order.
         """
+        if in_worker():
+            # Only torchdata's loader does this, and it brings the position to the iterator too.
+            return
         state = parse_state(obj)
         state.check(self._contents.facts(), self._order_facts(self._world()))
         self.num_canonical_nodes = state.num_canonical_nodes

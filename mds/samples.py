@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -28,6 +29,7 @@ from mds.errors import ConfigError
 from mds.explain import explain
 from mds.indexing import resolve
 from mds.ordered import Ordered
+from mds.part import Part, Resumable
 from mds.prefetch import Prefetcher, Window
 from mds.selection import Selection, parse_selection, split_by_hash
 from mds.sieve import LeftOut, Sieve
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mds.index import Index
-    from mds.plan import EpochPlan
     from mds.world import World
 
 
@@ -250,44 +251,55 @@ class Samples(Ordered):
     # ------------------------------------------------------------------ an epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return self.samples(*self.begin(*worker_place(), worker_group()))
+        part = self.begin(*worker_place(), worker_group())
+        self.issued = 0
+        # Its loader asks the iterator of each worker for a state, and brings it back there.
+        return Resumable(self, part) if "torchdata" in sys.modules else self.samples(part)
 
-    def begin(self, worker: int, workers: int, group: int) -> tuple[EpochPlan, World]:
+    def begin(self, worker: int, workers: int, group: int) -> Part:
         """Take the next epoch, or the one of a loaded state, and make its plan.
 
         Done when an iteration starts and not at its first sample: all workers of a loader, which
         share a ``group``, must agree, and the last of them may be asked much later than the first.
         """
         world = self._world(workers, worker)
-        turn = self._book.claim(group, worker)
-        return shared_plan(self.plan(turn, world), os.path.join(cache_root(), "orders")), world
+        return self.part(self._book.claim(group, worker), world)
 
-    def samples(self, plan: EpochPlan, world: World) -> Iterator[Any]:
+    def part(self, turn: Turn, world: World, start: int = 0) -> Part:
+        """The ids of one worker in one turn, from its ``start``-th on."""
+        plan = shared_plan(self.plan(turn, world), os.path.join(cache_root(), "orders"))
+        return Part(plan, world, start)
+
+    def go_to(self, turn: Turn, start: int) -> Part:
+        """This worker's part of a turn that a loader brings back; the next epoch comes after it."""
+        self._book.next_epoch = turn.epoch + 1
+        worker, workers = worker_place()
+        return self.part(turn, self._world(workers, worker), start)
+
+    def samples(self, part: Part) -> Iterator[Any]:
         """This worker's samples, through the caller's own ``__getitem__`` where there is one."""
         if not self.sieve.is_open:
-            yield from self._sieved(plan, world)
+            yield from self._sieved(part)
         elif not self._has_own_items:
-            for window in self.windows(plan, world):
+            for window in self.windows(part):
                 readers = window.readers
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
                     self.issued += 1
                     yield readers[shard][row]
         else:
-            for sample in self._numbers(plan, world):
+            for sample in self._numbers(part):
                 self.issued += 1
                 yield self[sample]
 
-    def _numbers(self, plan: EpochPlan, world: World) -> Iterator[int]:
+    def _numbers(self, part: Part) -> Iterator[int]:
         """This worker's sample numbers; the shards behind them are at hand."""
-        for window in self.windows(plan, world):
+        for window in self.windows(part):
             self._near, self._at_hand = {*window.shards.tolist()}, window.readers
             yield from self._contents.selected(window.ids).tolist()
         self._near = frozenset()
 
-    def _sieved(self, plan: EpochPlan, world: World) -> Iterator[Any]:
-        for sample in self.sieve.sift(
-            self._numbers(plan, world), self.__getitem__, self.left_out.append
-        ):
+    def _sieved(self, part: Part) -> Iterator[Any]:
+        for sample in self.sieve.sift(self._numbers(part), self.__getitem__, self.left_out.append):
             self.issued += 1
             yield sample
 
@@ -305,10 +317,9 @@ class Samples(Ordered):
         own = type(self)
         return own.__getitem__ is not Samples.__getitem__ or own.get_item is not Samples.get_item
 
-    def windows(self, plan: EpochPlan, world: World) -> Iterator[Window]:
-        """Stretches of this worker's ids with the shards behind them."""
-        blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
-        ids = (self._contents.stored(block[block >= 0]) for block in blocks)
+    def windows(self, part: Part) -> Iterator[Window]:
+        """Stretches of a worker's ids with the shards behind them."""
+        ids = (self._contents.stored(block[block >= 0]) for block in part.blocks())
         with Prefetcher(
             self._cache, ids, self._contents.stored_ends, predownload=self.predownload
         ) as prefetcher:
@@ -364,7 +375,7 @@ class Samples(Ordered):
         self._book = EpochBook()
         self._near = frozenset()
         self.left_out: list[LeftOut] = []
-        self.issued = 0  # places of the order filled by this copy: the tag of a batch
+        self.issued = 0  # places of the order filled in this iteration: for the tag of a batch
         self.streams = [copy.copy(stream) for stream in self.streams]
         self._weigh()
 

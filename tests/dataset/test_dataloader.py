@@ -158,6 +158,7 @@ def test_packing_counts_what_it_took_from_the_order(make, workers):
     loader = StreamingDataLoader(
         Packed(local=make(), batch_size=2), collate_fn=list, num_workers=workers
     )
+    assert sum(len(b) for b in loader) == 33
     for _, batch in zip(range(4), loader, strict=False):
         pass
     assert batch == [[18, 19, 20], [21, 22, 23]]

@@ -9,7 +9,8 @@ import re
 
 from mds.errors import ConfigError
 
-_BYTES = {unit: 1024**power for power, unit in enumerate("kb mb gb tb pb eb zb yb".split(), 1)}
+_BYTE_UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
+_BYTES = {unit: 1024**power for power, unit in enumerate(_BYTE_UNITS, 1)}
 _COUNTS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 

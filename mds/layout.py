@@ -76,7 +76,7 @@ def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
     Raises WriterError when the file would reach 4 GiB.
     """
     first = header_size(len(sizes)) + len(config)
-    return _pack_offsets(sizes, first) + config
+    return _pack_offsets(sizes, first, config)
 
 
 def pack_shard(samples: Sequence[bytes], config: bytes) -> list[bytes]:
@@ -89,20 +89,23 @@ def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
 
     Raises WriterError when the data file would reach 4 GiB.
     """
-    return _pack_offsets(sizes, first) + config
+    return _pack_offsets(sizes, first, config)
 
 
-def _pack_offsets(sizes: Sequence[int], first: int) -> bytes:
-    offsets = np.empty(len(sizes) + 1, np.uint64)
-    offsets[0] = first
-    offsets[1:] = sizes
-    np.cumsum(offsets, out=offsets)
-    if offsets[-1] >= MAX_SIZE:
+def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
+    lengths = np.asarray(sizes)
+    end = first + int(lengths.sum(dtype=np.uint64))
+    if end >= MAX_SIZE:
         raise WriterError(
-            f"a shard of {len(sizes)} samples would have {offsets[-1]} bytes, and offsets end at "
+            f"a shard of {len(sizes)} samples would have {end} bytes, and offsets end at "
             f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
         )
-    return struct.pack("<I", len(sizes)) + offsets.astype("<u4").tobytes()
+    # Little memory beside the result: shards of tiny samples are mostly offsets.
+    offsets = np.empty(len(sizes) + 1, "<u4")
+    offsets[0] = first
+    np.cumsum(lengths.astype(np.uint32, copy=False), out=offsets[1:])
+    offsets[1:] += np.uint32(first)
+    return b"".join((struct.pack("<I", len(sizes)), offsets.data, config))
 
 
 def parse_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:

@@ -46,17 +46,12 @@ class Pipeline:
             self._places.release()
             raise
         while self._under_way and self._under_way[0].done():
-            self._entries.append(self._under_way.popleft().result())
-        self._tell()
+            self._collect()
 
     def finish(self) -> list[str]:
         """Wait for everything; the entries of the index in order. Raises WriterError."""
         while self._under_way:
-            future = self._under_way.popleft()
-            future.exception()  # waits; the failure to raise is the first one in time
-            self._raise_failure()
-            self._entries.append(future.result())
-            self._tell()
+            self._collect()
         self._raise_failure()
         return self._entries
 
@@ -66,6 +61,15 @@ class Pipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._progress is not None:
             self._progress.stop()
+
+    def _collect(self) -> None:
+        """Wait for the oldest shard and take its entry."""
+        future = self._under_way.popleft()
+        if future.exception() is not None:
+            # The one to raise is the first in time, which others may have been stopped by.
+            self._raise_failure()
+        self._entries.append(future.result())
+        self._tell()
 
     def _work(self, shard: FullShard) -> str:
         try:

@@ -1,0 +1,139 @@
+"""merge_index: one index above many datasets, which are not touched."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from mds import LocalDataset, MDSWriter, merge_index
+from mds.errors import ConfigError, IndexFileError, NotFoundError
+
+
+def dataset(folder, values, **kwargs):
+    with MDSWriter(out=str(folder), columns={"x": "int"}, size_limit=300, **kwargs) as writer:
+        for value in values:
+            writer.write({"x": value})
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Datasets in a, b and deeper/c, of 20 numbers each."""
+    for number, name in enumerate(("b", "a", "deeper/c")):
+        dataset(tmp_path / "root" / name, range(20 * number, 20 * number + 20))
+    return tmp_path / "root"
+
+
+def numbers(folder):
+    found = LocalDataset(str(folder))
+    return [found[i]["x"] for i in range(len(found))]
+
+
+def test_everything_below_a_folder(root):
+    """All indexes below, in the order of their paths, at any depth."""
+    merge_index(str(root))
+    assert numbers(root) == [*range(20, 40), *range(20), *range(40, 60)]
+    merge_index(str(root))  # the merged index itself is not merged
+    assert len(LocalDataset(str(root))) == 60
+
+
+def test_a_list_keeps_its_order(root):
+    """Listed indexes are merged as listed, pairs by whichever place has the file."""
+    files = [str(root / name / "index.json") for name in ("deeper/c", "a")]
+    merge_index([files[0], (files[1], "s3://not/asked/a/index.json")], str(root))
+    assert numbers(root) == [*range(40, 60), *range(20, 40)]
+
+
+def test_the_merged_file(root):
+    """Default separators, the version first, shards as they were but for their names."""
+    merge_index(index_file_urls=[root / "a" / "index.json"], out=root, keep_local=True)
+    text = (root / "index.json").read_text()
+    assert text.startswith('{"version": 2, "shards": [{"column_encodings": ["int"], ')
+    [*merged] = json.loads(text)["shards"]
+    [*single] = json.loads((root / "a" / "index.json").read_text())["shards"]
+    for one, other in zip(merged, single, strict=True):
+        other["raw_data"]["basename"] = "a/" + other["raw_data"]["basename"]
+        assert one == other
+        assert list(one) == list(other)
+
+
+def test_datasets_from_elsewhere(root, tmp_path):
+    """Indexes that are not below `out` are named by their folders, which can be moved there."""
+    merge_index([str(root / "b" / "index.json")], str(tmp_path / "merged"))
+    os.rename(root / "b", tmp_path / "merged" / "b")
+    assert numbers(tmp_path / "merged") == [*range(20)]
+
+
+@pytest.mark.parametrize("keep_local", [True, False])
+def test_a_pair_of_places(root, tmp_path, keep_local):
+    """The result goes to both places, or just to the remote one."""
+    remote = f"memory://{tmp_path}"
+    merge_index([str(root / "a" / "index.json")], (str(root), remote), keep_local)
+    from mds.storage import open_store
+
+    with open_store(remote) as store:
+        data = store.get("index.json")
+    assert (root / "index.json").exists() is keep_local
+    assert json.loads(data)["shards"][0]["raw_data"]["basename"] == "a/shard.00000.mds"
+
+
+def test_everything_below_a_url(tmp_path):
+    """A store is listed like a folder."""
+    from mds.storage import open_store
+
+    remote = f"memory://{tmp_path}/below"
+    for name in ("x", "y/z"):
+        dataset(f"{remote}/{name}", range(5))
+    merge_index(remote)
+    with open_store(remote) as store:
+        shards = json.loads(store.get("index.json"))["shards"]
+    names = [shard["raw_data"]["basename"] for shard in shards]
+    assert names == ["x/shard.00000.mds", "y/z/shard.00000.mds"]
+
+
+def test_compressed_and_text_datasets(tmp_path):
+    """Every file of a shard gets its new name."""
+    from mds import CSVWriter
+
+    with CSVWriter(out=str(tmp_path / "t"), columns={"x": "int"}, compression="gz") as writer:
+        writer.write({"x": 1})
+    merge_index(str(tmp_path))
+    shard = json.loads((tmp_path / "index.json").read_text())["shards"][0]
+    infos = {key: value["basename"] for key, value in shard.items() if "basename" in str(value)}
+    assert infos == {
+        "raw_data": "t/shard.00000.csv",
+        "raw_meta": "t/shard.00000.csv.meta",
+        "zip_data": "t/shard.00000.csv.gz",
+        "zip_meta": "t/shard.00000.csv.meta.gz",
+    }
+
+
+def test_nothing_to_merge(tmp_path):
+    """An empty list, an empty folder and a file that is not there are errors, not empty results."""
+    for arguments in (([], str(tmp_path)), (str(tmp_path),), (str(tmp_path / "none"),)):
+        with pytest.raises(NotFoundError):
+            merge_index(*arguments)
+    with pytest.raises(FileNotFoundError, match="none"):
+        merge_index([str(tmp_path / "none" / "index.json")], str(tmp_path))
+    assert list(pathlib.Path(tmp_path).iterdir()) == []
+
+
+def test_names_that_would_clash(root, tmp_path):
+    """Two datasets in folders of the same name are refused rather than mixed."""
+    dataset(tmp_path / "other" / "a", range(3))
+    files = [str(root / "a" / "index.json"), str(tmp_path / "other" / "a" / "index.json")]
+    with pytest.raises(ConfigError, match="two shards would be called 'a/shard"):
+        merge_index(files, str(tmp_path / "merged"))
+    assert not (tmp_path / "merged").exists()
+
+
+def test_broken_and_hostile_indexes(root):
+    """An index that is broken, or names files elsewhere, is refused with its path."""
+    index = root / "a" / "index.json"
+    for old, new in (("shard.00000.mds", "../../x.mds"), ('"version": 2', '"version": 3')):
+        good = index.read_text()
+        index.write_text(good.replace(old, new))
+        with pytest.raises(IndexFileError, match=r"a/index\.json"):
+            merge_index(str(root))
+        index.write_text(good)
+    assert not (root / "index.json").exists()

@@ -1,0 +1,246 @@
+"""What appears where, and when: shards first, the index last, nothing at all after a failure."""
+
+import json
+import multiprocessing
+import os
+import pathlib
+import signal
+
+import pytest
+
+from mds import LocalDataset, MDSWriter
+from mds.errors import EncodingError, WriterError
+from mds.events import Uploaded, subscribe
+from mds.testing import servers
+
+INTS = {"x": "int"}
+
+
+def fill(out, samples=100, **kwargs):
+    with MDSWriter(out=out, columns=INTS, size_limit=400, **kwargs) as writer:
+        for i in range(samples):
+            writer.write({"x": i})
+
+
+class MineError(Exception):
+    pass
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A local folder and a remote one, as (local, remote)."""
+    return str(tmp_path / "local"), str(tmp_path / "remote")
+
+
+@pytest.mark.parametrize("kind", ["local", "pair", "url"])
+def test_an_exception_publishes_no_index(places, kind):
+    """Leaving the block by an exception: the exception itself, and no index anywhere.
+
+    Others finish there, and a dataset that was cut short looks complete.
+    """
+    out = {"local": places[0], "pair": places, "url": f"memory://{places[1]}"}[kind]
+    mine = MineError("died")
+    with pytest.raises(MineError) as caught:
+        with MDSWriter(out=out, columns=INTS, size_limit=400, keep_local=True) as writer:
+            for i in range(100):
+                writer.write({"x": i})
+            raise mine
+    assert caught.value is mine
+    assert not list(pathlib.Path(places[0]).parent.rglob("index.json"))
+    with pytest.raises(WriterError, match="aborted"):
+        writer.finish()
+    with pytest.raises(WriterError, match="aborted"):
+        writer.write({"x": 1})
+
+
+def test_ctrl_c_publishes_no_index(places):
+    """Nor does an interrupt, which is no Exception."""
+    with pytest.raises(KeyboardInterrupt), MDSWriter(out=places[0], columns=INTS) as writer:
+        writer.write({"x": 1})
+        raise KeyboardInterrupt
+    assert os.listdir(places[0]) == []
+
+
+def _write_for_ever(out, started):
+    with MDSWriter(out=out, columns=INTS, size_limit=400, keep_local=True) as writer:
+        for i in range(10**9):
+            writer.write({"x": i})
+            if i == 100:
+                started.set()
+
+
+def test_a_killed_writer_leaves_no_index_and_is_replaced(places):
+    """After kill -9 there is no index; with exist_ok the next writer simply works."""
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=_write_for_ever, args=(places, started))
+    process.start()
+    assert started.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert not list(pathlib.Path(places[0]).parent.rglob("index.json"))
+    with pytest.raises(FileExistsError):
+        fill(places)
+    fill(places, keep_local=True, exist_ok=True)
+    for place in places:
+        names = set(os.listdir(place))
+        index = json.loads((pathlib.Path(place) / "index.json").read_bytes())
+        assert {shard["raw_data"]["basename"] for shard in index["shards"]} <= names
+        assert len(LocalDataset(place)) == 100
+
+
+def test_a_folder_that_is_not_empty(places):
+    """It is refused with what is in it; with exist_ok only an old dataset goes."""
+    folder = pathlib.Path(places[0])
+    fill(str(folder))
+    old = set(os.listdir(folder))
+    (folder / "notes.txt").write_text("mine")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "index.json").write_text("mine")
+    with pytest.raises(FileExistsError, match="not empty.*exist_ok"):
+        fill(str(folder))
+    assert old < set(os.listdir(folder))
+    fill(str(folder), 10, exist_ok=True)
+    assert set(os.listdir(folder)) == {"shard.00000.mds", "index.json", "notes.txt", "sub"}
+    assert (folder / "sub" / "index.json").read_text() == "mine"
+
+
+def test_a_remote_dataset_is_not_replaced_unasked(places):
+    """An index at the destination is a dataset: refused, or with exist_ok replaced as a whole."""
+    fill(places)
+    before = sorted(os.listdir(places[1]))
+    with pytest.raises(FileExistsError, match="already holds a dataset"):
+        fill(places)
+    assert sorted(os.listdir(places[1])) == before
+    (pathlib.Path(places[1]) / "notes.txt").write_text("mine")
+    fill(places, 10, exist_ok=True)
+    assert sorted(os.listdir(places[1])) == ["index.json", "notes.txt", "shard.00000.mds"]
+
+
+def test_a_hostile_old_index_deletes_nothing_outside(places, tmp_path):
+    """Names in an index that is replaced are not followed out of its folder."""
+    (tmp_path / "victim").write_text("mine")
+    remote = pathlib.Path(places[1])
+    remote.mkdir()
+    info = {"basename": "../victim", "bytes": 1, "hashes": {}}
+    (remote / "index.json").write_text(json.dumps({"shards": [{"raw_data": info}, 5], "version": 2}))
+    fill(places, exist_ok=True)
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_the_local_folder_is_only_a_station(places):
+    """Without keep_local a pair leaves everything at the remote and nothing in the folder."""
+    fill(places)
+    assert not os.path.exists(places[0])
+    assert len(LocalDataset(places[1])) == 100
+    kept = (places[0] + "2", places[1] + "2")
+    fill(kept, keep_local=True)
+    assert sorted(os.listdir(kept[0])) == sorted(os.listdir(kept[1]))
+
+
+def test_one_place_named_twice_is_one_place(places):
+    """A pair of the same folder is that folder: nothing is uploaded onto itself and removed."""
+    fill((places[0], f"file://{places[0]}"))
+    assert len(LocalDataset(places[0])) == 100
+
+
+def test_uploads_that_fail_are_told(tmp_path):
+    """The error names the destination, carries its cause, comes again, and there is no index."""
+    (tmp_path / "file").write_text("this is no folder")
+    local = str(tmp_path / "local")
+    with pytest.raises((WriterError, OSError), match="published") as caught:
+        fill((local, str(tmp_path / "file" / "published")), retry=0)
+    assert isinstance(caught.value, OSError) or caught.value.__cause__ is not None
+    assert not list(tmp_path.rglob("index.json"))
+
+
+def test_a_destination_that_breaks_in_the_middle(places):
+    """The writer stops at the next shard, with the name of the file and the cause behind it."""
+    writer = MDSWriter(out=places, columns=INTS, size_limit=400, retry=0)
+    remote = pathlib.Path(places[1])
+    with pytest.raises(WriterError, match=r"shard\.0.*could not be brought to .*remote") as caught:
+        for i in range(100_000):
+            writer.write({"x": i})
+            if i == 50:
+                for file in list(remote.iterdir()) if remote.is_dir() else []:
+                    file.unlink()
+                if remote.is_dir():
+                    remote.rmdir()
+                remote.write_text("now a file")
+    assert caught.value.__cause__ is not None
+    with pytest.raises(WriterError) as again:
+        writer.finish()
+    assert again.value is caught.value
+    assert not list(remote.parent.rglob("index.json"))
+
+
+def test_a_full_disk_is_told(out, monkeypatch):
+    """An error of the local disk is raised with the folder in it."""
+    monkeypatch.setattr("mds.writers.seal.publish", _no_space)
+    with pytest.raises(WriterError, match="shard could not be written to .*out.*full") as caught:
+        fill(out)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def _no_space(path):
+    raise OSError(28, "the disk is full", path)
+
+
+def test_the_index_comes_last(places):
+    """By the time that the index is uploaded, every shard has been."""
+    seen = []
+    with subscribe(seen.append):
+        fill(places, hashes=["sha1"], compression="zstd")
+    remote = pathlib.Path(places[1])
+    uploaded = {event.url.rpartition("/")[2]: event.size for event in seen if isinstance(event, Uploaded)}
+    index = json.loads((remote / "index.json").read_bytes())
+    assert uploaded == {s["zip_data"]["basename"]: s["zip_data"]["bytes"] for s in index["shards"]}
+    last = (remote / "index.json").stat().st_mtime_ns
+    assert all(path.stat().st_mtime_ns <= last for path in remote.iterdir())
+
+
+def test_an_encoding_error_leaves_the_dataset_whole(out):
+    """A sample that was refused is left out, and leaves no trace in the shard."""
+    with MDSWriter(out=out, columns={"a": "str", "b": "int"}) as writer:
+        writer.write({"a": "one", "b": 1})
+        with pytest.raises(EncodingError):
+            writer.write({"a": "two", "b": "2"})
+        writer.write({"a": "three", "b": 3})
+    assert [LocalDataset(out)[i]["a"] for i in range(2)] == ["one", "three"]
+
+
+def test_a_real_object_store(tmp_path, monkeypatch):
+    """s3://: shards and index arrive whole, a second writer is refused, exist_ok replaces."""
+    (tmp_path / "bucket").mkdir()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    try:
+        server = servers.s3_server(str(tmp_path), auth="access,secret")
+        endpoint = server.__enter__()
+    except servers.ServerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        monkeypatch.setenv("S3_ENDPOINT_URL", endpoint)
+        fill("s3://bucket/data", compression="gz", hashes=["md5"])
+        files = {p.name: p.stat().st_size for p in (tmp_path / "bucket" / "data").iterdir()}
+        index = json.loads((tmp_path / "bucket" / "data" / "index.json").read_bytes())
+        for shard in index["shards"]:
+            assert files.pop(shard["zip_data"]["basename"]) == shard["zip_data"]["bytes"]
+        assert set(files) == {"index.json"}
+        with pytest.raises(FileExistsError, match="s3://bucket/data"):
+            fill("s3://bucket/data")
+        fill("s3://bucket/data", 5, exist_ok=True)
+        names = sorted(os.listdir(tmp_path / "bucket" / "data"))
+        assert names == ["index.json", "shard.00000.mds"]
+    finally:
+        server.__exit__(None, None, None)
+
+
+def test_no_temporary_folder_stays(tmp_path, monkeypatch):
+    """Shards of a URL pass through a folder that is gone afterwards, however the writer ends."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    fill(f"memory://{tmp_path}/a")
+    with pytest.raises(MineError), MDSWriter(out=f"memory://{tmp_path}/b", columns=INTS) as writer:
+        writer.write({"x": 1})
+        raise MineError
+    assert os.listdir(tmp_path) == []

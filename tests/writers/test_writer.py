@@ -1,0 +1,252 @@
+"""What a writer makes of its arguments: shards, an index, and clear refusals."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter
+from mds.errors import (
+    ConfigError,
+    EncodingError,
+    EncodingTypeError,
+    FixedSizeError,
+    MissingColumnError,
+    SeparatorError,
+    UnknownEncodingError,
+    WriterError,
+)
+
+INTS = {"x": "int"}
+
+
+def fill(writer, samples):
+    with writer:
+        for i in range(samples):
+            writer.write({"x": i})
+
+
+def test_an_empty_dataset_has_an_index(out, written):
+    """No samples make an index without shards."""
+    fill(MDSWriter(out=out, columns=INTS), 0)
+    assert written(out).names == ["index.json"]
+    assert written(out).index == {"shards": [], "version": 2}
+
+
+def test_shards_end_at_the_limit(out, written):
+    """No shard is larger than the limit, and one more sample would not have fitted."""
+    fill(MDSWriter(out=out, columns=INTS, size_limit=400), 100)
+    sizes = [shard["raw_data"]["bytes"] for shard in written(out).index["shards"]]
+    assert all(size <= 400 < size + 12 for size in sizes[:-1])
+    assert sum(written(out).counts()) == 100
+
+
+def test_shards_of_a_number_of_samples(out, written):
+    """`samples_per_shard` ends shards too, and the limit still holds."""
+    fill(MDSWriter(out=out, columns=INTS, samples_per_shard=30), 100)
+    assert written(out).counts() == [30, 30, 30, 10]
+    fill(MDSWriter(out=out + "2", columns=INTS, samples_per_shard=30, size_limit=400), 100)
+    assert max(written(out + "2").counts()) < 30
+
+
+def test_no_limit_is_one_shard(out, written):
+    """Without a limit everything is in one shard, larger than what was set aside for it."""
+    blob = os.urandom(1 << 20)
+    with MDSWriter(out=out, columns={"b": "bytes"}, size_limit=None) as writer:
+        for _ in range(70):
+            writer.write({"b": blob})
+    assert written(out).counts() == [70]
+    assert written(out).samples() == [(1 << 20).to_bytes(4, "little") + blob] * 70
+
+
+def test_a_first_sample_that_is_too_large(out, written):
+    """It is preceded by an empty shard, as the format has it; later ones are not."""
+    with MDSWriter(out=out, columns={"b": "bytes"}, size_limit=300) as writer:
+        for size in (500, 10, 500, 500):
+            writer.write({"b": bytes(size)})
+    assert written(out).counts() == [0, 1, 1, 1, 1]
+    assert len(LocalDataset(out)) == 4
+
+
+def test_shards_by_hand(out, written):
+    """`flush_shard` ends a shard where the caller wants it."""
+    with MDSWriter(out=out, columns=INTS) as writer:
+        for i in range(5):
+            writer.write({"x": i})
+            if i == 1:
+                writer.flush_shard()
+    assert written(out).counts() == [2, 3]
+
+
+def test_four_gigabytes_are_refused(out, monkeypatch):
+    """A sample that would push an offset over its 32 bits is refused, never wrapped around."""
+    monkeypatch.setattr("mds.writers.writer.MAX_SIZE", 5000)
+    for limit, words in ((None, "Set size_limit"), (4000, "Split the sample")):
+        writer = MDSWriter(out=out, columns={"b": "bytes"}, size_limit=limit, exist_ok=True)
+        writer.write({"b": bytes(3000)})
+        with pytest.raises(WriterError, match=words):
+            writer.write({"b": bytes(4900)})
+        writer.abort()
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind", "words"),
+    [
+        ({"i": "5", "t": "a", "a": np.zeros(2, "i4")}, EncodingTypeError, r"column 'i'.*int.*'5'"),
+        ({"i": 5, "t": None, "a": np.zeros(2, "i4")}, EncodingTypeError, r"column 't'.*a str.*None"),
+        ({"i": 5, "t": "a", "a": np.zeros(3, "i4")}, EncodingError, r"column 'a'.*\(3,\).*\(2,\)"),
+        ({"i": 5, "t": "a", "a": b"123"}, FixedSizeError, r"column 'a'.*8 bytes.*3"),
+        ({"i": 5, "t": "a"}, MissingColumnError, r"column 'a'.*missing.*'i', 't'"),
+        ([1, 2], MissingColumnError, r"column 'a'.*list \[1, 2\]"),
+        (None, MissingColumnError, r"column 'a'.*None"),
+    ],
+)
+def test_errors_of_samples_name_everything(out, written, sample, kind, words):
+    """Column, number of the sample, what came, what was expected; and the writer goes on."""
+    columns = {"i": "int", "t": "str", "a": "ndarray:int32:2"}
+    good = {"i": 1, "t": "t", "a": np.arange(2, dtype="i4"), "not a column": object()}
+    with MDSWriter(out=out, columns=columns) as writer:
+        writer.write(good)
+        with pytest.raises(kind, match=words) as caught:
+            writer.write(sample)
+        assert "of sample 1" in str(caught.value)
+        writer.write(good)
+    assert written(out).counts() == [2]
+
+
+def test_an_error_of_an_own_encoding_is_told_with_its_column(out):
+    """Whatever an encoding raises becomes an EncodingError with the cause behind it."""
+    with MDSWriter(out=out, columns={"j": "json"}) as writer:
+        loop = []
+        loop.append(loop)
+        with pytest.raises(EncodingError, match="column 'j' of sample 0") as caught:
+            writer.write({"j": loop})
+        assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"bogus": 1},
+        {"max_workers": 0},
+        {"retry": -1},
+        {"size_limit": -1},
+        {"size_limit": 1 << 32},
+        {"size_limit": "much"},
+        {"samples_per_shard": 0},
+        {"compression": "zip"},
+        {"hashes": ["sha1", "md5"]},
+        {"hashes": "md5"},
+        {"hashes": ["md6"]},
+        {"columns": {}},
+        {"columns": {5: "int"}},
+        {"columns": {"x": "nope"}},
+        {"out": ("a",)},
+        {"out": ("a", "b", "c")},
+        {"out": 5},
+        {"out": ("s3://bucket/x", "s3://bucket/y")},
+        {"out": (None, "b")},
+    ],
+)
+def test_arguments_without_sense(out, arguments):
+    """They are refused before anything is made."""
+    with pytest.raises((ConfigError, UnknownEncodingError)):
+        MDSWriter(**{"out": out, "columns": INTS, **arguments})
+    assert not os.path.exists(out)
+
+
+def test_arguments_are_keywords(out):
+    """Writers take no positional arguments, as ever."""
+    with pytest.raises(TypeError):
+        MDSWriter(out, INTS)
+    with pytest.raises(TypeError):
+        XSVWriter(out=out, columns=INTS)
+
+
+def test_paths_may_be_objects(tmp_path, monkeypatch):
+    """A pathlib path, `file://`, `~` and a relative path are folders like any other."""
+    fill(MDSWriter(out=tmp_path / "a", columns=INTS), 3)
+    fill(MDSWriter(out=f"file://{tmp_path}/b", columns=INTS), 3)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fill(MDSWriter(out="~/c", columns=INTS), 3)
+    monkeypatch.chdir(tmp_path)
+    with MDSWriter(out="d", columns=INTS) as writer:
+        monkeypatch.chdir("/")
+        writer.write({"x": 1})
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("index.json"))
+    assert found == ["a/index.json", "b/index.json", "c/index.json", "d/index.json"]
+
+
+def test_text_formats_are_readable_by_people(tmp_path):
+    """Lines of text that other programs understand."""
+    columns = {"n": "int", "t": "str", "f": "float"}
+    sample = {"n": 5, "t": "é", "f": 0.1, "more": 1}
+    for kind, line in (
+        (JSONWriter, '{"f": 0.1, "n": 5, "t": "\\u00e9"}\n'),
+        (CSVWriter, "f,n,t\n0.1,5,é\n"),
+        (TSVWriter, "f\tn\tt\n0.1\t5\té\n"),
+    ):
+        folder = tmp_path / kind.format
+        with kind(out=str(folder), columns=columns) as writer:
+            writer.write(sample)
+        assert (folder / f"shard.00000.{kind.format}").read_text(encoding="utf-8") == line
+
+
+@pytest.mark.parametrize(
+    ("separator", "texts"),
+    [(",", ["a,b", "c"]), ("--", ["a-", "-b"]), ("ab", ["xa", "bx"]), (",", ["a\nb", ""])],
+)
+def test_text_that_could_not_be_read_back(out, separator, texts):
+    """A separator or newline in a value, or made by two neighbours, is refused."""
+    with XSVWriter(out=out, columns={"a": "str", "b": "str"}, separator=separator) as writer:
+        if separator != "ab":
+            with pytest.raises(SeparatorError, match="sample 0.*quoting") as caught:
+                writer.write(dict(zip("ab", texts, strict=True)))
+            assert isinstance(caught.value, AssertionError)
+        writer.write({"a": "fine", "b": ""})
+
+
+def test_separators_and_newlines_must_be_something(out):
+    """Neither may be empty, and no name of a column may have them."""
+    with pytest.raises(ConfigError, match="separator"):
+        XSVWriter(out=out, columns=INTS, separator="")
+    with pytest.raises(ConfigError, match="newline"):
+        CSVWriter(out=out, columns=INTS, newline="")
+    with pytest.raises(SeparatorError, match="names of the columns"):
+        CSVWriter(out=out, columns={"a,b": "int"})
+    with pytest.raises(UnknownEncodingError, match="MDSWriter has more"):
+        JSONWriter(out=out, columns={"a": "bytes"})
+    assert not os.path.exists(out)
+
+
+def test_types_of_text_formats_are_strict(out):
+    """An int is no float and a text no int: what is read back is of the type that was written."""
+    with JSONWriter(out=out, columns={"n": "int", "f": "float"}) as writer:
+        for sample in ({"n": 1.0, "f": 1.0}, {"n": 1, "f": 1}, {"n": "1", "f": 1.0}):
+            with pytest.raises(EncodingTypeError, match="column '[nf]' of sample 0"):
+                writer.write(sample)
+        with pytest.raises(MissingColumnError):
+            writer.write({"n": 1})
+
+
+def test_a_writer_tells_its_state(out):
+    """`repr` says how far it is and how it ended."""
+    writer = MDSWriter(out=out, columns=INTS, size_limit=400)
+    for i in range(40):
+        writer.write({"x": i})
+    assert "40 samples" in repr(writer)
+    assert pathlib.Path(out).name in repr(writer)
+    writer.finish()
+    assert "has finished" in repr(writer)
+    writer.finish()
+    with pytest.raises(WriterError, match="has finished"):
+        writer.write({"x": 1})
+
+
+def test_a_forgotten_writer_is_told(out):
+    """A writer that is dropped without an end warns, since there is no index."""
+    writer = MDSWriter(out=out, columns=INTS)
+    with pytest.warns(ResourceWarning, match="never finished"):
+        writer.__del__()
+    writer.abort()

@@ -36,9 +36,10 @@ def open_account(place: Place) -> Account | None:
         os.makedirs(place.folder, exist_ok=True)
         ledger.open()
     except OSError as error:
-        if error.errno not in _READ_ONLY:
+        if place.home is not None:  # a convenience of ours; the data are at hand without it
+            log.warning("%s Shards are decompressed in memory, each time they are used.", error)
+        elif error.errno not in _READ_ONLY:
             raise
-        log.info("%s cannot be written (%s): read in place.", place.folder, error.strerror)
         return None
     account = Account(place, ledger)
     if ledger.was_made:

@@ -73,6 +73,11 @@ class RangeLockFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        # A forgotten owner must not keep others waiting: its locks go with it.
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
     def _set(self, command: int, kind: int, at: int) -> None:
         fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0))
 
@@ -111,6 +116,10 @@ class FileLockFile:
         fds, self._fds = self._fds, {}
         for fd in fds.values():
             os.close(fd)
+
+    def __del__(self) -> None:
+        # As above.
+        self.close()
 
     def _file(self, at: int) -> int:
         if at not in self._fds:

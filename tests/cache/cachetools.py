@@ -1,0 +1,82 @@
+"""Datasets in folders, and caches over them; imported by the tests of the cache."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+
+from mds.cache import ShardCache, fetch_index
+from mds.prefetch import Prefetcher
+from mds.stream import Source
+from mds.writers import MDSWriter
+
+SIZE = 1000  # bytes of a sample; ten in a shard
+SAMPLES = 200
+
+
+def payload(number, size=SIZE):
+    return random.Random(number).randbytes(size)
+
+
+def write(out, samples=SAMPLES, size=SIZE, salt=0, **options):
+    """A dataset of x = 0, 1, ... and b = payload(x), about ten samples in a shard."""
+    options.setdefault("hashes", ["sha1"])
+    options.setdefault("size_limit", 10 * (size + 40))
+    with MDSWriter(out=str(out), columns={"x": "int", "b": "bytes"}, **options) as writer:
+        for number in range(samples):
+            writer.write({"x": number, "b": payload(number + salt, size)})
+    return str(out)
+
+
+def open_cache(remote, folder, limit=None, **options):
+    """A cache over one source."""
+    shard_options = {k: options.pop(k) for k in ("keep_zip", "validate_hash") if k in options}
+    index = fetch_index(remote, str(folder), retries=0, timeout=10.0)
+    source = Source(index, remote, str(folder), retries=0, timeout=10.0, **shard_options)
+    return ShardCache([source], limit=limit, **options)
+
+
+def read(cache, ids=None, *, predownload=16, node_orders=None, size=SIZE, salt=0):
+    """The numbers of the samples that come, whose bytes are checked."""
+    index = cache.sources[0].index
+    ids = np.arange(index.total_samples) if ids is None else np.asarray(ids)
+    out = []
+    with Prefetcher(
+        cache, [ids], index.offsets, predownload=predownload, node_orders=node_orders
+    ) as prefetcher:
+        for window in prefetcher.windows():
+            for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                sample = window.readers[shard][row]
+                assert sample["b"] == payload(sample["x"] + salt, size)
+                out.append(sample["x"])
+    return out
+
+
+def disk_usage(folder):
+    """Bytes of all files in a folder."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.path.getsize(os.path.join(path, name))
+            except OSError:
+                continue
+    return total
+
+
+def contents(folder):
+    """Every file in a folder with its bytes and time."""
+    out = {}
+    for path, _, names in os.walk(folder):
+        for name in names:
+            full = os.path.join(path, name)
+            with open(full, "rb") as file:
+                out[os.path.relpath(full, folder)] = (file.read(), os.stat(full).st_mtime_ns)
+    return out
+
+
+def shuffled(seed=1, samples=SAMPLES):
+    """All sample ids in an order that has nothing to do with shards."""
+    return np.random.default_rng(seed).permutation(samples)

@@ -20,7 +20,7 @@ from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
 from mds.storage.base import Body, ObjectInfo, Store
 from mds.storage.failure import Failure, border, guarded, status_failure
 from mds.storage.process import per_process
-from mds.storage.settings import parse_options
+from mds.storage.settings import env, parse_options
 from mds.storage.url import check_key, parse_url
 from mds.storage.wire import StatusError, Wire, empty_body, info_of
 
@@ -59,7 +59,9 @@ class _Workspace(Store):
     def _workspace(self) -> tuple[str, dict[str, str]]:
         """Address of the workspace and headers that say who asks."""
         options = self._options
-        config = per_process((_Workspace, options), lambda: _make_config(options))
+        # What the SDK finds in the environment is part of what it was made from.
+        found = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
+        config = per_process((_Workspace, options, found), lambda: _make_config(options))
         return str(config.host).rstrip("/"), dict(config.authenticate())
 
     def _ask(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
@@ -106,8 +108,8 @@ class VolumeStore(_Workspace):
                         if name.startswith(prefix) or prefix.startswith(f"{name}/"):
                             folders.append(name)
                     elif name.startswith(prefix):
-                        changed = str(entry.get("last_modified", ""))
-                        yield ObjectInfo(name, int(entry["file_size"]), changed)
+                        # Listings and files tell the time of change in different grains.
+                        yield ObjectInfo(name, int(entry["file_size"]))
 
     def delete(self, key: str) -> None:
         """Remove the file."""

@@ -235,11 +235,10 @@ def try_again(policy: RetryPolicy, url: str, act: Callable[[], T], first: Transi
 
 def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
     """Seconds to wait: exponential with jitter, but not sooner than the store asked for."""
-    from tenacity import wait_exponential_jitter
+    from tenacity import wait_exponential, wait_random
 
-    backoff = wait_exponential_jitter(
-        policy.first_wait, policy.longest_wait, jitter=policy.first_wait
-    )
+    doubling = wait_exponential(policy.first_wait, policy.longest_wait)
+    backoff = doubling + wait_random(0, policy.first_wait)
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None

@@ -21,14 +21,15 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 
 
 @contextmanager
-def http_server(folder: str, *, ranges: bool = True) -> Iterator[str]:
-    """Serve a folder in threads of this process; gives the URL of its root."""
+def http_server(
+    folder: str, *, ranges: bool = True, handler: type[FolderHandler] | None = None
+) -> Iterator[str]:
+    """Serve a folder in threads of this process; gives the URL of its root.
 
-    class Handler(_Handler):
-        root = folder
-        has_ranges = ranges
-
-    server = _Server(("127.0.0.1", 0), Handler)
+    ``handler`` is a kind of FolderHandler that speaks some dialect.
+    """
+    known = {"root": folder, "has_ranges": ranges}
+    server = _Server(("127.0.0.1", 0), type("Handler", (handler or FolderHandler,), known))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="mds-http-server")
     thread.start()
     try:
@@ -49,16 +50,18 @@ class _Server(http.server.ThreadingHTTPServer):
         """Stay quiet: clients that hang up in the middle are what many tests are about."""
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class FolderHandler(http.server.BaseHTTPRequestHandler):
+    """Answers from a folder; `locate` says which file a request means."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     root: str
     has_ranges: bool
 
     def do_GET(self) -> None:
-        path = self._path()
+        path = self.locate()
         if not os.path.isfile(path):
-            self._end(404)
+            self.end(404)
             return
         with open(path, "rb") as file:
             state = os.fstat(file.fileno())
@@ -76,31 +79,32 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.flush()
                 self.connection.sendfile(file, start, end - start)
 
-    do_HEAD = do_GET  # noqa: N815 - the names are the standard library's
+    do_HEAD = do_GET
 
     def do_PUT(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
-        with publish(self._path()) as temporary, open(temporary, "wb") as file:
+        with publish(self.locate()) as temporary, open(temporary, "wb") as file:
             while size > 0:
                 chunk = self.rfile.read(min(size, 1 << 20))
                 if not chunk:
                     raise ConnectionResetError("the client hung up")
                 file.write(chunk)
                 size -= len(chunk)
-        self._end(201)
+        self.end(201)
 
     def do_DELETE(self) -> None:
-        path = self._path()
+        path = self.locate()
         if os.path.isfile(path):
             os.unlink(path)
-            self._end(204)
+            self.end(204)
         else:
-            self._end(404)
+            self.end(404)
 
     def log_message(self, *_: Any) -> None:
         """Say nothing: tests read their own output."""
 
-    def _path(self) -> str:
+    def locate(self) -> str:
+        """The path of the file that the request names."""
         parts = unquote(urlsplit(self.path).path).split("/")
         return os.path.join(self.root, *[part for part in parts if part not in ("", ".", "..")])
 
@@ -114,7 +118,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         end = min(size, int(found[2]) + 1) if found[2] else size
         return (0, 0, 416) if start >= size else (start, end, 206)
 
-    def _end(self, status: int) -> None:
+    def end(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """Answer with a status and a body; '_' in the name of a header stands for '-'."""
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

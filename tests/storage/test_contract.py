@@ -3,7 +3,9 @@
 import pytest
 
 from mds.storage import open_store
+from mds.testing import dialects
 from mds.testing.contract import StoreContract
+from mds.testing.httpserver import http_server
 
 
 class TestHttp(StoreContract):
@@ -19,8 +21,6 @@ class TestHttpWithoutRanges(StoreContract):
 
     @pytest.fixture
     def store(self, tmp_path):
-        from mds.testing.httpserver import http_server
-
         with http_server(str(tmp_path), ranges=False) as url:
             yield open_store(f"{url}/data")
 
@@ -89,3 +89,46 @@ class TestFsspec(StoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         return open_store(f"local://{tmp_path}/data")
+
+
+class TestOci(StoreContract):
+    """Oracle's SDK, spoken to a server of its dialect."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        with http_server(str(tmp_path / "bucket"), handler=dialects.Oci) as url:
+            config = dialects.oci_config(tmp_path)
+            options = {"config_file": str(config), "endpoint": url}
+            yield open_store("oci://bucket@namespace/data", options=options)
+
+
+class TestHub(StoreContract):
+    """huggingface_hub and plain HTTP, spoken to a server of the Hub's dialect."""
+
+    @pytest.fixture
+    def store(self, tmp_path, monkeypatch):
+        with http_server(str(tmp_path), handler=dialects.Hub) as url:
+            monkeypatch.setenv("HF_TOKEN", "token")
+            yield open_store("hf://datasets/org/name/folder", options={"endpoint": url})
+
+
+class TestVolume(StoreContract):
+    """A Unity Catalog volume."""
+
+    @pytest.fixture
+    def store(self, tmp_path, monkeypatch):
+        with http_server(str(tmp_path), handler=dialects.Databricks) as url:
+            monkeypatch.setenv("DATABRICKS_HOST", url)
+            monkeypatch.setenv("DATABRICKS_TOKEN", "token")
+            yield open_store("dbfs:/Volumes/catalog/schema/volume/data")
+
+
+class TestDbfs(StoreContract):
+    """The root of DBFS."""
+
+    @pytest.fixture
+    def store(self, tmp_path, monkeypatch):
+        with http_server(str(tmp_path), handler=dialects.Databricks) as url:
+            monkeypatch.setenv("DATABRICKS_HOST", url)
+            monkeypatch.setenv("DATABRICKS_TOKEN", "token")
+            yield open_store("dbfs:/data")

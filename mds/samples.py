@@ -9,17 +9,13 @@ on the epoch through an EpochBook and need nothing else of each other. Torch is 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from mds.cache import ShardCache
 from mds.cache.orders import shared_plan
@@ -30,21 +26,19 @@ from mds.explain import explain
 from mds.indexing import resolve
 from mds.ordered import Ordered
 from mds.part import Part, Resumable
+from mds.parts import Parts
 from mds.prefetch import Prefetcher, Window
-from mds.selection import Selection, parse_selection, split_by_hash
 from mds.sieve import LeftOut, Sieve
-from mds.stream import Stream, cache_root, streams_registry
+from mds.stream import Stream, cache_root, fill_streams, read_indexes
 from mds.topology import Ranks, find_ranks, worker_group, worker_place
 from mds.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from mds.index import Index
     from mds.world import World
 
 
-class Samples(Ordered):
+class Samples(Parts, Ordered):
     """Samples of one or several streams, in an order that is a function of its arguments alone.
 
     One of ``streams`` and ``remote`` / ``local`` is needed; see Stream for what they mean.
@@ -124,7 +118,7 @@ class Samples(Ordered):
             predownload if predownload is not None else 8 * batch_size if batch_size else 64
         )
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
-        self.streams = _filled(
+        self.streams = fill_streams(
             streams,
             {"remote": remote, "local": local, "split": split, **(stream_config or {})},
             stream_name,
@@ -137,10 +131,10 @@ class Samples(Ordered):
                 "storage_options": storage_options,
             },
         )
-        self._shares = [_share(stream) for stream in self.streams]
+        self._shares = [stream.share for stream in self.streams]
         self._epoch_size_wanted = parse_count(epoch_size) if epoch_size else None
         Stream.validate_weights(self.streams)
-        indexes = _read_indexes(self.streams)
+        indexes = read_indexes(self.streams)
         self._cache = ShardCache(
             [s.source(index) for s, index in zip(self.streams, indexes, strict=True)],
             limit=self.cache_limit,
@@ -325,49 +319,7 @@ class Samples(Ordered):
         ) as prefetcher:
             yield from prefetcher.windows()
 
-    # ------------------------------------------------------------------ parts of a dataset
-
-    def select(self, choice: Any) -> Self:
-        """A dataset of the samples with these numbers only; they are numbered anew from 0.
-
-        ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file
-        of either. Order, resume and ranks hold for it as for a whole dataset.
-        """
-        return self._selected(parse_selection(choice, self.num_samples))
-
-    def limit(self, samples: int | str) -> Self:
-        """A dataset of the first ``samples`` samples (a number, or a text such as "10k")."""
-        return self._selected(np.arange(min(parse_count(samples), self.num_samples)))
-
-    def filter(self, keep: Callable[[Any], bool]) -> Self:
-        """A dataset that leaves out the samples for which ``keep`` is false, while iterating.
-
-        Ranks stay equal: the place of what is left out is filled by the next good sample of the
-        same worker. ``left_out`` tells which they were. With worker processes that are spawned,
-        ``keep`` must be fit for a pickle. What is known beforehand is better left to `select`.
-        """
-        part = copy.copy(self)
-        part.sieve = dataclasses.replace(self.sieve, keep=keep)
-        part._become(self._contents)  # noqa: SLF001 - a part of us
-        return part
-
-    def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
-        """Disjoint datasets by name that together are this one.
-
-        A sample's part depends on its number and ``seed`` alone, so it stays when samples are
-        added behind it.
-
-        >>> parts = dataset.split({"train": 0.98, "val": 0.02})  # doctest: +SKIP
-        """
-        parts = split_by_hash(self.num_samples, shares, seed)
-        return {name: self._selected(ids) for name, ids in parts.items()}
-
-    def _selected(self, ids: Any) -> Self:
-        part = copy.copy(self)
-        before = self._contents.selection
-        selection = before.within(ids) if before is not None else Selection(ids)
-        part._become(Contents(self._contents.indexes, selection))  # noqa: SLF001 - a part of us
-        return part
+    # ------------------------------------------------------------------ the cache
 
     def _become(self, contents: Contents) -> None:
         """Be a dataset of these contents that has not begun yet."""
@@ -378,8 +330,6 @@ class Samples(Ordered):
         self.issued = 0  # places of the order filled in this iteration: for the tag of a batch
         self.streams = [copy.copy(stream) for stream in self.streams]
         self._weigh()
-
-    # ------------------------------------------------------------------ the cache
 
     @property
     def cache_usage(self) -> int:
@@ -421,39 +371,6 @@ def _check(method: str, granularity: int, seed: int, predownload: int | None) ->
         raise ConfigError(f"sampling_method is 'balanced' or 'fixed', got {method!r}.")
     if predownload is not None and predownload < 0:
         raise ConfigError(f"predownload must not be negative, got {predownload}.")
-
-
-def _filled(
-    streams: Sequence[Stream] | None,
-    place: dict[str, Any],
-    stream_name: str,
-    defaults: Mapping[str, Any],
-) -> list[Stream]:
-    """The streams of a dataset, copied, with its defaults."""
-    if streams is None:
-        if place["remote"] is None and place["local"] is None:
-            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
-        return [streams_registry.get(stream_name)(**place).filled(defaults)]
-    if place["remote"] is not None or place["local"] is not None:
-        raise ConfigError(
-            "streams= goes without remote= and local=; put them into a Stream of their own."
-        )
-    if not streams:
-        raise ConfigError("streams= is empty; give at least one Stream.")
-    return [stream.filled(defaults) for stream in streams]
-
-
-def _share(stream: Stream) -> dict[str, float]:
-    given = {name: getattr(stream, name) for name in ("proportion", "repeat", "choose")}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _read_indexes(streams: Sequence[Stream]) -> list[Index]:
-    """The index of every stream; many are read side by side, since most of it is waiting."""
-    if len(streams) == 1:
-        return [streams[0].read_index()]
-    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
-        return list(pool.map(Stream.read_index, streams))
 
 
 _SIZES = frozenset(

@@ -12,6 +12,7 @@ import getpass
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError
@@ -124,6 +125,12 @@ class Stream:
         stream = copy.copy(self)
         stream.apply_default({**_DEFAULTS, **default})
         return stream
+
+    @property
+    def share(self) -> dict[str, float]:
+        """How much of it was asked for: at most one of proportion, repeat and choose."""
+        given = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def folder(self) -> str:
@@ -255,3 +262,31 @@ class StreamRegistry:
 
 streams_registry = StreamRegistry()
 streams_registry.register("stream", func=Stream)
+
+
+def fill_streams(
+    streams: Sequence[Stream] | None,
+    place: dict[str, Any],
+    stream_name: str,
+    defaults: Mapping[str, Any],
+) -> list[Stream]:
+    """The streams of a dataset, copied, with its defaults."""
+    if streams is None:
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+        return [streams_registry.get(stream_name)(**place).filled(defaults)]
+    if place["remote"] is not None or place["local"] is not None:
+        raise ConfigError(
+            "streams= goes without remote= and local=; put them into a Stream of their own."
+        )
+    if not streams:
+        raise ConfigError("streams= is empty; give at least one Stream.")
+    return [stream.filled(defaults) for stream in streams]
+
+
+def read_indexes(streams: Sequence[Stream]) -> list[Index]:
+    """The index of every stream; many are read side by side, since most of it is waiting."""
+    if len(streams) == 1:
+        return [streams[0].read_index()]
+    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
+        return list(pool.map(Stream.read_index, streams))

@@ -19,13 +19,14 @@ FLOORS = [
     {"writers", "readers", "state", "selection", "sieve"},
     {"stream", "plan", "contents"},
     {"cache"},
-    {"prefetch", "explain", "lanes", "ordered", "part"},
+    {"prefetch", "explain", "lanes", "ordered", "part", "parts"},
     {"samples"},
     {"dataset", "local"},
     {"batches"},
     {"dataloader"},
     {"simulate", "metrics", "testing", "compat"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 

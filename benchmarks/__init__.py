@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks`` compares this library, its peers and the machine's limit."""

@@ -1,0 +1,98 @@
+"""One command for the whole suite; ``python -m benchmarks --help`` tells the rest."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from benchmarks import questions, systems
+from benchmarks.suite import environment, report
+from benchmarks.suite.runs import Settings, measure_all
+
+_DOCS = os.path.join(environment.ROOT, "docs")
+_ROUNDS = {"smoke": 1, "quick": 3, "full": 5}
+_SECONDS = {"smoke": 0.05, "quick": 0.5, "full": 2.0}
+
+
+def main() -> None:
+    """Measure, and write what was found."""
+    options = _options()
+    if options.report:
+        _write(report.load(options.report), options)
+        return
+    names = [*_chosen(options.systems, systems.NAMES)]
+    if options.scale == "smoke" and not options.systems:
+        names = [*systems.OURS]
+    needed = [r for name in names for r in systems.find(name).requires]
+    python = options.python or (
+        environment.make(dict.fromkeys(needed), options.torch) if needed else sys.executable
+    )
+    settings = Settings(
+        scale=options.scale,
+        rounds=options.rounds or _ROUNDS[options.scale],
+        seconds=options.seconds or _SECONDS[options.scale],
+        python=python,
+        folder=os.path.abspath(options.data),
+        systems=tuple(names),
+        questions=tuple(_chosen(options.questions, questions.NAMES)),
+        cases=options.cases,
+        images=options.images,
+        # A process for each measurement would cost ten times what smoke measures.
+        fresh=options.scale != "smoke",
+    )
+    _write(report.collect(settings, measure_all(settings)), options)
+
+
+def _write(run: dict[str, object], options: argparse.Namespace) -> None:
+    text = report.markdown(run)
+    print(text)
+    if options.output:
+        report.save(run, options.output)
+    if options.docs:
+        from benchmarks.suite.plot import draw
+
+        report.save(run, os.path.join(_DOCS, "benchmarks", "results.json"))
+        draw(run, os.path.join(_DOCS, "benchmarks", "results.svg"))
+        report.insert(text, os.path.join(_DOCS, "benchmarks.md"))
+    if any(entry.error for entry in report.entries(run) if entry.system in systems.OURS):
+        raise SystemExit(1)
+
+
+def _chosen(text: str, known: tuple[str, ...]) -> list[str]:
+    chosen = [name.strip() for name in text.split(",")] if text else [*known]
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"{name!r} is not one of {', '.join(known)}")
+    return chosen
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    scale = parser.add_mutually_exclusive_group()
+    for name, about in (
+        ("smoke", "does every question work? this library alone, in seconds"),
+        ("quick", "a quarter of the data, 3 rounds of half a second"),
+        ("full", "5 rounds of two seconds; what the documentation shows (the default)"),
+    ):
+        scale.add_argument(f"--{name}", dest="scale", action="store_const", const=name, help=about)
+    parser.set_defaults(scale="full")
+    parser.add_argument("--systems", default="", help=f"some of {', '.join(systems.NAMES)}")
+    parser.add_argument("--questions", default="", help=f"some of {', '.join(questions.NAMES)}")
+    parser.add_argument("--cases", default="", help="only cases whose name has this text")
+    parser.add_argument(
+        "--rounds", type=int, help="measurements of each, of which the median counts"
+    )
+    parser.add_argument("--seconds", type=float, help="time of each measurement")
+    parser.add_argument("--images", help="a folder of photographs (JPEG) for the images")
+    parser.add_argument("--python", help="an interpreter that has the peers; none is made then")
+    parser.add_argument("--torch", help="pip requirement for torch, as torch==2.13.0")
+    parser.add_argument("--data", default=os.path.join(environment.HOME, "data"), help="for data")
+    parser.add_argument("--output", help="write the results here, as JSON")
+    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md and its plot")
+    parser.add_argument("--report", help="measure nothing, report on a file that --output wrote")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""How many decoded images a second reach a trainer?"""
+
+from __future__ import annotations
+
+from benchmarks.questions.base import Bar, Case, Question
+from benchmarks.suite.timing import rate
+from benchmarks.systems.base import Batching, Data, System
+
+
+def measure(
+    system: System, data: Data, case: Case, variant: str, seconds: float
+) -> dict[str, float]:
+    """Images per second, decoded, cropped to 224 x 224 and stacked to a uint8 tensor."""
+    batching = Batching(case.size, case.workers, case.shuffled)
+    begin = system.images(data, batching, variant)
+    batch = next(iter(begin()))
+    if tuple(batch["image"].shape) != (case.size, 224, 224, 3):
+        raise AssertionError(f"a batch is {tuple(batch['image'].shape)}")
+    del batch
+    warm = max(1, 2 * case.workers)
+    return rate(begin, seconds=max(seconds, 2.0), units=case.size, warm=warm, chunk=1)
+
+
+def _case(name: str, workers: int, only: str, bar: Bar) -> Case:
+    return Case(
+        f"images, 32 a batch, {name}",
+        "images",
+        bar,
+        size=32,
+        workers=workers,
+        shuffled=True,
+        only=(only,),
+    )
+
+
+QUESTION = Question(
+    name="images",
+    title="Decoded images",
+    unit="images/s",
+    cases=(
+        _case("0 workers", 0, "loader", Bar()),
+        _case("2 workers", 2, "loader", Bar(of_limit=0.95)),
+        _case("1 thread", 1, "threads", Bar()),
+        _case("2 threads", 2, "threads", Bar()),
+    ),
+    measure=measure,
+    note=(
+        "Decoded with the same decoder everywhere, cut to the middle 224 x 224, stacked. The limit "
+        "decodes files that are held in memory, through torch's loader."
+    ),
+)

@@ -1,0 +1,60 @@
+"""What does an import cost, in time and memory?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from benchmarks.questions.base import Bar, Case, Question
+from benchmarks.systems.base import Data, System
+
+_SCRIPT = """
+import json, sys, time
+before = time.perf_counter()
+for name in sys.argv[1:]:
+    module, _, attribute = name.partition(":")
+    __import__(module)
+    if attribute:
+        getattr(sys.modules[module], attribute)
+took = time.perf_counter() - before
+with open("/proc/self/status") as file:
+    resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+print(json.dumps([took, resident * 1024 / 1e6]))
+"""
+
+
+def measure(
+    system: System, data: Data, case: Case, variant: str, seconds: float
+) -> dict[str, float]:
+    """Seconds of ``import X``, or megabytes of the process after it, in a fresh interpreter."""
+    names = [system.module]
+    if "torch" in case.name:
+        names = ["torch"] if system.name == "limit" else ["torch", *_WITH_TORCH]
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, *names],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    took, resident = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"value": resident if case.unit == "MB" else took}
+
+
+_WITH_TORCH = ("mds:StreamingDataset", "mds:StreamingDataLoader")
+
+QUESTION = Question(
+    name="imports",
+    title="Importing",
+    unit="s",
+    cases=(
+        Case("import, seconds", "", Bar(at_most=0.15)),
+        Case("import, memory of the process", "", Bar(at_most=40.0), unit="MB"),
+        Case("torch and the loader, seconds", "", Bar(of_limit=1.05), ours=True),
+    ),
+    measure=measure,
+    more_is_better=False,
+    note="In a fresh interpreter each. The limit is numpy, and in the last line torch alone.",
+)

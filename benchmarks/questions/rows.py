@@ -1,0 +1,28 @@
+"""How fast do 256 random samples come in one call?"""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.questions.base import Bar, Case, Question
+from benchmarks.suite.timing import calls
+from benchmarks.systems.base import Data, System
+
+
+def measure(
+    system: System, data: Data, case: Case, variant: str, seconds: float
+) -> dict[str, float]:
+    """Samples per second of ``dataset[[...]]`` with ``case.size`` random numbers."""
+    get = system.rows(data, variant)
+    draw = random.Random(7)
+    asked = [[draw.randrange(data.count) for _ in range(case.size)] for _ in range(64)]
+    return calls(get, asked, seconds=seconds, units=case.size)
+
+
+QUESTION = Question(
+    name="rows",
+    title="256 random rows in one call, dataset[[...]]",
+    unit="samples/s",
+    cases=(Case("tokens", "tokens", Bar(of_limit=0.5), size=256),),
+    measure=measure,
+)

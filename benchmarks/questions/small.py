@@ -1,0 +1,17 @@
+"""How many tiny samples a second: what does the machinery itself cost?"""
+
+from __future__ import annotations
+
+from benchmarks.questions import iterate
+from benchmarks.questions.base import Bar, Case, Question
+
+QUESTION = Question(
+    name="small",
+    title="Three scalars a sample",
+    unit="samples/s",
+    cases=(
+        Case("small, in order", "small", Bar(of_limit=0.8, of_peers=1.0)),
+        Case("small, shuffled", "small", Bar(of_limit=0.8, of_peers=1.0), shuffled=True),
+    ),
+    measure=iterate.measure,
+)

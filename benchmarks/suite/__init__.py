@@ -1,0 +1,1 @@
+"""What every question and every system shares: material, processes, clocks, reports."""

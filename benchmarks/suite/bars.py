@@ -1,0 +1,67 @@
+"""What was measured against what was promised."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from benchmarks.questions.base import Case, Question
+from benchmarks.suite.runs import Measured
+
+NO_PEERS = ("limit", "plain", "mds")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """One bar: what it asks, what was found (a ratio, or a value for absolute bars)."""
+
+    question: str
+    case: str
+    asks: str
+    found: str
+    is_met: bool
+
+
+def best(measured: Iterable[Measured], question: Question) -> dict[str, Measured]:
+    """The best setting of each system; for the limit the one that the bars mean."""
+    found: dict[str, Measured] = {}
+    for entry in measured:
+        if not entry.values or entry.variant == "view":
+            continue
+        before = found.get(entry.system)
+        if before is None or (entry.median > before.median) == question.more_is_better:
+            found[entry.system] = entry
+    return found
+
+
+def judge(question: Question, case: Case, measured: Sequence[Measured]) -> Iterator[Verdict]:
+    """The verdicts of one case; none where somebody needed was not measured."""
+    found = best(measured, question)
+    if "mds" not in found:
+        return
+    ours, bar = found["mds"].median, case.bar
+    peers = {name: e.median for name, e in found.items() if name not in NO_PEERS}
+    pick = max if question.more_is_better else min
+    shares: list[tuple[str, float, float]] = []
+    if bar.of_limit is not None and "limit" in found:
+        shares.append(("the limit", bar.of_limit, found["limit"].median))
+    if bar.of_peers is not None and peers:
+        name = pick(peers, key=lambda peer: peers[peer])
+        shares.append((f"the best peer ({name})", bar.of_peers, peers[name]))
+    shares += [(name, share, found[name].median) for name, share in bar.of.items() if name in found]
+    for name, share, theirs in shares:
+        ratio = ours / theirs
+        is_met = ratio >= share if question.more_is_better else ratio <= share
+        sign = "≥" if question.more_is_better else "≤"
+        yield Verdict(
+            question.name, case.name, f"{sign} {share:g} x {name}", f"{ratio:.2f} x", is_met
+        )
+    if bar.at_most is not None:
+        unit = case.unit or question.unit
+        yield Verdict(
+            question.name,
+            case.name,
+            f"≤ {bar.at_most:g} {unit}",
+            f"{ours:.3g} {unit}",
+            ours <= bar.at_most,
+        )

@@ -1,0 +1,152 @@
+"""Results as JSON, as tables in Markdown, and as a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import questions, systems
+from benchmarks.questions.base import Case, Question
+from benchmarks.suite import machine
+from benchmarks.suite.bars import best, judge
+from benchmarks.suite.runs import Measured, Settings
+
+_BEGIN, _END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
+
+
+def collect(settings: Settings, measured: Sequence[Measured]) -> dict[str, Any]:
+    """Everything that is known of a run, fit for JSON."""
+    packages = [p for name in settings.systems for p in systems.find(name).packages]
+    return {
+        "when": time.strftime("%Y-%m-%d"),
+        "machine": machine.facts(),
+        "versions": machine.versions(settings.python, packages),
+        "settings": {
+            "scale": settings.scale,
+            "rounds": settings.rounds,
+            "seconds": settings.seconds,
+            "images": "photographs" if settings.images else "rendered pages",
+        },
+        "measured": [dataclasses.asdict(entry) for entry in measured],
+    }
+
+
+def load(path: str) -> dict[str, Any]:
+    """A run that was saved."""
+    with open(path) as file:
+        return json.load(file)  # type: ignore[no-any-return]
+
+
+def save(run: dict[str, Any], path: str) -> None:
+    """Write a run as JSON."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w") as file:
+        json.dump(run, file, indent=1)
+        file.write("\n")
+
+
+def entries(run: dict[str, Any]) -> list[Measured]:
+    """The measurements of a run."""
+    return [Measured(**entry) for entry in run["measured"]]
+
+
+def markdown(run: dict[str, Any]) -> str:
+    """All tables of a run."""
+    found = entries(run)
+    return "\n".join((*_heading(run), *_verdicts(found), *_tables(found), *_errors(found)))
+
+
+def _heading(run: dict[str, Any]) -> Iterator[str]:
+    facts, settings = run["machine"], run["settings"]
+    known = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
+    yield (
+        f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
+        f"{facts['memory_gb']} GB, {facts['system']}. Medians of {settings['rounds']} rounds in "
+        f"fresh processes, {settings['seconds']:g} s each, systems interleaved; ± is half the "
+        f"distance between the lowest and the highest round. Images are {settings['images']}."
+    )
+    yield ""
+    yield f"Versions: {known}."
+    yield ""
+
+
+def _verdicts(found: Sequence[Measured]) -> Iterator[str]:
+    rows = [v for q, c, some in _cases(found) for v in judge(q, c, some)]
+    if not rows:
+        return
+    yield f"### Bars: {sum(v.is_met for v in rows)} of {len(rows)} met"
+    yield ""
+    yield "| question | case | bar | found | |"
+    yield "|---|---|---|---|---|"
+    for v in rows:
+        met = "met" if v.is_met else "**not met**"
+        yield f"| {v.question} | {v.case} | {v.asks} | {v.found} | {met} |"
+    yield ""
+
+
+def _tables(found: Sequence[Measured]) -> Iterator[str]:
+    for name in dict.fromkeys(entry.question for entry in found):
+        question = questions.find(name)
+        some = [entry for entry in found if entry.question == name]
+        present = [s for s in systems.NAMES if any(e.system == s and e.values for e in some)]
+        labels = [systems.find(s).label for s in present]
+        yield f"### {question.title} ({question.unit})"
+        yield ""
+        if question.note:
+            yield question.note
+            yield ""
+        yield f"| | {' | '.join(labels)} |"
+        yield "|---|" + "---:|" * len(present)
+        for _, case, mine in _cases(some):
+            top = best(mine, question)
+            cells = (_cell(top.get(s), case) for s in present)
+            yield f"| {case.name} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _cell(entry: Measured | None, case: Case) -> str:
+    if entry is None:
+        return ""
+    unit = f" {case.unit}" if case.unit else ""
+    half = (max(entry.values) - min(entry.values)) / 2
+    share = f" ± {100 * half / entry.median:.0f} %" if len(entry.values) > 1 else ""
+    setting = (
+        f" ({entry.variant})" if entry.variant not in ("", "loader", "threads", "copy") else ""
+    )
+    return f"{_number(entry.median)}{unit}{share}{setting}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _errors(found: Sequence[Measured]) -> Iterator[str]:
+    for entry in found:
+        if entry.error:
+            yield f"- {entry.question}, {entry.case}: {entry.system} failed: `{entry.error}`"
+
+
+def _cases(found: Sequence[Measured]) -> Iterator[tuple[Question, Case, list[Measured]]]:
+    for name, case_name in dict.fromkeys((e.question, e.case) for e in found):
+        question = questions.find(name)
+        case = next((c for c in question.cases if c.name == case_name), None)
+        if case is not None:  # an old run may have had other cases
+            yield (
+                question,
+                case,
+                [e for e in found if e.question == name and e.case == case_name],
+            )
+
+
+def insert(text: str, path: str) -> None:
+    """Put the tables between the marks of a page."""
+    with open(path) as file:
+        page = file.read()
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    with open(path, "w") as file:
+        file.write(f"{before}{_BEGIN}\n\n{text.strip()}\n\n{_END}{after}")

@@ -1,0 +1,126 @@
+"""What a system must answer, so that a question never knows whom it asks.
+
+An adapter imports its system inside its methods only: the suite lists and plans without any of them
+installed. ``answers`` says which questions a system can answer and with which settings; each
+setting is measured and the best one stands for the system in the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+Begin = Callable[[], Iterator[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Data:
+    """A workload as one system wrote it."""
+
+    workload: str
+    folder: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batching:
+    """How batches are asked for. ``collate`` None: tensors as the system makes them."""
+
+    size: int
+    workers: int = 0
+    shuffled: bool = True
+
+
+class System:
+    """An adapter. Methods that a system's ``answers`` does not name are never called."""
+
+    name: str
+    label: str
+    packages: tuple[str, ...] = ()  # distributions whose versions are printed
+    requires: tuple[str, ...] = ()  # what pip is asked for
+    module: str = ""  # what `import` costs are measured of
+    workloads: tuple[str, ...] = ("tokens", "text", "images", "small")
+    answers: ClassVar[dict[str, tuple[str, ...]]] = {}
+    note: str = ""  # how it is configured and on whose advice
+    stored_as: str = ""  # another system whose files these are
+
+    def variants(self, question: str, workload: str) -> tuple[str, ...]:
+        """The settings to measure for a question; none when it has no answer."""
+        is_able = workload in ("", *self.workloads)
+        return self.answers.get(question, ()) if is_able else ()
+
+    def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
+        """Write a workload, once."""
+        raise NotImplementedError
+
+    def iterate(self, data: Data, shuffled: bool, variant: str) -> Begin:
+        """Epochs of samples as dicts of columns, in this process."""
+        raise NotImplementedError
+
+    def getter(self, data: Data, variant: str) -> Callable[[int], Any]:
+        """A sample by its number."""
+        raise NotImplementedError
+
+    def rows(self, data: Data, variant: str) -> Callable[[list[int]], Any]:
+        """Many samples by their numbers, in one call."""
+        raise NotImplementedError
+
+    def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
+        """Epochs of batches as dicts of tensors."""
+        raise NotImplementedError
+
+    def images(self, data: Data, batching: Batching, variant: str) -> Begin:
+        """Epochs of batches of decoded, cropped images and labels."""
+        raise NotImplementedError
+
+    def start(self, data: Data, variant: str) -> Any:
+        """Construct a data set of many shards and take its first sample."""
+        raise NotImplementedError
+
+
+def torch_loader(dataset: Any, batching: Batching, **more: Any) -> Any:
+    """Torch's own loader with workers that stay between epochs."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(
+        dataset,
+        num_workers=batching.workers,
+        persistent_workers=batching.workers > 0,
+        **more,
+    )
+
+
+def fresh(folder: str) -> str:
+    """An empty folder of that name."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    return folder
+
+
+def stack_images(samples: Any) -> Any:
+    """A batch of the suite: (images as a uint8 tensor (n, CROP, CROP, 3), labels).
+
+    ``samples``: pairs or dicts of the bytes of a JPEG (or a decoded image) and its label.
+    """
+    import numpy as np
+    import torch
+
+    from benchmarks.suite.workloads import CROP, crop, decoder
+
+    _, decode = decoder()
+    images = torch.empty((len(samples), CROP, CROP, 3), dtype=torch.uint8)
+    view = images.numpy()
+    labels = []
+    for number, sample in enumerate(samples):
+        image, label = (sample["image"], sample["label"]) if isinstance(sample, dict) else sample
+        if isinstance(image, (bytes, memoryview)):
+            image = decode(image)
+        elif hasattr(image, "convert"):  # a Pillow image, opened and not yet decoded
+            image = image.convert("RGB")
+        view[number] = crop(np.asarray(image))
+        labels.append(int(label))
+    return {"image": images, "label": torch.tensor(labels)}

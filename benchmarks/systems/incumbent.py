@@ -1,0 +1,77 @@
+"""mosaicml-streaming, the library whose format this one takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+
+
+class Incumbent(System):
+    """Local shards of 64 MiB, not compressed."""
+
+    name = "incumbent"
+    label = "mosaicml-streaming"
+    packages = ("mosaicml-streaming",)
+    requires = ("mosaicml-streaming==0.13.0",)
+    module = "streaming"
+    answers: ClassVar = {
+        "iterate": ("",),
+        "random_access": ("",),
+        "rows": ("",),
+        "batches": ("",),
+        "images": ("",),
+        "small": ("",),
+        "start": ("",),
+        "imports": ("",),
+        "memory": ("",),
+    }
+    note = "StreamingDataset and StreamingDataLoader at their defaults, as its user guide shows."
+
+    def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
+        from streaming import MDSWriter
+
+        with MDSWriter(columns=columns, out=folder) as writer:
+            for sample in samples:
+                writer.write(sample)
+
+    def _dataset(self, data: Data, *, shuffled: bool = False, batch_size: int = 256) -> Any:
+        from streaming import StreamingDataset
+
+        return StreamingDataset(local=data.folder, shuffle=shuffled, batch_size=batch_size)
+
+    def iterate(self, data: Data, shuffled: bool, variant: str) -> Begin:
+        dataset = self._dataset(data, shuffled=shuffled)
+        return lambda: iter(dataset)
+
+    def getter(self, data: Data, variant: str) -> Callable[[int], Any]:
+        return self._dataset(data).__getitem__
+
+    def rows(self, data: Data, variant: str) -> Callable[[list[int]], Any]:
+        return self._dataset(data).__getitem__
+
+    def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching)
+
+    def images(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_fn=stack_images)
+
+    def start(self, data: Data, variant: str) -> Any:
+        return next(iter(self._dataset(data)))
+
+    def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
+        from streaming import StreamingDataLoader
+
+        dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
+        loader = StreamingDataLoader(
+            dataset,
+            batch_size=batching.size,
+            num_workers=batching.workers,
+            persistent_workers=batching.workers > 0,
+            **more,
+        )
+        return lambda: iter(loader)
+
+
+SYSTEM = Incumbent()

@@ -136,8 +136,13 @@ def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
         check_column(spec.tokens)
         note = f"blocks of {spec.tokens.block}, tokenizer {spec.tokens.tokenizer}"
         return (Column("tokens", spec.tokens.column, "", note),)
+    known = {*found, *extras, *spec.columns}
     for name in (*spec.only, *spec.drop):
-        if name not in found and name not in extras and name not in spec.columns:
+        if name in known:
+            continue
+        if name in spec.drop and source.is_open:
+            source.notes.append(f"no record that was looked at has the key {name!r}")
+        else:
             raise ConfigError(f"there is no column {name!r}. There are {', '.join(sorted(found))}.")
     columns = dict(found)
     for name, encoding in spec.columns.items():

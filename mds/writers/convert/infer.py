@@ -54,6 +54,8 @@ def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
     if kinds <= {"int", "float"} and kinds:
         big = any(isinstance(v, int) and abs(v) > _EXACT for v in values)
         return ("json", "integers too large for a float") if big else ("float64", "")
+    if kinds == {"null"}:
+        return "json", "always null"
     if len(kinds) == 1:
         kind = kinds.pop()
         if kind == "array":

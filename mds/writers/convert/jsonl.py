@@ -22,6 +22,7 @@ class JsonLinesSource(LineFiles):
 
     kind: ClassVar[str] = "JSON lines"
     is_plain: ClassVar[bool] = True
+    is_open: ClassVar[bool] = True
 
     def columns(self) -> Sequence[Column]:
         """Columns that hold every value of the records looked at."""
@@ -29,8 +30,7 @@ class JsonLinesSource(LineFiles):
 
     def record(self, line: bytes) -> dict[str, Any] | Bad | None:
         """The object on a line; None for an empty line."""
-        line = line.strip()
-        return parse_object(line) if line else None
+        return None if line.isspace() else parse_object(line.rstrip())
 
 
 class JsonListSource(LineFiles):
@@ -38,6 +38,7 @@ class JsonListSource(LineFiles):
 
     kind: ClassVar[str] = "JSON list"
     is_plain: ClassVar[bool] = True
+    is_open: ClassVar[bool] = True
 
     def columns(self) -> Sequence[Column]:
         """Columns that hold every value of the records looked at."""

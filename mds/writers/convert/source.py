@@ -61,6 +61,8 @@ class Source(ABC):
     is_text: ClassVar[bool] = False
     #: Whether values came out of JSON, so that a json column takes them as they are.
     is_plain: ClassVar[bool] = False
+    #: Whether later records may have keys that the ones looked at did not have.
+    is_open: ClassVar[bool] = False
     #: Whether values are encoded already, byte for byte.
     is_encoded: ClassVar[bool] = False
 

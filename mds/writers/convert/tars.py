@@ -33,6 +33,7 @@ class TarSource(Source):
     """Tar files of samples."""
 
     kind: ClassVar[str] = "WebDataset"
+    is_open: ClassVar[bool] = True
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing.root)

@@ -1,0 +1,219 @@
+"""Splits, limits, columns, tokens, bad records, and places that are taken."""
+
+import os
+
+import numpy as np
+import pytest
+
+from mds.errors import ConfigError, RecordError, SourceError
+from mds.writers.convert import convert, prepare
+from mds.writers.convert.part import fraction
+
+
+def numbers(kit, count=2000, name="x.jsonl"):
+    return kit.write(name, kit.lines({"n": i, "t": f"text {i % 500}"} for i in range(count)))
+
+
+def test_split_is_by_shares_and_complete(kit):
+    """Every sample is in one split, and shares are kept to a few percent."""
+    summary = convert(numbers(kit), kit.out, split="train=0.9,val=0.1")
+    train, val = kit.samples(kit.out + "/train"), kit.samples(kit.out + "/val")
+    assert sorted(s["n"] for s in train + val) == list(range(2000))
+    assert [split.samples for split in summary.splits] == [len(train), len(val)]
+    assert 140 < len(val) < 260
+
+
+def test_split_of_a_sample_does_not_change(kit):
+    """The hash that decides is fixed for ever: datasets written years apart split alike."""
+    found = [round(fraction(key), 6) for key in ("a", b"a", 1, "photos/1.jpg")]
+    assert found == [0.901462, 0.901462, 0.397662, 0.003053]
+
+
+def test_equal_samples_fall_into_one_split(kit):
+    """Without a key the whole sample decides, so that no duplicate is both trained and tested."""
+    path = kit.write("x.jsonl", kit.lines({"t": i % 40} for i in range(400)))
+    convert(path, kit.out, split={"a": 0.5, "b": 0.5})
+    a, b = ({s["t"] for s in kit.samples(f"{kit.out}/{name}")} for name in "ab")
+    assert not a & b
+    assert a | b == set(range(40))
+
+
+def test_split_by_key(kit):
+    """Samples with one value of the key column stay together, also when it is not written."""
+    convert(numbers(kit), kit.out, split="a=0.5,b=0.5", split_key="t", only="n")
+    a, b = ({s["n"] % 500 for s in kit.samples(f"{kit.out}/{name}")} for name in "ab")
+    assert a
+    assert b
+    assert not a & b
+
+
+def test_limit_takes_the_first_samples(kit):
+    """A limit counts good samples in the order of the source, over all splits."""
+    path = numbers(kit, 30000)
+    convert(path, kit.out, limit="12k", workers=2, size_limit=50_000)
+    assert [s["n"] for s in kit.samples()] == list(range(12000))
+    summary = convert(path, kit.out + "2", limit=100, split="a=0.5,b=0.5")
+    assert summary.samples == 100
+
+
+def test_columns_are_changed_chosen_and_dropped(kit):
+    """columns changes encodings, only chooses, drop leaves out; unknown names are errors."""
+    path = numbers(kit, 10)
+    made = prepare(path, kit.out, columns="n:int16")
+    assert kit.encodings(made) == {"n": "int16", "t": "str"}
+    assert kit.encodings(prepare(path, kit.out, only=["t"])) == {"t": "str"}
+    assert kit.encodings(prepare(path, kit.out, drop="t")) == {"n": "int"}
+    made = prepare(path, kit.out, columns="n:ndarray:int32:2,3,t:json")
+    assert kit.encodings(made) == {"n": "ndarray:int32:2,3", "t": "json"}
+    with pytest.raises(ConfigError, match=r"no column 'x'\. There are n, t"):
+        prepare(path, kit.out, only="x")
+    made = prepare(path, kit.out, drop="x")
+    assert "no record that was looked at has the key 'x'" in made.source.notes
+    with pytest.raises(ConfigError, match="no column is left"):
+        prepare(path, kit.out, drop="n,t")
+    with pytest.raises(ConfigError, match="would write pickles"):
+        prepare(path, kit.out, columns="n:pkl")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "a=0.5,b=0.4"}, "add up to 0.9"),
+        ({"split": "a/b=1"}, "not the name of a split"),
+        ({"split": "a=x"}, "no split"),
+        ({"split": "a=1.5"}, "above 0"),
+        ({"columns": "n"}, "Write name:encoding"),
+        ({"columns": "n:int7"}, "int7"),
+        ({"compression": "zip"}, "no compression 'zip'"),
+        ({"hashes": "crc"}, "no hash 'crc'"),
+        ({"size_limit": "4gb"}, "less than 4 GiB"),
+        ({"workers": -1}, "workers=-1"),
+        ({"limit": 0}, "at least one"),
+        ({"engine": "slurm"}, "no engine 'slurm'"),
+        ({"kind": "video"}, "no kind 'video'"),
+        ({"split_key": "x", "split": "a=1"}, "no column"),
+        ({"block": 7, "end_token": "x"}, "give a tokenizer"),
+        ({"frob": 1}, "no option 'frob'"),
+        ({"tokenizer": "bytes", "text_column": "z"}, "no column 'z'"),
+        ({"tokenizer": "bytes", "columns": {"tokens": "ndarray:uint8:2048"}}, "257 tokens"),
+        ({"tokenizer": "bytes", "columns": {"tokens": "ndarray:int32"}}, "fixed shape"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(kit, options, words):
+    """The error names the option and what it may be, before anything is written."""
+    with pytest.raises((ConfigError, ValueError), match=words):
+        convert(numbers(kit, 5), kit.out, **options)
+    assert not os.path.exists(os.path.join(kit.out, "index.json"))
+
+
+def test_token_blocks_hold_every_token(kit):
+    """Documents follow one another, each with its end token; the last block is filled up, told."""
+    texts = ["hello", "", "wörld", "x" * 30]
+    for i, text in enumerate(texts):
+        kit.write(f"{i}.txt", text)
+    summary = convert(str(kit.source), kit.out, tokenizer="bytes", block=8)
+    expected = np.concatenate([[*text.encode(), 256] for text in texts])
+    tokens = np.concatenate([s["tokens"] for s in kit.samples()])
+    missing = -len(expected) % 8
+    assert tokens.tolist() == [*expected.tolist(), *[256] * missing]
+    assert summary.notes == (f"the last block is filled up with {missing} end tokens",)
+
+
+def test_last_tokens_are_dropped_only_when_asked(kit):
+    """drop_last leaves the unfinished block out and says how many tokens that were."""
+    kit.write("a.txt", "x" * 20)
+    summary = convert(
+        str(kit.source), kit.out, tokenizer="bytes", block=8, end_token="", drop_last=True
+    )
+    assert [s["tokens"].tolist() for s in kit.samples()] == [[120] * 8] * 2
+    assert summary.notes == ("the last 4 tokens fill no block, and are dropped",)
+
+
+def test_column_of_tokens_may_be_narrower(kit):
+    """The encoding of the column sets the type of the tokens."""
+    kit.write("a.txt", "x" * 7)
+    convert(str(kit.source), kit.out, tokenizer="bytes", block=8, columns="tokens:ndarray:uint16:8")
+    (sample,) = kit.samples()
+    assert sample["tokens"].dtype == np.uint16
+
+
+def test_tokenizer_of_hugging_face(kit, tmp_path):
+    """A tokenizer.json is loaded from its path, its folder is as good."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    words = {"[UNK]": 0, "</s>": 1, "a": 2, "b": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    kit.write("1.txt", "a b a")
+    kit.write("2.txt", "b c")
+    for number, name in enumerate([tmp_path / "tokenizer.json", tmp_path]):
+        out = f"{kit.out}{number}"
+        convert(str(kit.source), out, tokenizer=str(name), block=4)
+        assert [s["tokens"].tolist() for s in kit.samples(out)] == [[2, 3, 2, 1], [3, 0, 1, 1]]
+    with pytest.raises(ConfigError, match="no token '<end>'"):
+        convert(str(kit.source), kit.out, tokenizer=str(tmp_path), end_token="<end>")
+
+
+def test_bad_records_are_counted_and_listed(kit):
+    """With skip_bad the good ones are written, the bad ones named with line and column."""
+    path = kit.write("x.jsonl", '{"a": 1}\n{"a": \n[1]\n{"a": 2, "b": 3}\n{"a": "x"}\n{"a": 3}\n')
+    summary = convert(path, kit.out, skip_bad=True, columns="a:int", drop="b")
+    assert [s["a"] for s in kit.samples()] == [1, 2, 3]
+    assert summary.bad_count == 3
+    assert [line.split("x.jsonl, ")[1][:30] for line in summary.bad] == [
+        "line 2, column 6: Expecting va",
+        "line 3: expected an object wit",
+        "line 5: column 'a' (int): expe",
+    ]
+
+
+def test_key_that_is_no_column_stops_the_conversion(kit):
+    """A field that turns up late is not dropped in silence."""
+    records = [{"a": 1}] * 1500 + [{"a": 1, "late": 2}]
+    path = kit.write("x.jsonl", kit.lines(records))
+    with pytest.raises(RecordError, match=r"line 1501: it has the key 'late'.*--drop late"):
+        convert(path, kit.out)
+    assert not os.path.exists(kit.out) or not os.listdir(kit.out)
+    convert(path, kit.out, drop="late")
+    assert len(kit.samples()) == 1501
+
+
+def test_nothing_good_is_an_error(kit):
+    """A source of bad records only gives no dataset, not an empty one."""
+    path = kit.write("x.jsonl", "{\n[]\n")
+    with pytest.raises((SourceError, ConfigError)):
+        convert(path, kit.out, skip_bad=True)
+    assert not os.path.exists(os.path.join(kit.out, "index.json"))
+
+
+def test_place_that_is_taken_is_left_alone(kit):
+    """A folder with a dataset, or with anything, is refused; overwrite replaces only datasets."""
+    path = numbers(kit, 50)
+    os.makedirs(kit.out)
+    mine = os.path.join(kit.out, "mine.txt")
+    with open(mine, "w") as file:
+        file.write("mine")
+    with pytest.raises(FileExistsError, match=r"not empty \(it holds 'mine\.txt'\)"):
+        convert(path, kit.out)
+    convert(path, kit.out, overwrite=True, size_limit=500)
+    with pytest.raises(FileExistsError, match="a dataset already"):
+        convert(path, kit.out)
+    convert(path, kit.out, overwrite=True)
+    assert sorted(kit.files()) == ["index.json", "mine.txt", "shard.00000.mds"]
+
+
+def test_output_inside_the_source_is_refused(kit):
+    """A second run would read the first one's shards as data."""
+    numbers(kit, 5)
+    with pytest.raises(ConfigError, match="inside the source"):
+        convert(str(kit.source), str(kit.source / "out"))
+
+
+def test_output_may_be_a_url(kit):
+    """Shards go to the store as they are made, the index last, and nothing stays behind."""
+    path = numbers(kit, 3000)
+    url = "file://" + kit.out
+    work = str(kit.source.parent / "work")
+    convert(path, url, work=work, size_limit=20_000, workers=2)
+    assert len(kit.samples()) == 3000
+    assert not os.path.exists(work)

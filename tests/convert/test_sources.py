@@ -1,0 +1,314 @@
+"""Every kind of input is recognised for what it is and comes out whole."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+import zstandard
+
+from mds import MDSWriter
+from mds.errors import RecordError, SourceError
+from mds.writers.convert import convert, prepare
+
+
+def test_image_folder_gives_image_label_and_class(kit):
+    """The sub-folder is the class, labels count classes by name, images are stored untouched."""
+    kit.write("dog/1.jpg", kit.jpeg + b"1")
+    kit.write("cat/2.JPEG", kit.jpeg + b"2")
+    kit.write("dog/deep/3.jpeg", kit.jpeg + b"3")
+    made = prepare(str(kit.source), kit.out)
+    assert kit.encodings(made) == {"class": "str", "image": "jpeg", "label": "int"}
+    made.run()
+    found = [(s["class"], s["label"], s["image"]) for s in kit.stored()]
+    assert found == [
+        (b"cat", (0).to_bytes(8, "little"), kit.jpeg + b"2"),
+        (b"dog", (1).to_bytes(8, "little"), kit.jpeg + b"1"),
+        (b"dog", (1).to_bytes(8, "little"), kit.jpeg + b"3"),
+    ]
+
+
+def test_path_of_an_image_is_there_for_the_asking(kit):
+    """An image folder offers the path as a further column."""
+    kit.write("a/1.png", kit.png)
+    convert(str(kit.source), kit.out, columns={"path": "str"}, drop="image")
+    assert kit.samples() == [{"class": "a", "label": 0, "path": "a/1.png"}]
+
+
+def test_folders_named_like_splits_become_splits(kit):
+    """train/class/image gives one dataset a split, with the same labels in all of them."""
+    for name in ("train/x/1.png", "train/y/2.png", "val/y/3.png"):
+        kit.write(name, kit.png + name.encode())
+    summary = convert(str(kit.source), kit.out, drop="image")
+    assert [(split.name, split.samples) for split in summary.splits] == [("train", 2), ("val", 1)]
+    assert kit.samples(kit.out + "/val") == [{"class": "y", "label": 1}]
+
+
+def test_mixed_images_keep_their_bytes_under_the_commoner_encoding(kit):
+    """JPEG and PNG side by side are not encoded again, and the plan says how many of which."""
+    kit.write("a/1.png", kit.png)
+    kit.write("a/2.png", kit.png)
+    kit.write("b/3.jpg", kit.jpeg)
+    made = prepare(str(kit.source), kit.out)
+    (image,) = [column for column in made.columns if column.name == "image"]
+    assert (image.encoding, "2 png, 1 jpeg" in image.note) == ("png", True)
+    made.run()
+    assert [sample["image"] for sample in kit.stored()] == [kit.png, kit.png, kit.jpeg]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("labels.csv", "file,age,kind\n2.jpg,7,cat\n1.jpg,9,dog\n"),
+        ("metadata.jsonl", '{"id":"1","age":9,"kind":"dog"}\n{"id":"2","age":7,"kind":"cat"}\n'),
+    ],
+)
+def test_flat_images_take_their_labels_from_a_table(kit, name, table):
+    """A CSV or JSON lines file that names the images brings its other columns."""
+    kit.write("1.jpg", kit.jpeg)
+    kit.write("2.jpg", kit.jpeg)
+    kit.write(name, table)
+    convert(str(kit.source), kit.out, drop="image")
+    assert kit.samples() == [
+        {"age": 9, "kind": "dog", "path": "1.jpg"},
+        {"age": 7, "kind": "cat", "path": "2.jpg"},
+    ]
+
+
+def test_image_without_a_row_is_a_bad_record(kit):
+    """An image that the table of labels forgets is not given a label made up."""
+    kit.write("1.jpg", kit.jpeg)
+    kit.write("2.jpg", kit.jpeg)
+    kit.write("labels.csv", "file,age\n1.jpg,7\n")
+    with pytest.raises(RecordError, match=r"2\.jpg: labels\.csv has no row for it"):
+        convert(str(kit.source), kit.out)
+
+
+def test_file_that_is_no_image_is_named(kit):
+    """An image is known by its first bytes, not by its ending."""
+    kit.write("a/1.jpg", kit.jpeg)
+    kit.write("a/2.jpg", b"<html>not found</html>")
+    with pytest.raises(RecordError, match=r"2\.jpg: this is no image: it starts with b'<html>"):
+        convert(str(kit.source), kit.out)
+
+
+def test_audio_is_stored_untouched(kit):
+    """Sound files are taken byte for byte."""
+    kit.write("one.wav", kit.wav(1))
+    kit.write("two.flac", b"fLaC of two")
+    convert(str(kit.source), kit.out)
+    assert kit.samples() == [
+        {"audio": kit.wav(1), "path": "one.wav"},
+        {"audio": b"fLaC of two", "path": "two.flac"},
+    ]
+
+
+def test_text_files_are_documents(kit):
+    """A text file is one sample, whatever its line ends, with its path; a BOM is no text."""
+    kit.write("b/two.md", "zwei\r\nZeilen")
+    kit.write("a.txt", b"\xef\xbb\xbfeins")
+    convert(str(kit.source), kit.out)
+    assert kit.samples() == [
+        {"path": "a.txt", "text": "eins"},
+        {"path": "b/two.md", "text": "zwei\r\nZeilen"},
+    ]
+
+
+def test_python_sources_may_declare_their_encoding(kit):
+    """A source in Latin-1 that says so is a document like others; one that lies is bad."""
+    kit.write("a.py", "# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"))
+    kit.write("b.py", b"x = 1\ny = '\xe9'\n")
+    with pytest.raises(RecordError, match=r"b\.py: line 2, column 6: byte 0xe9 is not UTF-8"):
+        convert(str(kit.source), kit.out)
+    summary = convert(str(kit.source), kit.out, skip_bad=True)
+    assert (summary.samples, summary.bad_count) == (1, 1)
+    assert "é" in kit.samples()[0]["text"]
+
+
+def test_lines_are_samples_when_asked(kit):
+    """kind='lines' makes every line a sample, empty ones too."""
+    kit.write("a.txt", "one\n\r\nthree")
+    convert(str(kit.source), kit.out, kind="lines")
+    assert [sample["text"] for sample in kit.samples()] == ["one", "", "three"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"),
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.compress),
+    ],
+)
+def test_json_lines_also_compressed(kit, ending, compress):
+    """Every line is a sample; compressed files are read through."""
+    records = [{"n": i, "t": f"text {i} é", "o": {"deep": [i]}} for i in range(50)]
+    data = b"\xef\xbb\xbf" + kit.lines(records).replace("\n", "\r\n").encode() + b"\n"
+    path = kit.write("x.jsonl" + ending, compress(data))
+    convert(path, kit.out)
+    assert kit.samples() == records
+
+
+def test_broken_compressed_file_is_an_error_of_ours(kit):
+    """A cut-off gzip file names the file and does not end the dataset early."""
+    path = kit.write("x.jsonl.gz", gzip.compress(kit.lines([{"a": i} for i in range(999)]).encode())[:-9])
+    with pytest.raises(SourceError, match=r"x\.jsonl\.gz.*cannot be read"):
+        convert(path, kit.out)
+
+
+def test_json_list_is_as_good_as_lines(kit):
+    """A JSON file that is one list gives its objects."""
+    path = kit.write("x.json", json.dumps([{"a": 1}, {"a": 2}], indent=1))
+    convert(path, kit.out)
+    assert kit.samples() == [{"a": 1}, {"a": 2}]
+
+
+def test_csv_with_quotes_and_line_breaks(kit):
+    """Quoted cells may hold separators, quotes and line breaks; numbers are recognised."""
+    path = kit.write("x.csv", 'id,code,score,text\n1,007,1.5,"a, ""b""\nc"\n2,008,2,\n')
+    convert(path, kit.out)
+    assert kit.samples() == [
+        {"code": "007", "id": 1, "score": 1.5, "text": 'a, "b"\nc'},
+        {"code": "008", "id": 2, "score": 2.0, "text": ""},
+    ]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("x.tsv", "\t"), ("x.csv", ";")])
+def test_separator_is_found(kit, name, separator):
+    """TSV is known by its ending, other separators by the header."""
+    path = kit.write(name, "a{0}b\n1{0}x,y\n".format(separator))
+    convert(path, kit.out)
+    assert kit.samples() == [{"a": 1, "b": "x,y"}]
+
+
+def test_large_csv_is_cut_between_records(kit):
+    """Parts of one CSV file never begin inside quotes, wherever line breaks and quotes lie."""
+    rows = [(i, 'say "hi"\n' * (i % 7) + "x" * (i % 50)) for i in range(40000)]
+    text = "id,text\n" + "".join('{},"{}"\n'.format(i, t.replace('"', '""')) for i, t in rows)
+    path = kit.write("x.csv", text)
+    made = prepare(path, kit.out)
+    assert len(list(made.source.parts(1 << 18))) > 4
+    made.run()
+    assert [(s["id"], s["text"]) for s in kit.samples()] == rows
+
+
+def test_tables_with_other_columns_are_refused(kit):
+    """Two CSV files of one folder have the same header, or nothing is written."""
+    kit.write("1.csv", "a,b\n1,2\n")
+    kit.write("2.csv", "a,c\n1,2\n")
+    with pytest.raises(SourceError, match=r"2\.csv, line 1: the columns are a, c.*1\.csv are a, b"):
+        convert(str(kit.source), kit.out)
+
+
+def test_webdataset_tar(kit):
+    """Files of one name are one sample, endings are columns."""
+    array = np.arange(3, dtype=np.float32)
+    file = kit.source / "array.npy"
+    np.save(file, array)
+    members = []
+    for i in range(3):
+        members += [(f"d/{i}.jpg", kit.jpeg), (f"d/{i}.cls", b"%d" % i), (f"d/{i}.txt", b"t")]
+        members += [(f"d/{i}.json", b'{"a": [1]}'), (f"d/{i}.v.npy", file.read_bytes())]
+    file.unlink()
+    made = prepare(kit.write("x.tar", kit.tar(members)), kit.out)
+    assert kit.encodings(made) == {
+        "__key__": "str", "cls": "int", "jpg": "jpeg", "json": "json", "txt": "str",
+        "v.npy": "ndarray:float32:3",
+    }  # fmt: skip
+    made.run()
+    assert kit.stored()[1]["jpg"] == kit.jpeg
+    convert(made.source.name, kit.out + "2", drop="jpg")
+    second = kit.samples(kit.out + "2")[1]
+    assert (second["__key__"], second["cls"], second["json"]) == ("d/1", 1, {"a": [1]})
+    assert np.array_equal(second["v.npy"], array)
+
+
+def test_tar_is_cut_between_samples(kit):
+    """Parts of one tar begin with the first member of a sample, long names and all."""
+    members = [
+        (f"{'long/' * (i % 40)}{i:04}.{ending}", bytes(900)) for i in range(300) for ending in "abc"
+    ]
+    made = prepare(kit.write("x.tar", kit.tar(members)), kit.out)
+    assert len(list(made.source.parts(100_000))) > 5
+    read = [r["__key__"] for p in made.source.parts(100_000) for _, r in made.source.read(p)]
+    assert read == [name[:-2] for name, _ in members[::3]]
+
+
+def test_sample_of_a_tar_without_a_member_is_bad(kit):
+    """A column that a sample lacks is said with the key of the sample."""
+    members = [("1.txt", b"a"), ("1.cls", b"1"), ("2.txt", b"b")]
+    path = kit.write("x.tar", kit.tar(members))
+    with pytest.raises(RecordError, match=r"x\.tar, sample 2: column 'cls'.*no such key"):
+        convert(path, kit.out)
+
+
+def test_mds_dataset_is_cut_and_compressed_anew(kit):
+    """Samples of a dataset keep every byte, also of columns that nobody here could decode."""
+    columns = {"a": "ndarray:int16", "b": "bytes", "c": "float32", "p": "pkl"}
+    samples = [
+        {"a": np.arange(i + 1, dtype=np.int16), "b": bytes([i]), "c": i / 3, "p": {i}}
+        for i in range(60)
+    ]
+    before = str(kit.source / "mds")
+    with MDSWriter(out=before, columns=columns, compression="gz", size_limit=500) as writer:
+        for sample in samples:
+            writer.write(sample)
+    summary = convert(before, kit.out, compression="zstd", drop="c")
+    assert summary.splits[0].shards == 1
+    assert kit.stored() == [{k: s[k] for k in "abp"} for s in kit.stored(before)]
+
+
+def test_column_of_a_dataset_gets_another_encoding(kit):
+    """Only the column that changes is decoded, and a value that does not fit is refused."""
+    before = str(kit.source / "mds")
+    with MDSWriter(out=before, columns={"a": "int", "b": "str"}) as writer:
+        for i in (1, 2, 300):
+            writer.write({"a": i, "b": "x"})
+    convert(before, kit.out, columns={"a": "uint16"})
+    assert [sample["a"] for sample in kit.samples()] == [1, 2, 300]
+    with pytest.raises(RecordError, match=r"sample 2: column 'a' \(uint8\): 300 does not fit"):
+        convert(before, kit.out + "2", columns={"a": "uint8"})
+
+
+def test_mixed_folder_is_stored_file_by_file(kit):
+    """Where files are of many kinds nothing is guessed: path and bytes, and the plan says so."""
+    kit.write("a.txt", "text")
+    kit.write("b.jpg", kit.jpeg)
+    kit.write("c.bin", b"\0")
+    made = prepare(str(kit.source), kit.out)
+    assert any("mixed" in note for note in made.source.notes)
+    made.run()
+    assert [s["path"] for s in kit.samples()] == ["a.txt", "b.jpg", "c.bin"]
+    assert kit.samples()[2]["bytes"] == b"\0"
+
+
+def test_patterns_choose_files(kit):
+    """include and exclude match names and paths; a readme beside the data is left out and told."""
+    for name in ("a.txt", "b.txt", "sub/c.txt", "sub/d.py", ".hidden.txt"):
+        kit.write(name, name)
+    convert(str(kit.source), kit.out, include="*.txt", exclude="sub/*")
+    assert [s["path"] for s in kit.samples()] == ["a.txt", "b.txt"]
+    kit.write("photos/README.md", "about")
+    kit.write("photos/a/1.png", kit.png)
+    made = prepare(str(kit.source / "photos"), kit.out + "2")
+    assert made.source.kind == "image folder"
+    assert any("README.md" in note for note in made.source.notes)
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+def test_nothing_to_convert_is_an_error(kit, what):
+    """A source that is not there, or holds nothing, is said to be so before anything is made."""
+    path = kit.source if what == "empty" else kit.source / "sorce"
+    with pytest.raises(SourceError, match="no file to convert|no such file"):
+        convert(str(path), kit.out)
+
+
+def test_missing_source_suggests_its_neighbour(kit):
+    """A mistyped name is answered with the one that is there."""
+    kit.write("photos/1.png", kit.png)
+    with pytest.raises(SourceError, match=r"Did you mean .*photos\?"):
+        convert(str(kit.source / "potos"), kit.out)

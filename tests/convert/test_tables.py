@@ -1,0 +1,194 @@
+"""Parquet, Arrow and Hugging Face datasets: types, nulls, nested values, images."""
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from mds.errors import RecordError, SourceError
+from mds.writers.convert import convert, prepare
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+
+def table_of(count=50):
+    day = datetime.date(2024, 1, 1)
+    return pa.table(
+        {
+            "i8": pa.array([i % 100 for i in range(count)], pa.int8()),
+            "i64": pa.array(range(count), pa.int64()),
+            "f": pa.array([i / 2 for i in range(count)], pa.float32()),
+            "s": pa.array([f"row {i}" for i in range(count)]),
+            "d": pa.array([f"word {i % 3}" for i in range(count)]).dictionary_encode(),
+            "b": pa.array([bytes([i]) for i in range(count)]),
+            "v": pa.array([[float(i), 1.0] for i in range(count)], pa.list_(pa.float32())),
+            "w": pa.array([[i, 2, 3] for i in range(count)], pa.list_(pa.int16(), 3)),
+            "o": pa.array([{"a": i, "b": ["x"]} for i in range(count)]),
+            "m": pa.array([[("k", i)] for i in range(count)], pa.map_(pa.string(), pa.int64())),
+            "n": pa.array([None if i == 40 else i for i in range(count)], pa.int32()),
+            "t": pa.array([day] * count),
+            "c": pa.array([Decimal("1.50")] * count, pa.decimal128(6, 2)),
+            "y": pa.array([i % 2 == 0 for i in range(count)]),
+        }
+    )
+
+
+ENCODINGS = {
+    "b": "bytes",
+    "c": "str_decimal",
+    "d": "str",
+    "f": "float32",
+    "i64": "int",
+    "i8": "int8",
+    "m": "json",
+    "n": "json",
+    "o": "json",
+    "s": "str",
+    "t": "str",
+    "v": "ndarray:float32",
+    "w": "ndarray:int16:3",
+    "y": "json",
+}
+
+
+def check(sample, i):
+    assert (sample["i8"], sample["i64"], sample["f"]) == (i, i, i / 2)
+    assert (sample["s"], sample["d"], sample["b"]) == (f"row {i}", f"word {i % 3}", bytes([i]))
+    assert sample["v"].tolist() == [float(i), 1.0]
+    assert sample["w"].tolist() == [i, 2, 3]
+    assert (sample["o"], sample["m"]) == ({"a": i, "b": ["x"]}, {"k": i})
+    assert (sample["n"], sample["y"]) == (None if i == 40 else i, i % 2 == 0)
+    assert (sample["t"], sample["c"]) == ("2024-01-01", Decimal("1.50"))
+
+
+def write_ipc(path, table, *, stream):
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with pa.OSFile(path, "wb") as file, new(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+def test_every_type_finds_its_encoding(kit, kind):
+    """Numbers keep their width, lists of numbers become arrays, what varies becomes JSON."""
+    path = str(kit.source / ("x.parquet" if kind == "parquet" else "x.arrow"))
+    if kind == "parquet":
+        pq.write_table(table_of(), path, row_group_size=7)
+    else:
+        write_ipc(path, table_of(), stream=kind == "stream")
+    made = prepare(path, kit.out)
+    assert kit.encodings(made) == ENCODINGS
+    made.run()
+    samples = kit.samples()
+    assert len(samples) == 50
+    for i, sample in enumerate(samples):
+        check(sample, i)
+
+
+def test_parts_are_row_groups(kit):
+    """A large Parquet file is many parts, and rows are counted through them in errors."""
+    path = str(kit.source / "x.parquet")
+    pq.write_table(pa.table({"a": list(range(1000))}), path, row_group_size=100)
+    source = prepare(path, kit.out).source
+    parts = list(source.parts(source.size // 5))
+    assert len(parts) == 5
+    marks = [mark for part in parts for mark, _ in source.read(part)]
+    assert marks == list(range(1000))
+    assert source.place(parts[1], 217).endswith("x.parquet, row 217")
+
+
+def test_null_that_was_not_foreseen_is_named(kit):
+    """A null in a column of numbers is not made into one."""
+    table = pa.table({"a": pa.array([1] * 3000 + [None], pa.int32())})
+    path = str(kit.source / "x.arrow")
+    write_ipc(path, table, stream=False)
+    with pytest.raises(RecordError, match=r"row 3000: column 'a' \(int32\): expected a whole"):
+        convert(path, kit.out)
+    convert(path, kit.out + "2", columns={"a": "json"})
+    assert kit.samples(kit.out + "2")[-1] == {"a": None}
+
+
+def test_files_of_another_schema_are_refused(kit):
+    """All files of a folder have the columns of the first."""
+    pq.write_table(pa.table({"a": [1]}), str(kit.source / "1.parquet"))
+    pq.write_table(pa.table({"a": ["x"]}), str(kit.source / "2.parquet"))
+    with pytest.raises(SourceError, match=r"2\.parquet: column 'a' is string.*it is int64"):
+        convert(str(kit.source), kit.out)
+
+
+def test_file_that_is_no_parquet_is_named(kit):
+    """A broken file is said to be one."""
+    path = kit.write("x.parquet", b"PAR1 or so")
+    with pytest.raises(SourceError, match=r"x\.parquet: this is no Arrow or Parquet file"):
+        convert(path, kit.out)
+
+
+def test_images_of_hugging_face_tables_are_files(kit):
+    """A struct of bytes and path, as `datasets` stores images, becomes the file itself."""
+    rows = [{"bytes": kit.jpeg, "path": "1.jpg"}, {"bytes": kit.jpeg, "path": None}]
+    path = str(kit.source / "x.parquet")
+    pq.write_table(pa.table({"image": rows}), path)
+    made = prepare(path, kit.out)
+    assert kit.encodings(made) == {"image": "jpeg"}
+    made.run()
+    assert kit.stored() == [{"image": kit.jpeg}] * 2
+
+
+class TestHuggingFace:
+    """Datasets saved to disk, and by name."""
+
+    @pytest.fixture
+    def datasets(self):
+        return pytest.importorskip("datasets", reason="datasets is not installed")
+
+    def test_saved_dataset(self, kit, datasets):
+        """Rows come in the order of the dataset, also when it was shuffled after it was made."""
+        table = datasets.Dataset.from_dict(
+            {"n": list(range(30)), "v": [[0.5, i] for i in range(30)], "y": [i % 2 for i in range(30)]}
+        ).cast_column("y", datasets.ClassLabel(names=["even", "odd"]))
+        shuffled = table.shuffle(seed=1)
+        shuffled.save_to_disk(str(kit.source / "hf"))
+        made = prepare(str(kit.source / "hf"), kit.out)
+        assert kit.encodings(made) == {"n": "int", "v": "ndarray:float64", "y": "int"}
+        made.run()
+        assert [sample["n"] for sample in kit.samples()] == shuffled["n"][:]
+
+    def test_splits_become_folders(self, kit, datasets):
+        """A dataset of splits is one dataset a split; one of them can be taken alone."""
+        splits = {
+            name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(count)]})
+            for name, count in (("train", 5), ("test", 2))
+        }
+        datasets.DatasetDict(splits).save_to_disk(str(kit.source / "hf"))
+        convert(str(kit.source / "hf"), kit.out)
+        assert len(kit.samples(kit.out + "/train")) == 5
+        convert(str(kit.source / "hf"), kit.out + "2", source_split="test")
+        assert [s["text"] for s in kit.samples(kit.out + "2")] == ["test 0", "test 1"]
+
+    def test_dataset_by_name(self, kit, datasets, tmp_path, monkeypatch):
+        """hf:NAME loads what `datasets.load_dataset` finds, here a folder of JSON lines."""
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        kit.write("data/train.jsonl", kit.lines({"a": i} for i in range(4)))
+        convert(f"hf:{kit.source / 'data'}", kit.out)
+        assert [sample["a"] for sample in kit.samples()] == [0, 1, 2, 3]
+
+    def test_images_are_not_decoded(self, kit, datasets):
+        """An image column brings the bytes of the file."""
+        rows = {"image": [{"bytes": kit.png, "path": None}] * 2}
+        features = datasets.Features({"image": datasets.Image()})
+        datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(kit.source / "hf"))
+        made = prepare(str(kit.source / "hf"), kit.out)
+        assert kit.encodings(made) == {"image": "png"}
+        made.run()
+        assert kit.stored() == [{"image": kit.png}] * 2
+
+
+def test_arrays_share_the_memory_of_the_table():
+    """Lists of numbers are not turned into Python numbers on their way."""
+    from mds.writers.convert.arrow import python_values
+
+    column = pa.array([[1, 2], [], [3]], pa.list_(pa.int32())).slice(1)
+    values = python_values(column)
+    assert [value.tolist() for value in values] == [[], [3]]
+    assert all(isinstance(value, np.ndarray) for value in values)

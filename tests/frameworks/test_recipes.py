@@ -63,7 +63,7 @@ class Runs:
             **os.environ,
             "MDS_SEEN": str(self.seen),
             "MDS_CACHE_DIR": str(tmp_path / "cache"),
-            "PYTHONPATH": str(HERE / "site"),
+            "PYTHONPATH": f"{HERE / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "OMP_NUM_THREADS": "1",
             "RAY_TRAIN_V2_ENABLED": "1",
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",

@@ -28,5 +28,7 @@ _SPEC.loader.exec_module(targets)
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     name = sys.argv.pop(1)
-    atheris.Setup(sys.argv, targets.TARGETS[name])
+    # libFuzzer starts itself again to merge, with this as the command.
+    command = f"{sys.executable} {__file__} {name}"
+    atheris.Setup([command, *sys.argv[1:]], targets.TARGETS[name])
     atheris.Fuzz()

@@ -130,6 +130,17 @@ def test_top_level_keys_in_any_order_and_a_byte_order_mark(make_shard):
         assert len(Index.parse(b"\xef\xbb\xbf" + text.encode())) == 1
 
 
+def test_columns_of_json_shards_are_sorted():
+    """An object has no order; the columns of json shards come by name, as all others do."""
+    (path,) = (GOLDEN / "json_none").rglob("index.json")
+    entry = json.loads(path.read_text())["shards"][0]
+    names = sorted(entry["columns"])
+    turned = {**entry, "columns": {name: entry["columns"][name] for name in reversed(names)}}
+    index = Index.parse(json.dumps({"shards": [entry, turned], "version": 2}).encode())
+    assert len(index.schemas) == 1
+    assert index.schemas[0].columns.names == tuple(names)
+
+
 def test_size_limits_for_people(make_shard):
     """A size limit may be a text; it counts as the number that it means."""
     shards = [make_shard(size_limit="64mb"), make_shard(1, size_limit=None)]

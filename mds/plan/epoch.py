@@ -1,44 +1,63 @@
-"""EpochPlan: the whole order of one epoch, as something to ask rather than as an array."""
+"""EpochPlan: the whole order of one epoch, as something to ask rather than as an array.
+
+A run makes one for each epoch, in every process, for free: nothing is computed before ids are
+asked for. At the start of an iteration a dataset says
+
+    plan = EpochPlan(streams, world, epoch=next_epoch, resume=state, weights=weights, ...)
+    for ids in plan.blocks(node, rank, worker, start): ...
+    checkpoint = plan.state(samples_seen)
+    plan = plan.following()
+
+``state`` is what was loaded, or None. A plan begins where a state of its epoch or a later one says,
+with the canonical nodes, seed and initial nodes of the state; ``following`` keeps these for the
+next epochs. To go back to a state of an earlier epoch, ask for that epoch: a state that is older
+than ``epoch`` is used up, for the incumbent's states as there with a warning, and an error for ours.
+``weights``, resolved once with the seed that the run was made with, keep the shares of the streams
+when a state brings another seed.
+"""
 
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import PlanError
-from mds.plan.partition import ALGORITHMS, unknown_algorithm
-from mds.plan.rows import DevicePerStreamRows, PerStreamRows, RandomRows, StratifiedRows
-from mds.plan.sampling import get_sampling, select
-from mds.plan.shape import Shape, batches, whole
+from mds.plan.audit import OrderHash, Place
+from mds.plan.begin import Beginning
+from mds.plan.build import Moment
+from mds.plan.digests import digest
+from mds.plan.orders import Turn
+from mds.plan.rows import Dealing, Shape
 from mds.plan.spec import OrderSpec
 from mds.plan.weights import Weights, resolve_weights
-from mds.shuffle import ShuffleSpec, get_shuffle
-from mds.state import VERSION, State, parse_state
+from mds.state import VERSION, State
 from mds.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from mds.plan.sampling import Selected
-    from mds.plan.shape import Rows
+    from mds.plan.orders import Order
+    from mds.plan.rows import Rows
     from mds.world import World
 
-_BLOCK = 1 << 14
+    Ids = NDArray[np.int64]
+
+_FIRST, _BLOCK = 1 << 10, 1 << 14  # ids of the first block of a worker, and of later ones
 
 
 class EpochPlan:
     """The order of one epoch.
 
     ``streams``: a mapping per stream with ``shards`` (samples of each shard) and at most one of
-    ``proportion``, ``repeat``, ``choose``. ``world``: before replication. ``epoch``: the one that
-    comes next. ``resume``: a state; if it is of this epoch or a later one, the plan begins at its
-    position, with its canonical nodes, seed and initial nodes. ``weights``: as resolved when the
-    run began, if the seed changed since.
+    ``proportion``, ``repeat``, ``choose``. ``world``: before replication. ``epoch``: the one to be
+    planned. ``initial_physical_nodes``: those the run began with, if a state said so before.
+    The other arguments are those of StreamingDataset and of OrderSpec.
+
+    Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
+    asked for, and StateError for a state that does not fit.
     """
 
     def __init__(
@@ -60,8 +79,11 @@ class EpochPlan:
         sampling_granularity: int = 1,
         batching_method: str = "random",
         replication: int | None = None,
+        exact: bool = False,
+        skip_empty_streams: bool = False,
         initial_physical_nodes: int | None = None,
         weights: Weights | None = None,
+        dataset: str | None = None,
     ) -> None:
         self.spec = OrderSpec(
             batch_size,
@@ -74,39 +96,170 @@ class EpochPlan:
             sampling_method,
             sampling_granularity,
             batching_method,
+            exact,
+            skip_empty_streams,
         )
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
         per_stream = [int(sizes.sum()) for sizes in self._sizes]
         size = None if epoch_size is None else parse_count(epoch_size)
         self.weights = weights or resolve_weights(per_stream, streams, size, shuffle_seed)
-        self.choose, self.proportions = self.weights.choose, self.weights.proportion
-        self.epoch_size = self.weights.epoch_size
         self.num_samples = sum(per_stream)
-        self._begin(epoch, resume, initial_physical_nodes)
-        self.shape = Shape(
-            self.world.num_nodes,
-            self.world.ranks_per_node,
-            self.world.workers_per_rank,
-            self.spec.batch(),
+        self._dataset = dataset
+        self._set_out(Beginning.find(self.spec, self.world, epoch, resume, initial_physical_nodes))
+
+    def _set_out(self, start: Beginning) -> None:
+        self.start = start
+        self.epoch, self.sample_in_epoch = start.epoch, start.sample_in_epoch
+        self.num_canonical_nodes, self.shuffle_seed = start.canonical, start.seed
+        self.initial_physical_nodes = start.initial
+        self.shuffle_block_size = self.spec.block_size(start.canonical)
+        if start.state is not None:
+            start.state.check(self.dataset_facts(), self.order_facts())
+
+    @property
+    def choose(self) -> tuple[int, ...]:
+        """Samples that each stream gives."""
+        return self.weights.choose
+
+    @property
+    def proportions(self) -> tuple[float, ...]:
+        """The share of each stream in the epoch."""
+        return self.weights.proportion
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples of the epoch."""
+        return self.weights.epoch_size
+
+    @functools.cached_property
+    def shape(self) -> Shape:
+        """Nodes, ranks, workers and batch size, after replication."""
+        world = self.world
+        return Shape(
+            world.num_nodes, world.ranks_per_node, world.workers_per_rank, self.spec.batch()
         )
 
     @functools.cached_property
+    def moment(self) -> Moment:
+        """The epoch's data and parameters."""
+        turn = Turn(
+            self.num_canonical_nodes, self.shuffle_seed, self.epoch, self.shuffle_block_size
+        )
+        return Moment(self._sizes, self.weights, self.spec, turn)
+
+    @functools.cached_property
+    def orders(self) -> list[Order]:
+        """The orders that rows are made of; see mds.cache.orders for sharing them."""
+        return self.moment.orders()
+
+    @functools.cached_property
     def rows(self) -> Rows:
-        """The global batches: made when they are first needed."""
-        return self._make_rows()
+        """The global batches."""
+        dealing = Dealing(
+            self.shape,
+            self.num_canonical_nodes,
+            self.spec.partition_algo,
+            self.initial_physical_nodes,
+            self.sample_in_epoch,
+            self.start.is_precise,
+            self.spec.exact,
+        )
+        return self.moment.rows([order.samples for order in self.orders], dealing)
+
+    @property
+    def steps(self) -> int:
+        """Global batches left, the last of which may be short."""
+        return self.rows.count
 
     @property
     def length(self) -> int:
         """Ids of one worker, with padding."""
-        return batches(self.shape, self.rows) * self.shape.batch
+        return -(-self.rows.count // self.shape.workers) * self.shape.batch
 
-    @property
-    def steps(self) -> int:
-        """Global batches, the last of which may be short."""
-        return self.rows.count
+    def blocks(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[Ids]:
+        """The ids of one worker from its ``start``-th on, in 1-D int64 arrays, -1 for padding.
 
-    def state(self, num_samples: int) -> State:
+        ``rank`` counts within the node, ``worker`` within the rank, both after replication.
+        """
+        shape, rows = self.shape, self.rows
+        takes = [order.reader() for order in self.orders]
+        places = self._places(node, rank)
+        first, skip = divmod(start, shape.batch)
+        last = self.length // shape.batch
+        size = _FIRST
+        while first < last:
+            until = min(first + max(1, size // shape.batch), last)
+            mine = np.arange(first, until) * shape.workers + worker
+            real = mine[mine < rows.count]
+            ids = rows.block(real, places, takes).reshape(-1)
+            if len(real) < len(mine):
+                padding = np.full((len(mine) - len(real)) * shape.batch, -1, np.int64)
+                ids = np.concatenate([ids, padding])
+            yield ids[skip:]
+            first, skip, size = until, 0, _BLOCK
+
+    def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
+        """Where in the epoch the ids ``start`` to ``stop`` - 1 of a worker are due, for OrderHash."""
+        batch = self.shape.batch
+        mine = np.arange(start // batch, -(-stop // batch)) * self.shape.workers + worker
+        marks = self.rows.marks(mine, self._places(node, rank)).reshape(-1)
+        skip = start % batch
+        return marks[skip : skip + stop - start]
+
+    def batch(self, step: int) -> Ids:
+        """The ids of a global batch, int64 (ranks, batch size), -1 for padding.
+
+        Steps are counted from where this plan begins. Raises IndexError beyond the last.
+        """
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
+        takes = [order.reader() for order in self.orders]
+        ids = self.rows.block(np.array([step]), np.arange(self.shape.row), takes)
+        return ids.reshape(self.shape.world, self.shape.batch)
+
+    def locate(self, sample: int) -> list[Place]:
+        """Every place where a sample is in what is left of the epoch, by step; often just one."""
+        found = set()
+        for number, order in enumerate(self.orders):
+            rows, places = self.rows.find(number, order.find(sample))
+            for step, place in zip(rows.tolist(), places.tolist(), strict=True):
+                rank, at = divmod(place, self.shape.batch)
+                found.add(Place(step, rank, step % self.shape.workers, at))
+        return sorted(found)
+
+    def order_hash(self, steps: int) -> OrderHash:
+        """The hash of the first ``steps`` global batches, computed without running anything."""
+        made = OrderHash()
+        takes = [order.reader() for order in self.orders]
+        places = np.arange(self.shape.row)
+        step = max(1, _BLOCK // self.shape.row)
+        for first in range(0, min(steps, self.steps), step):
+            rows = np.arange(first, min(first + step, steps, self.steps))
+            ids = self.rows.block(rows, places, takes)
+            made.add(self.rows.marks(rows, places).reshape(-1), ids.reshape(-1))
+        return made
+
+    def dataset_facts(self) -> dict[str, Any]:
+        """What a state remembers of the data; plain JSON."""
+        return {
+            "samples": self.num_samples,
+            "shards": sum(len(sizes) for sizes in self._sizes),
+            "streams": len(self._sizes),
+            "choose": digest(*self.choose),
+            "fingerprint": self._dataset or digest(*self._sizes),
+        }
+
+    def order_facts(self) -> dict[str, Any]:
+        """What a state remembers of the order parameters; plain JSON."""
+        shape = self.shape
+        return self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
+
+    def fingerprint(self) -> str:
+        """A name for the data and the order parameters."""
+        return digest(repr(self.dataset_facts()), repr(self.order_facts()))
+
+    def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> State:
         """The state after ``num_samples`` samples of all ranks, counted from where this began."""
         nodes = self.initial_physical_nodes
         return State(
@@ -116,149 +269,26 @@ class EpochPlan:
             self.shuffle_seed,
             self.world.num_nodes if nodes is None else nodes,
             version=VERSION,
+            dataset=self.dataset_facts(),
+            order=self.order_facts(),
+            order_hash=None if order_hash is None else str(order_hash),
         )
 
-    def _begin(
-        self, epoch: int, resume: Mapping[str, Any] | State | None, initial: int | None
-    ) -> None:
-        state = None if resume is None else parse_state(resume)
-        self.epoch, self.sample_in_epoch = epoch, 0
-        self.shuffle_seed = self.spec.shuffle_seed
-        self.initial_physical_nodes = initial
-        canonical = self.spec.canonical_nodes(self.world.num_nodes)
-        if state is not None and (state.epoch >= epoch or state.is_ours):
-            self.epoch, self.sample_in_epoch = state.epoch, state.sample_in_epoch
-            self.shuffle_seed = state.shuffle_seed
-            self.initial_physical_nodes = state.initial_physical_nodes
-            canonical = state.num_canonical_nodes
-        elif state is not None:
-            warnings.warn(
-                f"the state is of epoch {state.epoch} and epoch {epoch} was asked for: nothing of "
-                "it is used. Ask for its epoch to go on from it.",
-                stacklevel=3,
-            )
-        self.num_canonical_nodes = canonical
-        self.shuffle_block_size = self.spec.block_size(canonical)
+    def following(self) -> EpochPlan:
+        """The plan of the next epoch, with what a state set still in force."""
+        plan = object.__new__(EpochPlan)
+        plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
+        plan.num_samples, plan._dataset = self.num_samples, self._dataset
+        plan._sizes = self._sizes
+        plan._set_out(self.start.following())
+        return plan
 
-    def _make_rows(self) -> Rows:
-        spec, shape = self.spec, self.shape
-        if spec.partition_algo not in ALGORITHMS:
-            raise unknown_algorithm(spec.partition_algo)
-        canonical, drop = self.num_canonical_nodes, self.sample_in_epoch
-        if spec.batching_method == "random":
-            return self._random(*self._together(), drop)
-        sources = self._apart()
-        rng = np.random.default_rng(self._choice_seed())
-        if spec.batching_method == "per_stream":
-            return PerStreamRows(
-                sources, canonical, shape, drop, rng, lambda n, look: self._random(n, look, 0)
-            )
-        if spec.batching_method == "device_per_stream":
-            return DevicePerStreamRows(sources, canonical, shape, drop, rng)
-        return StratifiedRows(sources, self.proportions, canonical, shape, drop)
+    def _places(self, node: int, rank: int) -> Ids:
+        batch = self.shape.batch
+        return (node * self.shape.ranks + rank) * batch + np.arange(batch)
 
-    def _random(self, samples: int, look_up: Any, drop: int) -> RandomRows:
-        return RandomRows.make(
-            self.spec.partition_algo,
-            samples,
-            self.num_canonical_nodes,
-            self.shape,
-            drop,
-            self.initial_physical_nodes,
-            look_up,
+    def __repr__(self) -> str:
+        return (
+            f"<EpochPlan of epoch {self.epoch} from sample {self.sample_in_epoch}: "
+            f"{self.epoch_size} samples, {self.world!r}>"
         )
-
-    def _choice_seed(self) -> int:
-        moves = self.spec.shuffle and self.spec.sampling_method == "balanced"
-        return self.shuffle_seed + self.epoch if moves else self.shuffle_seed
-
-    def _selected(self, i: int, rng: np.random.Generator) -> Selected:
-        sizes = self._sizes[i]
-        taken = get_sampling(
-            sizes, self.choose[i], self.spec.sampling_granularity, self._choice_seed(), 0
-        )
-        first = sum(int(s.sum()) for s in self._sizes[:i])
-        return select(sizes, first + np.cumsum(sizes) - sizes, taken, rng)
-
-    def _draws(self) -> np.random.Generator:
-        moves = self.spec.sampling_method == "balanced"
-        return np.random.default_rng(self.shuffle_seed + (self.epoch if moves else 0))
-
-    def _together(self) -> tuple[int, Callable[[NDArray[np.int64]], NDArray[np.int64]]]:
-        rng = self._draws()
-        parts = [self._selected(i, rng) for i in range(len(self._sizes))]
-        units = np.concatenate([part.units for part in parts])
-        tables = [part.table.look_up(np.arange(part.samples)) for part in parts]
-        return self._ordered(units, np.concatenate(tables), self.shuffle_block_size)
-
-    def _apart(self) -> list[tuple[int, Callable[[NDArray[np.int64]], NDArray[np.int64]]]]:
-        out = []
-        for i, share in enumerate(self.proportions):
-            if not self.choose[i]:
-                raise PlanError(
-                    f"stream {i} gives no samples, and batching_method "
-                    f"{self.spec.batching_method!r} needs some of every stream."
-                )
-            part = self._selected(i, self._draws())
-            block = int(self.shuffle_block_size * share)
-            if self.spec.shuffle and not block and self.spec.batching_method == "device_per_stream":
-                raise PlanError(
-                    f"shuffle_block_size {self.shuffle_block_size} leaves no block to stream {i}: "
-                    "enlarge it."
-                )
-            out.append(
-                self._ordered(part.units, part.table.look_up(np.arange(part.samples)), block)
-            )
-        return out
-
-    def _ordered(
-        self, units: NDArray[np.int64], table: NDArray[np.int64], block: int
-    ) -> tuple[int, Callable[[NDArray[np.int64]], NDArray[np.int64]]]:
-        if not len(table):
-            raise PlanError("no samples are chosen: raise repeat, choose or epoch_size.")
-        if self.spec.shuffle:
-            spec = ShuffleSpec(
-                units, self.num_canonical_nodes, self.shuffle_seed, self.epoch, block
-            )
-            table = table[
-                get_shuffle(
-                    self.spec.shuffle_algo,
-                    spec.sizes,
-                    spec.num_canonical_nodes,
-                    spec.seed,
-                    spec.epoch,
-                    block,
-                )
-            ]
-        return len(table), table.__getitem__
-
-    def blocks(
-        self, node: int, rank: int, worker: int, start: int = 0
-    ) -> Iterator[NDArray[np.int64]]:
-        """The ids of one worker from its ``start``-th on, in 1-D int64 arrays, -1 for padding.
-
-        ``rank`` counts within the node, ``worker`` within the rank.
-        """
-        shape = self.shape
-        places = (node * shape.ranks + rank) * shape.batch + np.arange(shape.batch)
-        last = self.length // shape.batch
-        first, skip = divmod(start, shape.batch)
-        step = max(1, _BLOCK // shape.batch)
-        while first < last:
-            rows = np.arange(first, min(first + step, last)) * shape.workers + worker
-            out = np.full((len(rows), shape.batch), -1, np.int64)
-            real = rows < self.rows.count
-            out[real] = self.rows.block(rows[real], places)
-            yield out.reshape(-1)[skip:]
-            first, skip = first + step, 0
-
-
-def epoch_order(
-    streams: Sequence[Mapping[str, Any]], world: World, **order: Any
-) -> NDArray[np.int64]:
-    """All ids of an epoch as int64 (nodes, ranks, workers, batches, batch), -1 for padding.
-
-    Takes the arguments of EpochPlan.
-    """
-    plan = EpochPlan(streams, world, **order)
-    return whole(plan.shape, plan.rows)

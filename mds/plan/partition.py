@@ -9,181 +9,184 @@ does so, unless the deal is exact.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import PlanError, UnknownNameError
+from mds.errors import PlanError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ALGORITHMS = ("orig", "relaxed")
+    Ids = NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Matrix:
-    """The positions 0 to ``samples`` - 1 as rows of canonical nodes, for so many nodes to share."""
+    """Positions 0 to ``samples`` - 1 as rows of canonical nodes, for so many nodes to share.
 
-    samples: int
-    canonical: int
-    nodes: int
+    Raises PlanError when the nodes do not fit each other, or there are too few samples.
+    """
 
-    def __post_init__(self) -> None:
-        high, low = max(self.canonical, self.nodes), min(self.canonical, self.nodes)
+    def __init__(self, samples: int, canonical: int, nodes: int) -> None:
+        high, low = max(canonical, nodes), min(canonical, nodes)
         if low < 1 or high % low:
             raise PlanError(
-                f"canonical nodes {self.canonical} and physical nodes {self.nodes}: make one a "
-                "multiple of the other (num_canonical_nodes)."
+                f"canonical nodes {canonical} and physical nodes {nodes}: make one a multiple of "
+                "the other (num_canonical_nodes)."
             )
-        if self.pad and not self.is_cyclic and len(self._pad_sources()) not in {1, self.pad}:
+        self.samples, self.canonical = samples, canonical
+        ratio = max(nodes // canonical, 1)
+        self._columns = -(-samples // canonical)  # before padding
+        self._pad = -self._columns % ratio  # so that the physical nodes come out even
+        width = self._columns + self._pad
+        self.size = canonical * width
+        # So few samples are simply repeated.
+        self.is_cyclic = samples < canonical or samples == canonical < nodes
+        first = width - 2 * self._pad - ratio + 1
+        self._sources = np.arange(max(first, 0), max(first + self._pad, 0))
+        if self._pad and not self.is_cyclic and len(self._sources) not in {1, self._pad}:
             raise PlanError(
-                f"{self.samples} samples are too few for {self.nodes} nodes that share "
-                f"{self.canonical} canonical nodes: use exact=True, or fewer nodes."
+                f"{samples} samples are too few for {nodes} nodes that share {canonical} canonical "
+                "nodes: use exact=True, or fewer nodes."
             )
 
-    @property
-    def is_cyclic(self) -> bool:
-        """Whether there are so few samples that they are simply repeated."""
-        return self.samples < self.canonical or self.samples == self.canonical < self.nodes
+    @functools.cached_property
+    def starts(self) -> Ids:
+        """Where each row begins, and the end."""
+        nodes = self.canonical
+        return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
     @property
-    def columns_filled(self) -> int:
-        """Columns before padding."""
-        return -(-self.samples // self.canonical)
+    def regular(self) -> int:
+        """Elements before the first that may repeat a position."""
+        return 0 if self.is_cyclic else max(self._columns - 1, 0) * self.canonical
 
-    @property
-    def pad(self) -> int:
-        """Columns added so that the physical nodes come out even."""
-        if self.canonical >= self.nodes:
-            return 0
-        return -self.columns_filled % (self.nodes // self.canonical)
-
-    @property
-    def size(self) -> int:
-        """Elements of the matrix."""
-        return self.canonical * (self.columns_filled + self.pad)
-
-    def _pad_sources(self) -> range:
-        width = self.columns_filled + self.pad
-        ratio = self.nodes // self.canonical
-        first = width - 2 * self.pad - ratio + 1
-        return range(max(first, 0), max(first + self.pad, 0))
-
-    def positions(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+    def positions(self, elements: Ids) -> Ids:
         """Positions in the order of elements, in reading order, of the matrix."""
-        column, row = np.divmod(elements, self.canonical)
-        filled = self.columns_filled
+        if self.canonical == 1 and not self._pad:
+            return elements
+        column = elements // self.canonical
+        row = elements - column * self.canonical
         if self.is_cyclic:
-            return (row * (filled + self.pad) + column) % max(self.samples, 1)
-        if self.pad:
-            sources = np.array(self._pad_sources())
-            added = column >= filled
-            at = (column[added] - filled) if len(sources) == self.pad else 0
-            column[added] = sources[at]
-        start = row * self.samples // self.canonical
-        column += start
-        # The last place of a short row repeats the one before it.
-        end = (row + 1) * self.samples // self.canonical
-        return np.minimum(column, end - 1)
+            return (row * (self._columns + self._pad) + column) % max(self.samples, 1)
+        ends_late = len(elements) > 0 and int(elements.max()) >= self.regular
+        if ends_late and self._pad:
+            added = np.flatnonzero(column >= self._columns)
+            at = column[added] - self._columns if len(self._sources) > 1 else 0
+            column[added] = self._sources[at]
+        column += self.starts[row]
+        if ends_late:
+            # The last place of a short row repeats the one before it.
+            np.minimum(column, self.starts[row + 1] - 1, out=column)
+        return column
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """The same reading without any repetition: the short rows simply end before the others."""
+
+    is_cyclic = False
+
+    def __init__(self, samples: int, canonical: int) -> None:
+        if canonical < 1:
+            raise PlanError(f"canonical nodes {canonical}: there must be at least one.")
+        self.samples, self.canonical, self.size = samples, canonical, samples
+        self._columns = -(-samples // canonical)
+        self.starts = np.arange(canonical + 1, dtype=np.int64) * samples // canonical
+        self._long_rows = np.flatnonzero(np.diff(self.starts) == self._columns)
+
+    @property
+    def regular(self) -> int:
+        """Elements before the last column, which some rows do not have."""
+        return max(self._columns - 1, 0) * self.canonical
+
+    def positions(self, elements: Ids) -> Ids:
+        """Positions in the order of elements, in reading order."""
+        if self.canonical == 1:
+            return elements
+        column = elements // self.canonical
+        row = elements - column * self.canonical
+        late = np.flatnonzero(elements >= self.regular)
+        row[late] = self._long_rows[row[late]]
+        column += self.starts[row]
+        return column
+
+
 class Deal:
-    """Positions dealt to ``matrix.nodes`` nodes, ``ranks`` on each, after dropping the first."""
+    """Positions dealt to ``nodes`` nodes of ``ranks`` ranks, after dropping the first ``drop``.
 
-    matrix: Matrix
-    ranks: int
-    drop: int = 0
+    ``is_even``: samples near the end are repeated so that every rank gets as many.
+    """
 
-    def __post_init__(self) -> None:
-        if self.matrix.is_cyclic:
+    def __init__(
+        self, matrix: Matrix | Line, nodes: int, ranks: int, drop: int = 0, *, is_even: bool = True
+    ) -> None:
+        self.matrix, self.nodes, self.ranks = matrix, nodes, ranks
+        # A drop below zero counts from the end, as a slice does.
+        self.left = max(matrix.size - drop, 0) if drop >= 0 else min(-drop, matrix.size)
+        self.offset = matrix.size - self.left
+        self._per_node = -(-self.left // nodes)
+        per_rank = -(-self._per_node // ranks)
+        self.total = per_rank * ranks * nodes if is_even else self.left
+        self._extra = per_rank * ranks - self._per_node if is_even else 0
+        if matrix.is_cyclic or (self._extra and self.ranks + self._extra - 1 > self._per_node):
             warnings.warn(
-                f"{self.matrix.samples} samples on {self.matrix.canonical} canonical nodes and "
-                f"{self.matrix.nodes} physical nodes: samples are repeated. Use exact=True for "
-                "every sample once.",
+                f"{matrix.samples} samples are few for {nodes} nodes of {ranks} ranks: some are "
+                "repeated. Use exact=True for every sample once.",
                 stacklevel=2,
             )
 
-    @property
-    def left(self) -> int:
-        """Elements after the dropped ones."""
-        if self.drop < 0:  # as a slice counts from the end
-            return min(-self.drop, self.matrix.size)
-        return max(self.matrix.size - self.drop, 0)
+    def positions(self, dealt: Ids) -> Ids:
+        """Positions of elements as dealt: element t is number t // (nodes * ranks) of its rank."""
+        if len(dealt) and int(dealt.max()) >= self.left:
+            dealt = self._evened(dealt)
+        if self.offset:
+            dealt = dealt + self.offset
+        return self.matrix.positions(dealt)
 
-    @property
-    def per_node(self) -> int:
-        """Elements of one node, before they are evened out over its ranks."""
-        return self.left // self.matrix.nodes
+    def _evened(self, dealt: Ids) -> Ids:
+        node, of_node = dealt % self.nodes, dealt // self.nodes
+        mine = self._per_node
+        over = np.flatnonzero(of_node >= mine)
+        back = self.ranks + self._extra - 1
+        of_node[over] = of_node[over] - back if back <= mine else (of_node[over] - mine) % mine
+        dealt = of_node * self.nodes + node
+        # Only after a drop that is no multiple of the nodes: the last round misses some of them.
+        missing = np.flatnonzero(dealt >= self.left)
+        earlier = dealt[missing] - self.nodes
+        dealt[missing] = np.where(earlier >= 0, earlier, dealt[missing] % self.left)
+        return dealt
 
-    @property
-    def per_rank(self) -> int:
-        """Elements of one rank."""
-        return -(-self.per_node // self.ranks)
+    def find(self, positions: Ids) -> Ids:
+        """All elements, as dealt, at which positions are: the inverse of `positions`."""
+        starts = self.matrix.starts
+        irregular = max(min(self.matrix.regular - self.offset, self.left), 0)
+        row = np.searchsorted(starts, positions, side="right") - 1
+        dealt = (positions - starts[row]) * self.matrix.canonical + row - self.offset
+        dealt = dealt[(dealt >= 0) & (dealt < irregular)]
+        # The end is irregular and short: a few elements for each rank and canonical node.
+        ends = np.arange(irregular, self.total)
+        return np.concatenate([dealt, ends[np.isin(self.positions(ends), positions)]])
 
-    @property
-    def total(self) -> int:
-        """Elements of all ranks, with those that are repeated."""
-        return self.per_rank * self.ranks * self.matrix.nodes
-
-    def positions(self, dealt: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions of elements as dealt: element t is number t // (P * r) of its rank."""
-        node = dealt % self.matrix.nodes
-        of_node = dealt // self.matrix.nodes
-        mine = self.per_node
-        extra = self.per_rank * self.ranks - mine
-        if extra:
-            over = of_node >= mine
-            if self.ranks + extra - 1 <= mine:
-                of_node[over] -= self.ranks + extra - 1
-            else:
-                of_node[over] = (of_node[over] - mine) % mine
-        elements = of_node * self.matrix.nodes + node
-        return self.matrix.positions(elements + (self.matrix.size - self.left))
+    def rows_of(self, node: int) -> Ids:
+        """The canonical nodes that a node reads."""
+        canonical = self.matrix.canonical
+        share = (node + self.offset) % self.nodes
+        # Of too few samples, and of a closed-up last column, any may go to any node.
+        is_plain = isinstance(self.matrix, Matrix) and not self.matrix.is_cyclic
+        if is_plain and self.left >= self.nodes:
+            if canonical % self.nodes == 0:
+                return np.arange(share, canonical, self.nodes)
+            if self.nodes % canonical == 0:
+                return np.array([share % canonical])
+        return np.arange(canonical)
 
 
-def check_drop(samples: int, workers: int, drop: int) -> None:
+def check_drop(samples: int, ranks: int, drop: int) -> None:
     """Refuse a resume beyond the end, give or take one round over the ranks (PlanError)."""
-    if samples + (workers - samples % workers) < drop:
+    if samples + (ranks - samples % ranks) < drop:
         raise PlanError(
             f"cannot resume at sample {drop} of an epoch of {samples} samples: the state is of "
             "another dataset or of another epoch size."
         )
-
-
-def get_partitions(
-    algo: str,
-    num_samples: int,
-    num_canonical_nodes: int,
-    num_physical_nodes: int,
-    ranks_per_node: int,
-    workers_per_rank: int,
-    batch_size: int,
-    drop_first: int = 0,
-    initial_physical_nodes: int | None = None,
-) -> NDArray[np.int64]:
-    """Positions as int64 (nodes, ranks, workers, batches, batch), -1 for padding.
-
-    Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that do not fit.
-    """
-    from mds.plan.rows import RandomRows
-    from mds.plan.shape import Shape, whole
-
-    shape = Shape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
-    rows = RandomRows.make(
-        algo,
-        num_samples,
-        num_canonical_nodes,
-        shape,
-        drop_first,
-        initial_physical_nodes,
-    )
-    return whole(shape, rows)
-
-
-def unknown_algorithm(algo: str) -> UnknownNameError:
-    """The error for a partition algorithm that does not exist."""
-    return UnknownNameError(f"no partition_algo {algo!r}: choose one of {', '.join(ALGORITHMS)}.")

@@ -2,21 +2,27 @@
 
 The result is a list of *units* (runs of consecutive numbers that play the part of shards in the
 shuffle) and a *table* from those numbers, the big ids, to sample ids. Without resampling the units
-are the shards and the table is the identity. Full copies of a shard cost three numbers; only the
-samples of a copy that is not full are listed one by one.
+are the shards and the table is nothing. Full copies of a shard cost a few numbers; only the
+samples of a copy that is not full are listed one by one, and that only when somebody asks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mds.errors import PlanError
+from mds.plan.digests import digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
+
+    Ids = NDArray[np.int64]
 
 
 def get_sampling(
@@ -26,7 +32,7 @@ def get_sampling(
     seed: int,
     epoch: int,
     use_epoch: bool = True,
-) -> NDArray[np.int64]:
+) -> Ids:
     """How many samples to take from each shard, int64, to have ``choose`` in all.
 
     ``granularity``: how many consecutive samples are picked together. Raises PlanError for
@@ -48,100 +54,183 @@ def get_sampling(
     return taken
 
 
-def _picked(
-    sizes: NDArray[np.int64], wanted: int, granularity: int, seed: int
-) -> NDArray[np.int64]:
+def _picked(sizes: Ids, wanted: int, granularity: int, seed: int) -> Ids:
     picks = -(-sizes // granularity)
     ends = np.cumsum(picks)
-    order = np.random.default_rng(seed).permutation(int(ends[-1]))
-    # So many picks always suffice: only the last pick of a shard is smaller than the others.
-    shard = np.searchsorted(ends, order, side="right")
-    size = np.full(len(order), granularity, np.int64)
-    last = order == ends[shard] - 1
-    size[last] = (sizes - (picks - 1) * granularity)[shard[last]]
-    reached = np.cumsum(size)
+    total = int(ends[-1])
+    order = np.arange(total, dtype=np.min_scalar_type(total))
+    np.random.default_rng(seed).shuffle(order)
+    # Almost always the first few picks suffice; those at the end of a shard may be short.
+    enough = min(2 * (wanted // granularity + 1), total)
+    while True:
+        chosen = order[:enough].astype(np.int64)
+        shard = np.searchsorted(ends, chosen, side="right")
+        size = np.full(len(chosen), granularity, np.int64)
+        last = chosen == ends[shard] - 1
+        size[last] = (sizes - (picks - 1) * granularity)[shard[last]]
+        reached = np.cumsum(size)
+        if reached[-1] >= wanted:
+            break
+        enough = min(2 * enough, total)
     cut = int(np.searchsorted(reached, wanted, side="left"))
     size, shard = size[: cut + 1], shard[: cut + 1]
     size[cut] -= int(reached[cut]) - wanted
-    taken = np.zeros(len(sizes), np.int64)
-    np.add.at(taken, shard, size)
-    return taken
+    return np.bincount(shard, size, minlength=len(sizes)).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """What one stream gives: its shard sizes, its first sample id, how many samples to choose."""
+
+    sizes: Ids
+    first: int
+    choose: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every sample is taken once."""
+        return self.choose == int(self.sizes.sum())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draws:
+    """Where the random numbers of a resampling come from."""
+
+    granularity: int
+    shard_seed: int  # how many of each shard
+    sample_seed: int  # which of a shard
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
     """From big ids to sample ids.
 
-    ``ends``: where each unit ends in big ids. ``source``: for a full unit the difference from big
-    id to sample id. ``listed``: for a unit whose samples are listed, the difference from big id to
-    a place in ``samples``; elsewhere -1 is in ``is_listed`` False.
+    ``ends``: where each unit ends in big ids. ``shift``: what to add to a big id of a unit to have
+    its sample id, or, for a unit that ``is_listed``, its place in ``samples``.
     """
 
-    ends: NDArray[np.int64]
-    shift: NDArray[np.int64]
+    ends: Ids
+    shift: Ids
     is_listed: NDArray[np.bool_]
-    samples: NDArray[np.int64]
-    is_identity: bool
+    samples: Ids
 
-    def look_up(self, big: NDArray[np.int64]) -> NDArray[np.int64]:
+    def look_up(self, big: Ids) -> Ids:
         """Sample ids of big ids."""
-        if self.is_identity:
-            return big
         unit = np.searchsorted(self.ends, big, side="right")
         ids = big + self.shift[unit]
-        listed = self.is_listed[unit]
+        listed = np.flatnonzero(self.is_listed[unit])
         ids[listed] = self.samples[ids[listed]]
         return ids
 
+    def find(self, sample: int) -> Ids:
+        """All big ids of a sample."""
+        starts = self.ends - np.diff(self.ends, prepend=0)
+        first = starts + self.shift
+        inside = (first <= sample) & (sample < self.ends + self.shift) & ~self.is_listed
+        found = sample - self.shift[inside]
+        places = np.flatnonzero(self.samples == sample)
+        units = np.flatnonzero(self.is_listed)
+        unit = units[np.searchsorted((self.ends + self.shift)[units], places, side="right")]
+        return np.sort(np.concatenate([found, places - self.shift[unit]]))
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Selected:
-    """The units of an epoch, int64 sizes, and the table behind them."""
 
-    units: NDArray[np.int64]
-    table: Table
+class Sampled:
+    """The samples of an epoch as the incumbent chooses them, from one stream or several."""
+
+    def __init__(self, parts: Sequence[Part], draws: Draws) -> None:
+        self.parts, self.draws = tuple(parts), draws
+        self.samples = sum(part.choose for part in parts)
+        self.is_plain = all(part.is_plain for part in parts)
+        self.top = max(part.first + int(part.sizes.sum()) for part in parts)
+        self._first = parts[0].first
 
     @property
-    def samples(self) -> int:
-        """Samples in the epoch."""
-        return int(self.units.sum())
+    def units(self) -> Ids:
+        """The sizes of the units, int64."""
+        return self._made[0]
+
+    def look_up(self, big: Ids) -> Ids:
+        """Sample ids of big ids."""
+        if self.is_plain:
+            return big + self._first if self._first else big
+        return self._made[1].look_up(big)
+
+    def find(self, sample: int) -> Ids:
+        """All big ids of a sample."""
+        if self.is_plain:
+            big = sample - self._first
+            return np.array([big] if 0 <= big < self.samples else [], np.int64)
+        return self._made[1].find(sample)
+
+    def key(self) -> str:
+        """A name for all that the samples depend on."""
+        return parts_key("drawn", self.parts, self.draws)
+
+    @functools.cached_property
+    def _made(self) -> tuple[Ids, Table]:
+        if self.is_plain:
+            # Streams of a plain epoch follow each other, so ids and big ids run in parallel.
+            units = np.concatenate([part.sizes for part in self.parts])
+            nothing = np.zeros(0, np.int64)
+            return units[units > 0], Table(nothing, nothing, np.zeros(0, bool), nothing)
+        rng = np.random.default_rng(self.draws.sample_seed)
+        units, shifts, listed, samples = [], [], [], []
+        placed = chosen = 0
+        for part in self.parts:
+            found = _take(part, self.draws, rng, placed, chosen)
+            for column, values in zip((units, shifts, listed, samples), found, strict=True):
+                column.append(values)
+            placed += part.choose
+            chosen += len(found[3])
+        sizes = np.concatenate(units)
+        table = Table(
+            np.cumsum(sizes),
+            np.concatenate(shifts),
+            np.concatenate(listed),
+            np.concatenate(samples),
+        )
+        return sizes, table
 
 
-def select(
-    sizes: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    taken: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> Selected:
-    """Units and table for ``taken`` samples of shards of ``sizes``, whose first ids are ``starts``.
+def _take(
+    part: Part, draws: Draws, rng: np.random.Generator, placed: int, chosen: int
+) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
+    """Unit sizes, shifts, which units are listed, and the listed samples of one stream.
 
-    Draws from ``rng`` once for each shard that gives a part of its samples.
+    ``placed`` big ids and ``chosen`` listed samples were there before.
     """
-    if np.array_equal(taken, sizes):
-        full = sizes > 0
-        units, shift = sizes[full], np.zeros(0, np.int64)
-        if not len(starts) or np.array_equal(starts - starts[0], np.cumsum(sizes) - sizes):
-            base = int(starts[0]) if len(starts) else 0
-            shift = np.full(len(units), base, np.int64)
-            listed = np.zeros(len(units), bool)
-            table = Table(np.cumsum(units), shift, listed, np.zeros(0, np.int64), base == 0)
-            return Selected(units, table)
+    sizes = part.sizes
+    starts = part.first + np.cumsum(sizes) - sizes
+    taken = get_sampling(sizes, part.choose, draws.granularity, draws.shard_seed, 0)
     safe = np.maximum(sizes, 1)
     copies, rest = taken // safe, taken % safe
     counts = copies + (rest > 0)
     shard = np.repeat(np.arange(len(sizes)), counts)
-    listed = np.zeros(len(shard), bool)
     partial = np.flatnonzero(rest)
+    listed = np.zeros(len(shard), bool)
     listed[np.cumsum(counts)[partial] - 1] = True
     units = np.where(listed, rest[shard], sizes[shard])
     begin = np.cumsum(units) - units
-    pieces = [
-        start + np.sort(rng.choice(size, part, replace=False))
-        for start, size, part in zip(
-            starts[partial].tolist(), sizes[partial].tolist(), rest[partial].tolist(), strict=True
-        )
-    ]
-    samples = np.concatenate([*pieces, np.zeros(0, np.int64)])
-    place = np.cumsum(np.where(listed, units, 0)) - np.where(listed, units, 0)
-    shift = np.where(listed, place, starts[shard]) - begin
-    return Selected(units, Table(np.cumsum(units), shift, listed, samples, is_identity=False))
+    samples = np.empty(int(rest.sum()), np.int64)
+    at = 0
+    for start, size, count in zip(
+        starts[partial].tolist(), sizes[partial].tolist(), rest[partial].tolist(), strict=True
+    ):
+        picked = rng.choice(size, count, replace=False)
+        picked.sort()
+        samples[at : at + count] = picked
+        samples[at : at + count] += start
+        at += count
+    place = np.cumsum(rest)[shard] - rest[shard]
+    shift = np.where(listed, place + chosen, starts[shard]) - begin - placed
+    return units, shift, listed, samples
+
+
+def parts_key(how: str, parts: Sequence[Part], draws: Draws) -> str:
+    """A name for samples chosen from parts: by ``how``, and by the draws unless all are plain."""
+    names: list[str | int | Ids] = [how]
+    for part in parts:
+        names += [part.sizes, part.first, part.choose]
+    if not all(part.is_plain for part in parts):
+        names += [draws.granularity, draws.shard_seed, draws.sample_seed]
+    return digest(*names)

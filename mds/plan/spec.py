@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from typing import Any
 
-from mds.errors import ConfigError, UnknownNameError
+from mds.errors import ConfigError, PlanError, UnknownNameError
 
 BATCHING = ("random", "stratified", "per_stream", "device_per_stream")
 SAMPLING = ("balanced", "fixed")
@@ -15,6 +16,9 @@ SAMPLING = ("balanced", "fixed")
 class OrderSpec:
     """What decides the order, apart from the data, the world and the epoch.
 
+    ``exact``: every chosen sample exactly once over all ranks, nothing repeated to even them out.
+    ``skip_empty_streams``: a stream that gives no samples takes no part; otherwise the methods
+    that build batches by stream refuse it, as the incumbent does.
     Raises ConfigError for numbers that make no sense, UnknownNameError for unknown methods.
     """
 
@@ -29,6 +33,7 @@ class OrderSpec:
     sampling_granularity: int = 1
     batching_method: str = "random"
     exact: bool = False
+    skip_empty_streams: bool = False
 
     def __post_init__(self) -> None:
         for what, name, names in (
@@ -43,6 +48,16 @@ class OrderSpec:
             )
         if self.shuffle_seed < 0:
             raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
+        if self.exact and self.batching_method != "random":
+            raise PlanError(
+                f"exact=True and batching_method {self.batching_method!r}: batches by stream leave "
+                "out what does not fill one. Use batching_method 'random'."
+            )
+
+    @property
+    def is_seekable(self) -> bool:
+        """Whether the order is computed place by place."""
+        return self.shuffle and self.shuffle_algo == "seekable"
 
     def batch(self) -> int:
         """The batch size. Raises ConfigError when there is none or it is below one."""
@@ -58,11 +73,29 @@ class OrderSpec:
     def canonical_nodes(self, nodes: int) -> int:
         """The number of canonical nodes when the run begins on so many physical nodes."""
         if self.num_canonical_nodes:
-            return self.num_canonical_nodes
+            return int(self.num_canonical_nodes)
         return nodes * (64 if self.shuffle_algo in {"py1s", "py2s"} else 1)
 
     def block_size(self, canonical_nodes: int) -> int:
         """Samples of a shuffle block."""
         if self.shuffle_block_size is not None:
-            return self.shuffle_block_size
+            return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
+
+    def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
+        """What a state must agree with, apart from what it sets itself; plain JSON."""
+        found: dict[str, Any] = {"shuffle": self.shuffle}
+        if self.shuffle:
+            found |= {"shuffle_algo": self.shuffle_algo, "shuffle_block_size": block_size}
+        found |= {
+            "sampling_method": self.sampling_method,
+            "sampling_granularity": self.sampling_granularity,
+            "batching_method": self.batching_method,
+            "exact": self.exact,
+        }
+        # Batches by stream have another content in every size; dealt samples have not.
+        if self.batching_method != "random":
+            found["global_batch_size"] = self.batch() * ranks * nodes
+        if self.batching_method == "device_per_stream":
+            found |= {"batch_size": self.batch(), "ranks_per_node": ranks}
+        return found

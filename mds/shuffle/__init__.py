@@ -18,24 +18,26 @@ from mds.shuffle.py1br import Py1br
 from mds.shuffle.py1e import Py1e
 from mds.shuffle.py1s import Py1s
 from mds.shuffle.py2s import Py2s
+from mds.shuffle.seekable import Seekable
 from mds.shuffle.spans import ShuffleSpec
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ShuffleSpec", "algos", "find_shuffle", "get_shuffle"]
+__all__ = ["DrawnShuffle", "Seekable", "ShuffleSpec", "algos", "find_shuffle", "get_shuffle"]
 
-algos: dict[str, type[DrawnShuffle]] = {
+algos: dict[str, type[DrawnShuffle] | type[Seekable]] = {
     "naive": Naive,
     "py1b": Py1b,
     "py1br": Py1br,
     "py1e": Py1e,
     "py1s": Py1s,
     "py2s": Py2s,
+    "seekable": Seekable,
 }
 
 
-def find_shuffle(name: str) -> type[DrawnShuffle]:
+def find_shuffle(name: str) -> type[DrawnShuffle] | type[Seekable]:
     """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name not in algos:
         raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")

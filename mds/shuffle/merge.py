@@ -50,9 +50,7 @@ class Merge:
         self._bins: defaultdict[int, list[_Piece]] = defaultdict(list)
         self._next = 0
 
-    def push(
-        self, first: int, places: NDArray[np.float64], ids: NDArray[np.integer]
-    ) -> None:
+    def push(self, first: int, places: NDArray[np.float64], ids: NDArray[np.integer]) -> None:
         """Add samples, the first of which is number ``first``, with their places."""
         base = max(first - self._reach - 1, 0) >> _BIN_BITS
         scaled = places - (base << _BIN_BITS)

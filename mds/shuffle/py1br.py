@@ -28,7 +28,9 @@ class Py1br(DrawnShuffle):
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
         if self._low < 1:
-            raise PlanError(f"shuffle_block_size {block}: py1br needs blocks of at least 2 samples.")
+            raise PlanError(
+                f"shuffle_block_size {block}: py1br needs blocks of at least 2 samples."
+            )
         self._spans, rng = epoch_spans(self.spec)
         self._staggers = rng.integers(0, self._low, size=(self.spec.num_canonical_nodes,))
         return rng

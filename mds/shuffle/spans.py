@@ -92,8 +92,7 @@ def divide(begin: NDArray[np.int64], size: NDArray[np.int64], spec: ShuffleSpec)
     owner = np.insert(np.arange(len(size)), at, at)
     part_starts = np.concatenate([np.zeros(1, np.int64), part_ends[:-1]])
     # The earliest node whose end is not before the part's end takes it, also when it is empty.
-    node = np.searchsorted(node_ends, part_ends, side="left")
-    edges = np.searchsorted(node, np.arange(nodes + 1), side="left")
+    edges = np.concatenate([[0], np.searchsorted(part_ends, node_ends, side="right")])
     return Spans(begin[owner] + part_starts - starts[owner], part_ends - part_starts, edges)
 
 

@@ -1,0 +1,77 @@
+"""Which sample is where, and a hash by which two runs can prove that they saw the same.
+
+The hash is a sum, so it can be kept in pieces, by worker or by rank, and put together in any order.
+Each summand mixes a sample id with the place in the epoch where it was due; for batches built by
+stream that is the global batch, because which rank gets what depends on the world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mds.errors import StateError
+from mds.shuffle.keyed import derive, hashes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+_ID, _MARK = derive(1), derive(2)
+_MASK = (1 << 64) - 1
+
+
+class Place(NamedTuple):
+    """Where a sample is: global batch, rank (of all, after replication), worker, place in batch."""
+
+    step: int
+    rank: int
+    worker: int
+    place: int
+
+
+@dataclasses.dataclass(slots=True)
+class OrderHash:
+    """The sum so far and how many samples are in it.
+
+    >>> a, b = OrderHash(), OrderHash()
+    >>> a.add(np.arange(3), np.array([5, 6, 7]))
+    >>> b.add(np.array([2]), np.array([7])); b.add(np.arange(2), np.array([5, 6]))
+    >>> a == b, a.count
+    (True, 3)
+    """
+
+    total: int = 0
+    count: int = 0
+
+    def add(self, marks: Ids, ids: Ids) -> None:
+        """Take in samples ``ids`` that were due at ``marks``; padding (-1) is left out."""
+        if len(ids) and int(ids.min()) < 0:
+            real = ids >= 0
+            marks, ids = marks[real], ids[real]
+        # A product of odd numbers, so that neither id nor mark alone decides a bit.
+        mixed = hashes(_ID, ids) | np.uint64(1)
+        mixed *= hashes(_MARK, marks) | np.uint64(1)
+        mixed ^= mixed >> np.uint64(32)
+        self.total = (self.total + int(mixed.sum(dtype=np.uint64))) & _MASK
+        self.count += len(ids)
+
+    def merge(self, other: OrderHash) -> None:
+        """Take in what another worker or rank saw."""
+        self.total = (self.total + other.total) & _MASK
+        self.count += other.count
+
+    def __str__(self) -> str:
+        return f"{self.total:016x}-{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> OrderHash:
+        """The hash that was printed so. Raises StateError for anything else."""
+        total, _, count = text.partition("-")
+        try:
+            return cls(int(total, 16), int(count))
+        except ValueError:
+            raise StateError(f"the order hash {text!r} is not one.") from None

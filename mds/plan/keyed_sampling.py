@@ -1,0 +1,143 @@
+"""Resampling without drawing, for orders that are computed alone at any place.
+
+Which shards give how many follows from where evenly spaced marks fall on the shards, laid out in
+an order that the key decides; which samples of a shard, from a keyed permutation of its picks,
+counted from a keyed place on. What is kept is a few numbers a shard, and a sample id is computed
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.errors import PlanError
+from mds.plan.sampling import parts_key
+from mds.shuffle.keyed import derive, hashes, permute_below, shuffled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from mds.plan.sampling import Draws, Part
+
+    Ids = NDArray[np.int64]
+
+_TAG = 0x5A3B1E
+_SHARDS, _OFFSETS, _PICKS, _PHASE = range(4)
+
+
+class KeyedSampled:
+    """The samples of an epoch, one unit a shard, from one stream or several."""
+
+    def __init__(self, parts: Sequence[Part], draws: Draws) -> None:
+        self._granularity = draws.granularity
+        self.samples = sum(part.choose for part in parts)
+        self.is_plain = all(part.is_plain for part in parts)
+        self.top = max(part.first + int(part.sizes.sum()) for part in parts)
+        self._name = (tuple(parts), draws)
+        self._key = derive(_TAG, draws.sample_seed)
+        self._sizes = np.concatenate([part.sizes for part in parts])
+        self._starts = np.concatenate(
+            [part.first + np.cumsum(part.sizes) - part.sizes for part in parts]
+        )
+        self.units = np.concatenate(
+            [
+                keyed_counts(
+                    part.sizes,
+                    part.choose,
+                    draws.granularity,
+                    derive(_TAG, _SHARDS, draws.shard_seed, part.first),
+                )
+                for part in parts
+            ]
+        )
+        self._ends = np.cumsum(self.units)
+
+    def look_up(self, big: Ids) -> Ids:
+        """Sample ids of big ids."""
+        if self.is_plain:
+            first = int(self._starts[0])
+            return big + first if first else big
+        shard = np.searchsorted(self._ends, big, side="right")
+        offset = big - (self._ends[shard] - self.units[shard])
+        size = self._sizes[shard]
+        offset %= size
+        partial = np.flatnonzero(big - offset + size > self._ends[shard])
+        if len(partial):
+            offset[partial] = self._chosen(offset[partial], shard[partial])
+        return self._starts[shard] + offset
+
+    def find(self, sample: int) -> Ids:
+        """All big ids of a sample."""
+        if not self._starts.min() <= sample < int((self._starts + self._sizes).max()):
+            return np.zeros(0, np.int64)
+        full = np.flatnonzero(self._sizes)
+        shard = int(full[np.searchsorted(self._starts[full], sample, side="right") - 1])
+        end, taken = int(self._ends[shard]), int(self.units[shard])
+        # A shard's units are few enough to be looked at.
+        big = np.arange(end - taken, end)
+        return big[self.look_up(big) == sample]
+
+    def key(self) -> str:
+        """A name for all that the samples depend on."""
+        return parts_key("keyed", *self._name)
+
+    def _chosen(self, offset: Ids, shard: Ids) -> Ids:
+        """Samples of shards that give a part of theirs: the ``offset``-th chosen."""
+        size, grain = self._sizes[shard], self._granularity
+        whole = size // grain
+        pick, inside = offset // grain, offset % grain
+        picked = np.flatnonzero(pick < whole)
+        keys = hashes(derive(self._key, _PICKS), shard[picked])
+        pick[picked] = permute_below(pick[picked], whole[picked], keys)
+        # The samples left over by whole picks come last, so they are others in each shard's turn.
+        turn = hashes(derive(self._key, _OFFSETS), shard) >> np.uint64(1)
+        return (pick * grain + inside + turn.astype(np.int64) % size) % size
+
+
+def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
+    """How many samples each shard gives, int64, ``choose`` in all, in picks of ``granularity``.
+
+    Raises PlanError when there is nothing to choose from.
+    """
+    total = int(sizes.sum())
+    if not total:
+        raise PlanError("no sample can be taken from shards without samples.")
+    copies, rest = divmod(choose, total)
+    counts = sizes * copies
+    if not rest:
+        return counts
+    order = shuffled(derive(key, _SHARDS), len(sizes))
+    line = sizes[order]
+    ends = np.cumsum(-(-line // granularity))
+    phase = derive(key, _PHASE) / 2.0**64
+    few, many = -(-rest // granularity), int(ends[-1])
+    while few < many:
+        # The fewest marks that give enough: the last pick of a shard may be short.
+        middle = (few + many) // 2
+        if int(_marked(line, ends, middle, granularity, phase).sum()) >= rest:
+            many = middle
+        else:
+            few = middle + 1
+    taken = _marked(line, ends, few, granularity, phase)
+    # What is too much is taken back from the last shards of the line that give something.
+    over = int(taken.sum()) - rest
+    before = np.cumsum(taken[::-1])[::-1] - taken
+    taken -= np.minimum(np.maximum(over - before, 0), taken)
+    counts[order] += taken
+    return counts
+
+
+def _marked(line: Ids, ends: Ids, marks: int, granularity: int, phase: float) -> Ids:
+    """Samples that shards give when so many evenly spaced marks fall on their picks."""
+    total = int(ends[-1])
+    if marks >= total:
+        return line.copy()
+    # Rounding moves a mark by a pick at most, and never past another.
+    below = np.floor(ends * (marks / total) + phase).astype(np.int64)
+    below[-1] = marks
+    picks = np.diff(below, prepend=0)
+    return np.minimum(picks * granularity, line)

@@ -130,7 +130,9 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
             summary = conversion.run(progress)
     except KeyboardInterrupt:
         again = shlex.join(["mds-convert", *_arguments(), "--resume"])
-        side.print(f"Interrupted. What is done is kept; go on with\n  {again}", markup=False)
+        # Not folded: it is there to be copied.
+        side.print(cell("Interrupted. What is done is kept; go on with"))
+        side.print(cell(f"  {again}"), soft_wrap=True)
         sys.exit(130)
     if not quiet:
         show_summary(summary, console(), side)

@@ -46,6 +46,8 @@ def errors() -> Iterator[None]:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         sys.exit(1)
+    except KeyboardInterrupt:
+        fail("interrupted.", 130)
     except (MdsError, OSError) as error:
         fail(str(error) if isinstance(error, MdsError) or not error.filename else _plain(error))
 

@@ -90,9 +90,9 @@ def test_schema_is_inferred_or_checked(spark):
         "w": "json",
         "s": "json",
     }
-    with pytest.raises(ConfigError, match="'y' is boolean.*cast"):
+    with pytest.raises(ConfigError, match=r"'y' is boolean.*cast"):
         infer_dataframe_schema(frame.select("y"))
-    with pytest.raises(ConfigError, match="'t' is date.*cast it to string"):
+    with pytest.raises(ConfigError, match=r"'t' is date.*cast it to string"):
         infer_dataframe_schema(frame.select("t"))
     assert infer_dataframe_schema(frame, {"b": "jpeg"}) == {"b": "jpeg"}
     with pytest.raises(ConfigError, match="'i' is int, which 'str' cannot hold"):

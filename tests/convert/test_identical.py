@@ -155,7 +155,7 @@ def test_kill_between_any_two_renames_and_resume(kit, renames):
 
 
 def test_killed_with_its_processes_still_resumes(kit):
-    """kill -9 of a conversion by two processes leaves no process behind, and resumes."""
+    """Kill -9 of a conversion by two processes leaves no process behind, and resumes."""
     path, _ = kit.many(8000)
     code = (
         "import os, signal, sys\n"

@@ -57,7 +57,7 @@ def test_limit_takes_the_first_samples(kit):
 
 
 def test_columns_are_changed_chosen_and_dropped(kit):
-    """columns changes encodings, only chooses, drop leaves out; unknown names are errors."""
+    """Columns changes encodings, only chooses, drop leaves out; unknown names are errors."""
     path = numbers(kit, 10)
     made = prepare(path, kit.out, columns="n:int16")
     assert kit.encodings(made) == {"n": "int16", "t": "str"}

@@ -155,7 +155,9 @@ def test_json_lines_also_compressed(kit, ending, compress):
 
 def test_broken_compressed_file_is_an_error_of_ours(kit):
     """A cut-off gzip file names the file and does not end the dataset early."""
-    path = kit.write("x.jsonl.gz", gzip.compress(kit.lines([{"a": i} for i in range(999)]).encode())[:-9])
+    path = kit.write(
+        "x.jsonl.gz", gzip.compress(kit.lines([{"a": i} for i in range(999)]).encode())[:-9]
+    )
     with pytest.raises(SourceError, match=r"x\.jsonl\.gz.*cannot be read"):
         convert(path, kit.out)
 
@@ -180,7 +182,7 @@ def test_csv_with_quotes_and_line_breaks(kit):
 @pytest.mark.parametrize(("name", "separator"), [("x.tsv", "\t"), ("x.csv", ";")])
 def test_separator_is_found(kit, name, separator):
     """TSV is known by its ending, other separators by the header."""
-    path = kit.write(name, "a{0}b\n1{0}x,y\n".format(separator))
+    path = kit.write(name, f"a{separator}b\n1{separator}x,y\n")
     convert(path, kit.out)
     assert kit.samples() == [{"a": 1, "b": "x,y"}]
 
@@ -287,7 +289,7 @@ def test_mixed_folder_is_stored_file_by_file(kit):
 
 
 def test_patterns_choose_files(kit):
-    """include and exclude match names and paths; a readme beside the data is left out and told."""
+    """Include and exclude match names and paths; a readme beside the data is left out and told."""
     for name in ("a.txt", "b.txt", "sub/c.txt", "sub/d.py", ".hidden.txt"):
         kit.write(name, name)
     convert(str(kit.source), kit.out, include="*.txt", exclude="sub/*")
@@ -303,7 +305,7 @@ def test_patterns_choose_files(kit):
 def test_nothing_to_convert_is_an_error(kit, what):
     """A source that is not there, or holds nothing, is said to be so before anything is made."""
     path = kit.source if what == "empty" else kit.source / "sorce"
-    with pytest.raises(SourceError, match="no file to convert|no such file"):
+    with pytest.raises(SourceError, match=r"no file to convert|no such file"):
         convert(str(path), kit.out)
 
 

@@ -1,6 +1,6 @@
 """Parquet, Arrow and Hugging Face datasets: types, nulls, nested values, images."""
 
-import datetime
+import datetime as dt
 from decimal import Decimal
 
 import numpy as np
@@ -14,7 +14,7 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 
 def table_of(count=50):
-    day = datetime.date(2024, 1, 1)
+    day = dt.date(2024, 1, 1)
     return pa.table(
         {
             "i8": pa.array([i % 100 for i in range(count)], pa.int8()),
@@ -145,7 +145,11 @@ class TestHuggingFace:
     def test_saved_dataset(self, kit, datasets):
         """Rows come in the order of the dataset, also when it was shuffled after it was made."""
         table = datasets.Dataset.from_dict(
-            {"n": list(range(30)), "v": [[0.5, i] for i in range(30)], "y": [i % 2 for i in range(30)]}
+            {
+                "n": list(range(30)),
+                "v": [[0.5, i] for i in range(30)],
+                "y": [i % 2 for i in range(30)],
+            }
         ).cast_column("y", datasets.ClassLabel(names=["even", "odd"]))
         shuffled = table.shuffle(seed=1)
         shuffled.save_to_disk(str(kit.source / "hf"))

@@ -80,7 +80,13 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="mds-convert")
-        self._process.start()
+        # Ctrl-C reaches the whole process group; this process decides what it means. What is
+        # blocked in the thread that starts a process is blocked there from its first instant on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -121,15 +127,14 @@ class _TracedError(Exception):
 
 
 def _serve(pipe: Connection) -> None:
-    # Ctrl-C reaches the whole process group; the process that started this one decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None, "started by LocalEngine"
     threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
     while True:
         try:
             function, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our parent
-        except EOFError:
+        except (EOFError, OSError):
+            # The parent is gone, or is done with this process.
             return
         try:
             answer = pickle.dumps((function(*arguments), None, ""))
@@ -137,7 +142,7 @@ def _serve(pipe: Connection) -> None:
             answer = _failure(error)
         try:
             pipe.send_bytes(answer)
-        except BrokenPipeError:
+        except OSError:
             return
 
 

@@ -73,8 +73,18 @@ CASES = {
     "pkl": ([{1, 2}, None, ("a", 1.5)], [lambda: 0]),
     "ndarray": (
         [np.arange(6, dtype=d).reshape(2, 3) for d in NUMBERS] + [np.ones((1,) * 30)],
-        [[1, 2], np.zeros(0), np.zeros((2, 0)), np.array(5), np.zeros(2, bool), np.zeros(2, "c8")]
-        + [np.array(["a"]), None, np.ma.masked_array([1.0], mask=[True]), np.array([None])],
+        [
+            [1, 2],
+            np.zeros(0),
+            np.zeros((2, 0)),
+            np.array(5),
+            np.zeros(2, bool),
+            np.zeros(2, "c8"),
+            np.array(["a"]),
+            None,
+            np.ma.masked_array([1.0], mask=[True]),
+            np.array([None]),
+        ],
     ),
     "ndarray:int32": (
         [np.arange(5, dtype="i4"), np.zeros((300, 2), "i4")],
@@ -85,8 +95,14 @@ CASES = {
         [np.zeros((3, 2), "f2"), np.zeros((2, 3), "f4"), b"12345"],
     ),
     "tensor": (
-        [np.zeros(0, bool), np.array(5), np.array([True]), np.ones((2, 0, 3), "c16")]
-        + [np.array([1j], "c8"), np.arange(70000, dtype="u1")],
+        [
+            np.zeros(0, bool),
+            np.array(5),
+            np.array([True]),
+            np.ones((2, 0, 3), "c16"),
+            np.array([1j], "c8"),
+            np.arange(70000, dtype="u1"),
+        ],
         [[1], None, np.array(["a"]), b"bytes"],
     ),
     "tensor:bool:()": ([np.array(True)], [np.array([True]), True]),
@@ -107,8 +123,14 @@ CASES = {
     "optional[int]": ([None, 5, -1], ["x", 1.5]),
     "optional[bytes]": ([None, b"", b"\0", b"\1x"], ["x"]),
     "optional[json]": ([{"a": None}, [1]], []),
-    "audio": ([wav(), wav(0), wav(9, 1, 1), wav(9, 1, 3), wav(9, 1, 4)], [b"no sound", 5, "no.wav"]),
-    **{name: ([np.dtype(name).type(v) for v in values], ["x", 1j]) for name, values in NUMBERS.items()},
+    "audio": (
+        [wav(), wav(0), wav(9, 1, 1), wav(9, 1, 3), wav(9, 1, 4)],
+        [b"no sound", 5, "no.wav"],
+    ),
+    **{
+        name: ([np.dtype(name).type(v) for v in values], ["x", 1j])
+        for name, values in NUMBERS.items()
+    },
 }
 
 
@@ -143,7 +165,9 @@ def test_dtype_and_shape_say_how_a_batch_is_viewed():
             continue
         data = b"".join(encoding.pack(value) for value in values)
         batch = np.frombuffer(data, encoding.dtype).reshape(len(values), *encoding.shape)
-        assert all(np.array_equal(row, v, equal_nan=True) for row, v in zip(batch, values, strict=True))
+        assert all(
+            np.array_equal(row, v, equal_nan=True) for row, v in zip(batch, values, strict=True)
+        )
 
 
 def test_arrays_are_views():

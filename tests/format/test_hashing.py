@@ -9,7 +9,6 @@ from mds.errors import ConfigError
 from mds.hashing import hash_names, hexdigest, is_hash, new_hash
 
 
-
 def test_there_are_seventeen():
     """The hashes of the format, no more: an index with others could not be checked elsewhere."""
     assert len(hash_names()) == 17

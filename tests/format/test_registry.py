@@ -11,8 +11,22 @@ from mds.errors import ConfigError, UnknownEncodingError
 REFUSED = ["", "nope", "nope:x", "INT", "str:", "int32:4", "int:", "json:x", "pkl:2", "bool:1"]
 REFUSED += ["ndarray:nope", "ndarray:bool", "ndarray:int32:", "ndarray:int32:0", "ndarray:int32:a"]
 REFUSED += ["ndarray:int32:2:3", "ndarray:int32:()", "ndarray:int32:-1", "ndarray:int32:٣"]
-REFUSED += ["tensor:nope", "tensor:int32:2,,3", "tensor:uint8:9999999999999999999", "tensor:"[:-1] * 2]
-REFUSED += ["list", "list[", "list[]", "list[int]", "list[nope]", "list[str]x", "optional", "optional[]"]
+REFUSED += [
+    "tensor:nope",
+    "tensor:int32:2,,3",
+    "tensor:uint8:9999999999999999999",
+    "tensor:"[:-1] * 2,
+]
+REFUSED += [
+    "list",
+    "list[",
+    "list[]",
+    "list[int]",
+    "list[nope]",
+    "list[str]x",
+    "optional",
+    "optional[]",
+]
 REFUSED += ["list[" * 17 + "str" + "]" * 17, "x" * 600, "list:str", " str", "str "]
 
 
@@ -28,8 +42,14 @@ def test_names_that_mean_nothing(name):
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("ndarray:", None), ("ndarray:int32:2048", 8192), ("tensor:complex128:()", 16)]
-    + [("tensor:float32:0,7", 0), ("optional[int]", None), ("list[list[str]]", None)],
+    [
+        ("ndarray:", None),
+        ("ndarray:int32:2048", 8192),
+        ("tensor:complex128:()", 16),
+        ("tensor:float32:0,7", 0),
+        ("optional[int]", None),
+        ("list[list[str]]", None),
+    ],
 )
 def test_names_with_parameters(name, size):
     """Parameters are part of the name, and the size follows from them."""

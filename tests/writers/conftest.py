@@ -1,5 +1,6 @@
 """Small things that the tests of writers share."""
 
+import itertools
 import json
 import pathlib
 
@@ -33,7 +34,7 @@ class Written:
             info = shard["raw_data"]
             data = (self.folder / info["basename"]).read_bytes()
             offsets = parse_offsets(data, shard["samples"], info["bytes"], info["basename"])
-            found += [data[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+            found += [data[a:b] for a, b in itertools.pairwise(offsets)]
         return found
 
     def bytes(self):

@@ -78,7 +78,9 @@ def datasets(draw):
 
 def same(left, right):
     if isinstance(right, np.ndarray):
-        return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=right.dtype != bool)
+        return left.dtype == right.dtype and np.array_equal(
+            left, right, equal_nan=right.dtype != bool
+        )
     if isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(right, dict):

@@ -57,13 +57,14 @@ from mds import MDSWriter
 kind, out = sys.argv[1:]
 columns = {"b": "bytes"} if kind == "large" else {"n": "int16"}
 sample = {"b": os.urandom(1 << 16)} if kind == "large" else {"n": np.int16(5)}
-# Six shards: of 16 MB that cannot be compressed, or of 3 MB of samples of two bytes.
+# Shards of 16 MB that cannot be compressed, or of 3 MB of samples of two bytes.
 limit = 1 << 24 if kind == "large" else 3 << 20
-count = 6 * limit // (65544 if kind == "large" else 6)
+count = (6 if kind == "large" else 4) * limit // (65544 if kind == "large" else 6)
 with MDSWriter(out=out + "/warm", columns=columns, compression="zstd:1") as writer:
     writer.write(sample)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-with MDSWriter(out=out + "/real", columns=columns, compression="zstd:1", size_limit=limit) as writer:
+options = {"columns": columns, "compression": "zstd:1", "size_limit": limit}
+with MDSWriter(out=out + "/real", **options) as writer:
     for _ in range(count):
         writer.write(sample)
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -9,8 +9,10 @@ import signal
 import pytest
 
 from mds import LocalDataset, MDSWriter
-from mds.errors import EncodingError, WriterError
+from mds.errors import DeniedError, EncodingError, WriterError
 from mds.events import Uploaded, subscribe
+from mds.storage import open_store, register_store
+from mds.storage.memory import MemoryStore
 from mds.testing import servers
 
 INTS = {"x": "int"}
@@ -20,6 +22,22 @@ def fill(out, samples=100, **kwargs):
     with MDSWriter(out=out, columns=INTS, size_limit=400, **kwargs) as writer:
         for i in range(samples):
             writer.write({"x": i})
+
+
+def fill_and_raise(out, error):
+    with MDSWriter(out=out, columns=INTS, size_limit=400, keep_local=True) as writer:
+        for i in range(100):
+            writer.write({"x": i})
+        raise error
+
+
+class Breaking(MemoryStore):
+    """A store that is full after three files, as a quota would have it."""
+
+    def _write(self, key, file, size):
+        if len(list(self.list())) >= 3:
+            raise DeniedError(f"put {self.url}/{key}: the quota is used up")
+        super()._write(key, file, size)
 
 
 class MineError(Exception):
@@ -41,24 +59,32 @@ def test_an_exception_publishes_no_index(places, kind):
     out = {"local": places[0], "pair": places, "url": f"memory://{places[1]}"}[kind]
     mine = MineError("died")
     with pytest.raises(MineError) as caught:
-        with MDSWriter(out=out, columns=INTS, size_limit=400, keep_local=True) as writer:
-            for i in range(100):
-                writer.write({"x": i})
-            raise mine
+        fill_and_raise(out, mine)
     assert caught.value is mine
     assert not list(pathlib.Path(places[0]).parent.rglob("index.json"))
+
+
+def test_ctrl_c_publishes_no_index(places):
+    """Nor does an interrupt, which is no Exception."""
+    with pytest.raises(KeyboardInterrupt):
+        fill_and_raise(places[0], KeyboardInterrupt())
+    assert "index.json" not in os.listdir(places[0])
+
+
+def test_an_aborted_writer_takes_nothing(out):
+    """After `abort` a writer neither takes samples nor publishes; aborting twice is fine."""
+    writer = MDSWriter(out=out, columns=INTS)
+    writer.abort()
+    writer.abort()
     with pytest.raises(WriterError, match="aborted"):
         writer.finish()
     with pytest.raises(WriterError, match="aborted"):
         writer.write({"x": 1})
 
 
-def test_ctrl_c_publishes_no_index(places):
-    """Nor does an interrupt, which is no Exception."""
-    with pytest.raises(KeyboardInterrupt), MDSWriter(out=places[0], columns=INTS) as writer:
-        writer.write({"x": 1})
-        raise KeyboardInterrupt
-    assert os.listdir(places[0]) == []
+def write_for_ever(writer):
+    for i in range(10**9):
+        writer.write({"x": i})
 
 
 def _write_for_ever(out, started):
@@ -97,7 +123,7 @@ def test_a_folder_that_is_not_empty(places):
     (folder / "notes.txt").write_text("mine")
     (folder / "sub").mkdir()
     (folder / "sub" / "index.json").write_text("mine")
-    with pytest.raises(FileExistsError, match="not empty.*exist_ok"):
+    with pytest.raises(FileExistsError, match=r"not empty.*exist_ok"):
         fill(str(folder))
     assert old < set(os.listdir(folder))
     fill(str(folder), 10, exist_ok=True)
@@ -123,7 +149,9 @@ def test_a_hostile_old_index_deletes_nothing_outside(places, tmp_path):
     remote = pathlib.Path(places[1])
     remote.mkdir()
     info = {"basename": "../victim", "bytes": 1, "hashes": {}}
-    (remote / "index.json").write_text(json.dumps({"shards": [{"raw_data": info}, 5], "version": 2}))
+    (remote / "index.json").write_text(
+        json.dumps({"shards": [{"raw_data": info}, 5], "version": 2})
+    )
     fill(places, exist_ok=True)
     assert (tmp_path / "victim").read_text() == "mine"
 
@@ -154,30 +182,27 @@ def test_uploads_that_fail_are_told(tmp_path):
     assert not list(tmp_path.rglob("index.json"))
 
 
-def test_a_destination_that_breaks_in_the_middle(places):
-    """The writer stops at the next shard, with the name of the file and the cause behind it."""
-    writer = MDSWriter(out=places, columns=INTS, size_limit=400, retry=0)
-    remote = pathlib.Path(places[1])
-    with pytest.raises(WriterError, match=r"shard\.0.*could not be brought to .*remote") as caught:
-        for i in range(100_000):
-            writer.write({"x": i})
-            if i == 50:
-                for file in list(remote.iterdir()) if remote.is_dir() else []:
-                    file.unlink()
-                if remote.is_dir():
-                    remote.rmdir()
-                remote.write_text("now a file")
-    assert caught.value.__cause__ is not None
+def test_a_destination_that_breaks_in_the_middle(tmp_path):
+    """The writer stops soon, with the name of the file, the place, and the cause behind it."""
+    register_store("breaking", Breaking)
+    remote = f"breaking://{tmp_path}"
+    writer = MDSWriter(out=(str(tmp_path / "local"), remote), columns=INTS, size_limit=400)
+    with pytest.raises(
+        WriterError, match=r"shard\.0.*could not be brought to breaking:.*quota"
+    ) as caught:
+        write_for_ever(writer)
+    assert isinstance(caught.value.__cause__, DeniedError)
     with pytest.raises(WriterError) as again:
         writer.finish()
     assert again.value is caught.value
-    assert not list(remote.parent.rglob("index.json"))
+    with open_store(remote) as store:
+        assert [info.key for info in store.list() if "index" in info.key] == []
 
 
 def test_a_full_disk_is_told(out, monkeypatch):
     """An error of the local disk is raised with the folder in it."""
     monkeypatch.setattr("mds.writers.seal.publish", _no_space)
-    with pytest.raises(WriterError, match="shard could not be written to .*out.*full") as caught:
+    with pytest.raises(WriterError, match=r"shard could not be written to .*out.*full") as caught:
         fill(out)
     assert isinstance(caught.value.__cause__, OSError)
 
@@ -192,7 +217,9 @@ def test_the_index_comes_last(places):
     with subscribe(seen.append):
         fill(places, hashes=["sha1"], compression="zstd")
     remote = pathlib.Path(places[1])
-    uploaded = {event.url.rpartition("/")[2]: event.size for event in seen if isinstance(event, Uploaded)}
+    uploaded = {
+        event.url.rpartition("/")[2]: event.size for event in seen if isinstance(event, Uploaded)
+    }
     index = json.loads((remote / "index.json").read_bytes())
     assert uploaded == {s["zip_data"]["basename"]: s["zip_data"]["bytes"] for s in index["shards"]}
     last = (remote / "index.json").stat().st_mtime_ns
@@ -240,7 +267,6 @@ def test_no_temporary_folder_stays(tmp_path, monkeypatch):
     """Shards of a URL pass through a folder that is gone afterwards, however the writer ends."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     fill(f"memory://{tmp_path}/a")
-    with pytest.raises(MineError), MDSWriter(out=f"memory://{tmp_path}/b", columns=INTS) as writer:
-        writer.write({"x": 1})
-        raise MineError
+    with pytest.raises(MineError):
+        fill_and_raise(f"memory://{tmp_path}/b", MineError())
     assert os.listdir(tmp_path) == []

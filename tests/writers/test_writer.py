@@ -94,7 +94,11 @@ def test_four_gigabytes_are_refused(out, monkeypatch):
     ("sample", "kind", "words"),
     [
         ({"i": "5", "t": "a", "a": np.zeros(2, "i4")}, EncodingTypeError, r"column 'i'.*int.*'5'"),
-        ({"i": 5, "t": None, "a": np.zeros(2, "i4")}, EncodingTypeError, r"column 't'.*a str.*None"),
+        (
+            {"i": 5, "t": None, "a": np.zeros(2, "i4")},
+            EncodingTypeError,
+            r"column 't'.*a str.*None",
+        ),
         ({"i": 5, "t": "a", "a": np.zeros(3, "i4")}, EncodingError, r"column 'a'.*\(3,\).*\(2,\)"),
         ({"i": 5, "t": "a", "a": b"123"}, FixedSizeError, r"column 'a'.*8 bytes.*3"),
         ({"i": 5, "t": "a"}, MissingColumnError, r"column 'a'.*missing.*'i', 't'"),
@@ -201,7 +205,7 @@ def test_text_that_could_not_be_read_back(out, separator, texts):
     """A separator or newline in a value, or made by two neighbours, is refused."""
     with XSVWriter(out=out, columns={"a": "str", "b": "str"}, separator=separator) as writer:
         if separator != "ab":
-            with pytest.raises(SeparatorError, match="sample 0.*quoting") as caught:
+            with pytest.raises(SeparatorError, match=r"sample 0.*quoting") as caught:
                 writer.write(dict(zip("ab", texts, strict=True)))
             assert isinstance(caught.value, AssertionError)
         writer.write({"a": "fine", "b": ""})
@@ -224,7 +228,7 @@ def test_types_of_text_formats_are_strict(out):
     """An int is no float and a text no int: what is read back is of the type that was written."""
     with JSONWriter(out=out, columns={"n": "int", "f": "float"}) as writer:
         for sample in ({"n": 1.0, "f": 1.0}, {"n": 1, "f": 1}, {"n": "1", "f": 1.0}):
-            with pytest.raises(EncodingTypeError, match="column '[nf]' of sample 0"):
+            with pytest.raises(EncodingTypeError, match=r"column '[nf]' of sample 0"):
                 writer.write(sample)
         with pytest.raises(MissingColumnError):
             writer.write({"n": 1})

@@ -1,0 +1,241 @@
+"""What writing costs: this library beside a plain file, and beside others where they are installed.
+
+    python benchmarks/write.py [--other PYTHON] [--folder /dev/shm] [--rounds 5] [--megabytes 256]
+
+PYTHON is one that has mosaicml-streaming or array_record. Every contender is a process of its own
+that writes the same samples again and again, in turns, so that whatever slows the machine slows
+all. Times are microseconds a sample: the median of the rounds, and the fastest and slowest in
+brackets; CPU counts all threads. `x` is how often a contender's time holds ours. Memory is the most
+that a round took, in shards of 64 MB.
+
+Bias: the folder should be a memory file system, on which a disk cannot hide what a library costs;
+all samples are made beforehand and are warm in the processor's cache; a plain file has no offsets,
+no index and no names of columns. ArrayRecord is asked for no compression, one record a group.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+
+TOKENS = "8 KB token arrays (ndarray:int32:2048)"
+TEXT = "text and json (0.2 to 4 KB)"
+ZSTD = "token arrays of text, zstd:3, hash xxh3_64"
+COLUMNS = {
+    TOKENS: {"tokens": "ndarray:int32:2048"},
+    TEXT: {"text": "str", "meta": "json"},
+    ZSTD: {"tokens": "ndarray:int32:2048"},
+}
+DISTRIBUTIONS = {"mds": "mds", "streaming": "mosaicml-streaming", "array_record": "array_record"}
+
+
+def make_samples(case):
+    rng = np.random.default_rng(0)
+    if case == TOKENS:
+        return [{"tokens": rng.integers(0, 50_000, 2048, np.int32)} for _ in range(64)]
+    if case == ZSTD:  # 32 MB of words as rare as words are, beyond what a compressor remembers
+        words = (rng.zipf(1.3, (4096, 2048)) % 50_000).astype(np.int32)
+        return [{"tokens": row} for row in words]
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "so"]
+    return [
+        {
+            "text": " ".join(rng.choice(words, rng.integers(50, 900))),
+            "meta": {
+                "url": f"http://host/{i}",
+                "score": rng.random(),
+                "tags": ["a", i],
+                "ok": True,
+            },
+        }
+        for i in range(500)
+    ]
+
+
+def raw_bytes(sample):
+    parts = [json.dumps(v) if isinstance(v, dict) else v for v in sample.values()]
+    return b"".join(p.encode() if isinstance(p, str) else p.tobytes() for p in parts)
+
+
+# ------------------------------------------------------------------------------------- contenders
+
+
+def write_plain(case, samples, count, folder, threads):
+    os.makedirs(folder)
+    with open(os.path.join(folder, "file"), "wb", buffering=1 << 20) as file:
+        file.writelines(raw_bytes(samples[i % len(samples)]) for i in range(count))
+
+
+def write_array_record(case, samples, count, folder, threads):
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    os.makedirs(folder)
+    writer = ArrayRecordWriter(os.path.join(folder, "file"), "group_size:1,uncompressed")
+    for i in range(count):
+        writer.write(raw_bytes(samples[i % len(samples)]))
+    writer.close()
+
+
+def write_shards(case, samples, count, folder, threads, library):
+    options = {"compression": "zstd:3", "hashes": ["xxh3_64"]} if case == ZSTD else {}
+    if threads:
+        options["max_workers"] = threads
+    writer = importlib.import_module(library).MDSWriter
+    with writer(columns=COLUMNS[case], out=folder, **options) as out:
+        for i in range(count):
+            out.write(samples[i % len(samples)])
+
+
+def peak_memory(stop, found):
+    """The largest resident size of this process until `stop`, in bytes above the first."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first = None
+    while not stop.wait(0.005):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            size = int(file.read().split()[1]) * page
+        first = size if first is None else first
+        found[0] = max(found[0], size - first)
+
+
+def serve(contender):
+    """Run the contender for every line of JSON that comes in; tell times for each."""
+    made = {}
+    for line in sys.stdin:
+        case, count, folder, threads = json.loads(line)
+        samples = made.setdefault(case, None) or make_samples(case)
+        made[case] = samples
+        stop, peak = threading.Event(), [0]
+        watch = threading.Thread(target=peak_memory, args=(stop, peak), daemon=True)
+        if os.path.exists("/proc/self/statm"):
+            watch.start()
+        wall, cpu = time.perf_counter(), time.process_time()
+        if contender in {"mds", "streaming"}:
+            write_shards(case, samples, count, folder, threads, contender)
+        else:
+            {"plain": write_plain, "array_record": write_array_record}[contender](
+                case, samples, count, folder, threads
+            )
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        stop.set()
+        shutil.rmtree(folder)
+        print(json.dumps([wall / count * 1e6, cpu / count * 1e6, peak[0]]), flush=True)
+
+
+class Contender:
+    """A process that writes when it is told to."""
+
+    def __init__(self, name, python):
+        self.name = name
+        command = [python, os.path.abspath(__file__), "--serve", name]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def write(self, *order):
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        for line in self.process.stdout:
+            if line.startswith("["):
+                return json.loads(line)
+        raise SystemExit(f"{self.name} ended early")
+
+
+def versions(python):
+    """What of the others a Python has."""
+    program = (
+        "import importlib.metadata as m, json\n"
+        f"names = {DISTRIBUTIONS!r}\n"
+        "found = {}\n"
+        "for k, v in names.items():\n"
+        "    try: found[k] = m.version(v)\n"
+        "    except m.PackageNotFoundError: continue\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+# ------------------------------------------------------------------------------------------ report
+
+
+def measure(contenders, case, count, folder, rounds, threads=None):
+    """Contender -> list of (wall, cpu, memory), one a round, the first round thrown away."""
+    found = {contender: [] for contender in contenders}
+    for number in range(rounds + 1):
+        for contender in contenders:
+            place = os.path.join(folder, f"mds-benchmark-{os.getpid()}")
+            result = contender.write(case, count, place, threads)
+            if number:
+                found[contender].append(result)
+    return found
+
+
+def show(label, results, ours):
+    """A line of the report; `ours` are the results to compare with."""
+    wall, cpu, memory = zip(*results, strict=True)
+    slower, dearer = (
+        statistics.median(column) / statistics.median(base[i] for base in ours)
+        for i, column in enumerate((wall, cpu))
+    )
+    spread = f"[{min(wall):.1f} .. {max(wall):.1f}]"
+    shards = max(memory) / (1 << 26)
+    print(
+        f"  {label:<18} {statistics.median(wall):8.2f} us {slower:6.2f} x  {spread:<20} "
+        f"CPU {statistics.median(cpu):8.2f} us {dearer:6.2f} x   memory {shards:.2f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--other", help="a Python with mosaicml-streaming or array_record")
+    parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=256, help="written in a round")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve(options.serve)
+    others = versions(options.other) if options.other else {}
+    others.pop("mds", None)
+    folder = options.folder or "."
+    print(
+        f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}, "
+        f"mds {importlib.metadata.version('mds')}, numpy {np.__version__}, in {folder}\n"
+        "others: " + (", ".join(f"{k} {v}" for k, v in others.items()) or "none; see --other")
+    )
+    ours = Contender("mds", sys.executable)
+    rest = [Contender("plain", sys.executable)]
+    rest += [Contender(name, options.other) for name in others]
+    size = options.megabytes << 20
+    for case, count in ((TOKENS, size // 8192), (TEXT, size // 3000)):
+        print(f"\n{case}, {count} samples a round")
+        found = measure([ours, *rest], case, count, folder, options.rounds)
+        for contender, results in found.items():
+            show(contender.name, results, found[ours])
+    count = size // 8192
+    print(f"\n{ZSTD}, {count} samples a round")
+    two = measure([ours], ZSTD, count, folder, options.rounds, 2)[ours]
+    show("mds, 2 threads", two, two)
+    one = measure([ours], ZSTD, count, folder, options.rounds, 1)[ours]
+    show("mds, 1 thread", one, two)
+    for contender in rest:
+        if contender.name == "streaming":
+            slow = measure([contender], ZSTD, count, folder, min(2, options.rounds))
+            show(contender.name, slow[contender], two)
+    return None
+
+
+if __name__ == "__main__":
+    main()

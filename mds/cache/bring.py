@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mds.cache")
 
+_VANISHED = 8  # times that the folder may be deleted during one download
 PATIENCE = 600.0  # seconds that another process may take for one shard
 
 
@@ -115,20 +116,23 @@ class Bringer:
     ) -> bool:
         place = account.place
         self._clear(account, info)
+        vanished = 0
         while True:
             if not self._budget.reserve(account, shard, place.peak(info), needed_at, is_worth):
                 return False
             try:
                 came = self._fetchers[place.number].whole(info)
-            except NoSpaceError:
-                account.look(shard)
-                if not self._budget.evict_for_disk():
-                    raise
-            except BaseException:
-                account.look(shard)
-                raise
-            else:
                 break
+            except BaseException as error:
+                has_vanished = not account.ledger.is_current()
+                account.look(shard)
+                if isinstance(error, NoSpaceError):
+                    if not self._budget.evict_for_disk(place.folder, place.peak(info)):
+                        raise
+                elif has_vanished and isinstance(error, OSError) and vanished < _VANISHED:
+                    vanished += 1  # the folder was deleted while we wrote into it
+                else:
+                    raise
         size, mark = place.measure(info)
         with account.ledger.change():
             account.ledger.describe(shard, place.name(info), place.tag(info))

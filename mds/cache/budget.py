@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -139,10 +140,12 @@ class Budget:
             account.ledger.begin(shard, size)
             return claims
 
-    def evict_for_disk(self) -> bool:
+    def evict_for_disk(self, folder: str, size: int) -> bool:
         """Evict what is needed last although the limit leaves room: the disk has none."""
+        disk = os.statvfs(folder)
+        missing = max(size - disk.f_bavail * disk.f_frsize, 1)
         with self._locked(None):
-            claims = self._claim(1, policy.NOW, lambda _: True)
+            claims = self._claim(missing, policy.NOW, lambda _: True)
         for claim in claims:
             self._delete(claim)
         return bool(claims)

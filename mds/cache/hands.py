@@ -31,7 +31,7 @@ class Hands:
     """Open readers by shard. Those that are not pinned stay open, up to a bound."""
 
     def __init__(self) -> None:
-        #: Readers that may be used without holding them; they stay good when dropped from here.
+        #: Readers that may be used without holding them, while they are in here.
         self.open: dict[int, Reader] = {}
         self._held: OrderedDict[int, Held] = OrderedDict()
         self._memory = 0
@@ -51,7 +51,7 @@ class Hands:
 
     def add(self, shard: int, held: Held) -> Reader:
         """Take an opened reader in hand, or the one of another thread that was faster."""
-        gone: list[Unpin] = []
+        gone: list[Held] = []
         with self._lock:
             other = self._held.get(shard)
             if other is None:
@@ -59,12 +59,12 @@ class Hands:
                 self._memory += held.in_memory
                 if held.unpin is None and not held.in_memory:
                     self.open[shard] = held.reader
-            elif held.unpin is not None:
-                gone.append(held.unpin)
+            else:
+                gone.append(held)
             kept = other or held
             kept.count += 1
             gone += self._trim()
-        _call(gone)
+        _end(gone)
         return kept.reader
 
     def give_back(self, shard: int) -> None:
@@ -80,7 +80,7 @@ class Hands:
                 self._held.move_to_end(shard)
                 return
             gone = self._drop(shard)
-        _call(gone)
+        _end(gone)
 
     def let_go(self, shard: int) -> bool:
         """Drop a reader, so that its file can go; False when somebody has it in hand."""
@@ -91,7 +91,7 @@ class Hands:
             if held.count:
                 return False
             gone = self._drop(shard)
-        _call(gone)
+        _end(gone)
         return True
 
     def counts(self) -> tuple[int, int]:
@@ -102,10 +102,10 @@ class Hands:
     def close(self) -> None:
         """Drop all readers."""
         with self._lock:
-            gone = [unpin for shard in list(self._held) for unpin in self._drop(shard)]
-        _call(gone)
+            gone = [held for shard in list(self._held) for held in self._drop(shard)]
+        _end(gone)
 
-    def _trim(self) -> list[Unpin]:
+    def _trim(self) -> list[Held]:
         """Drop the oldest readers that nobody has in hand, over what may stay open."""
         # An eighth at a time, so that most openings need not look for what to drop.
         if len(self._held) <= MAX_OPEN + MAX_OPEN // 8 and self._memory <= IN_MEMORY:
@@ -117,15 +117,17 @@ class Hands:
                 gone += self._drop(shard)
         return gone
 
-    def _drop(self, shard: int) -> list[Unpin]:
-        # The reader is not closed: another thread may just be using it. Its map goes with it.
+    def _drop(self, shard: int) -> list[Held]:
         held = self._held.pop(shard)
         self._memory -= held.in_memory
         self.open.pop(shard, None)
-        return [held.unpin] if held.unpin is not None else []
+        return [held]
 
 
-def _call(unpins: list[Unpin]) -> None:
-    """Unpin outside of the lock: the ledger has one of its own, which others hold to ask us."""
-    for unpin in unpins:
-        unpin()
+def _end(gone: list[Held]) -> None:
+    """Close and unpin outside of the lock: the ledger has one too, whose owners ask us things."""
+    for held in gone:
+        # At once, and not when the garbage collector comes by: a map keeps its file on the disk.
+        held.reader.close()
+        if held.unpin is not None:
+            held.unpin()

@@ -344,6 +344,7 @@ class Ledger:
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
         """The right to fetch a shard, or None when its owner did not let go in time."""
+        self.refresh()
         return lock_within(self.lock_path, _FETCH_AT + shard, seconds, self._mode)
 
     def __repr__(self) -> str:

@@ -181,7 +181,12 @@ class _Waiter:
 
 
 def _open(path: str, mode: int) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, mode)
+    except FileNotFoundError:  # the folder was deleted under us
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, flags, mode)
     # A group that shares the folder shares its locks, whatever the umask of who came first.
     if os.fstat(fd).st_mode & 0o666 != mode & 0o666 and os.fstat(fd).st_uid == os.geteuid():
         os.fchmod(fd, mode & 0o666)

@@ -16,7 +16,7 @@ from mds.cache import policy
 from mds.cache.accounts import control_bytes
 from mds.cache.places import Place
 from mds.cache.runtime import Runtime
-from mds.errors import CacheLimitError
+from mds.errors import CacheLimitError, ShardError
 from mds.readers.fields import check_columns
 from mds.units import format_bytes
 
@@ -139,7 +139,11 @@ class ShardCache:
             # What is open without a limit needs no holding.
             reader = runtime.hands.open.get(shard)
             if reader is not None:
-                return reader[row]
+                try:
+                    return reader[row]
+                except ShardError:
+                    if runtime.hands.open.get(shard) is reader:
+                        raise  # else another thread closed it just now
         return self.samples(shard, [row])[0]
 
     def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:

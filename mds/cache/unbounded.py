@@ -6,6 +6,7 @@ keep the wire busy. The first few rows come by ranged reads of their own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as Promise
@@ -15,6 +16,7 @@ import numpy as np
 
 from mds.cache.lookahead import Lookahead, distinct
 from mds.cache.pool import Pool
+from mds.errors import NoSpaceError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,7 +70,9 @@ class Unbounded:
             sparse: Reader = self._wait(self._rows[shard], shard)
             return sparse
         if shard in self._coming:
-            self._wait(self._coming[shard], shard)
+            # A disk that was full of what was in hand then may have room now.
+            with contextlib.suppress(NoSpaceError):
+                self._wait(self._coming[shard], shard)
         reader = self._runtime.hold(shard)
         self._held.append(shard)
         return reader

@@ -10,7 +10,7 @@ import pytest
 # Test modules are imported by path, so their helpers have to be put where they can be found.
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cachetools import write  # noqa: E402
+from cachetools import write
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import tempfile
 
 import numpy as np
 import pytest
+from cachetools import disk_usage, write
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cachetools import disk_usage, write
 from mds.cache import fetch_index
 from mds.cache.accounts import control_bytes, look_around
 from mds.cache.budget import Account, Budget

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +49,7 @@ def test_joined_ranges_cover_the_spans_in_order(spans, gap, longest):
     """Every span lies in one range; ranges rise, and only gaps of the allowed size are bridged."""
     ranges = list(policy.coalesce(spans, gap, longest))
     assert all(any(a <= start and end <= b for a, b in ranges) for start, end in spans)
-    assert all(before[1] <= after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(ranges))
     covered = sum(b - a for a, b in ranges)
     wanted = sum(end - start for start, end in spans)
     assert wanted <= covered <= wanted + gap * max(len(spans) - 1, 0)

@@ -168,7 +168,7 @@ def test_a_limit_that_cannot_work_is_refused_with_one_that_can(remote, folder):
 
 def test_a_hash_that_the_index_lacks_is_refused(remote, folder):
     """validate_hash is judged when the cache is made."""
-    with pytest.raises(ConfigError, match="md5.*sha1"):
+    with pytest.raises(ConfigError, match=r"md5.*sha1"):
         open_cache(remote, folder, validate_hash="md5")
 
 
@@ -193,9 +193,12 @@ def test_validate_hash_reports_damage_of_the_users_own(remote):
         file.seek(-10, os.SEEK_END)
         file.write(b"\0")
     before = contents(remote)
-    with in_place(remote, validate_hash="sha1") as cache:
-        with pytest.raises(CorruptError, match=r"shard.00002.mds.*sha1 \w{40}.*found \w{40}"):
-            read(cache)
+    facts = r"shard.00002.mds.*sha1 \w{40}.*found \w{40}"
+    with (
+        in_place(remote, validate_hash="sha1") as cache,
+        pytest.raises(CorruptError, match=facts),
+    ):
+        read(cache)
     assert contents(remote) == before
 
 
@@ -223,7 +226,7 @@ def test_a_missing_shard_is_an_error_and_mends_itself(remote, folder):
     os.rename(os.path.join(remote, "shard.00003.mds"), away)
     with open_cache(remote, folder) as cache:
         for _ in range(2):
-            with pytest.raises(NotFoundError, match="shard.00003.mds"):
+            with pytest.raises(NotFoundError, match=r"shard\.00003\.mds"):
                 read(cache)
         os.rename(away, os.path.join(remote, "shard.00003.mds"))
         assert read(cache) == list(range(SAMPLES))
@@ -234,9 +237,9 @@ def test_missing_and_short_files_of_the_users_own_are_errors(remote):
     os.unlink(os.path.join(remote, "shard.00003.mds"))
     os.truncate(os.path.join(remote, "shard.00004.mds"), 10)
     with in_place(remote) as cache:
-        with pytest.raises(NotFoundError, match="shard.00003.mds"):
+        with pytest.raises(NotFoundError, match=r"shard\.00003\.mds"):
             cache.hold(3)
-        with pytest.raises(ShardError, match="shard.00004.mds"):
+        with pytest.raises(ShardError, match=r"shard\.00004\.mds"):
             cache.hold(4)
 
 

@@ -1,0 +1,50 @@
+"""What processes of the tests do: run as ``python jobs.py NAME ARGUMENT...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+from cachetools import SAMPLES, open_cache, read, shuffled
+
+
+def epochs(remote, folder, limit, count, seed):
+    """Shuffled epochs, one after the other; prints a line when each is complete and right."""
+    with open_cache(remote, folder, int(limit) or None) as cache:
+        print("open", flush=True)
+        for number in range(int(count)):
+            ids = shuffled(int(seed) + number)
+            assert read(cache, ids) == ids.tolist()
+            print("epoch", flush=True)
+        print(cache.stats()["fetched_shards"], flush=True)
+
+
+def construct(remote, folder, count):
+    """Make caches and read a sample of each, as many processes do that start together."""
+    for number in range(int(count)):
+        with open_cache(remote, folder) as cache:
+            assert read(cache, [number])[0] == number
+
+
+def forked(remote, folder, limit, workers, count):
+    """Epochs shared by forked children, after the parent has used the remote itself."""
+    cache = open_cache(remote, folder, int(limit) or None)
+    assert read(cache, [0]) == [0]
+    for number in range(int(count)):
+        ids = shuffled(number)
+        children = []
+        for worker in range(int(workers)):
+            pid = os.fork()
+            if not pid:
+                mine = ids[worker :: int(workers)]
+                os._exit(0 if read(cache, mine) == mine.tolist() else 1)
+            children.append(pid)
+        for pid in children:
+            assert os.waitpid(pid, 0)[1] == 0
+    assert read(cache, [SAMPLES - 1]) == [SAMPLES - 1]
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

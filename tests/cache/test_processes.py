@@ -1,0 +1,139 @@
+"""Processes that share a folder, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+from cachetools import SAMPLES, disk_usage, open_cache, read
+
+from mds.storage.files import temporary_owner
+from mds.testing.httpserver import http_server
+
+JOBS = os.path.join(os.path.dirname(__file__), "jobs.py")
+LIMIT = 90_000
+SECONDS = 60
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, JOBS, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def finish(process):
+    """Fail with what a process said unless it ended well."""
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, said.decode()[-2000:]
+
+
+class Watch:
+    """Looks at the size of a folder all the time; a file seen under two names counts once."""
+
+    def __init__(self, folder):
+        self.folder, self.most, self.looks = folder, 0, 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _size(self):
+        seen = {}
+        for path, _, names in os.walk(self.folder):
+            for name in names:
+                try:
+                    state = os.stat(os.path.join(path, name))
+                except OSError:
+                    continue
+                seen[state.st_ino] = state.st_size
+        return sum(seen.values())
+
+    def _run(self):
+        while not self._stop.wait(0.001):
+            size = self._size()
+            if size > self.most:
+                size = min(size, self._size())
+            self.most = max(self.most, size)
+            self.looks += 1
+
+
+@pytest.mark.parametrize("form", ["remote", "packed"])
+def test_processes_with_a_limit_share_a_folder(request, folder, form):
+    """Four processes, other orders, one limit: all complete, and never a byte over it."""
+    source = request.getfixturevalue(form)
+    with Watch(folder) as watch:
+        for process in [start("epochs", source, folder, LIMIT, 3, seed) for seed in range(4)]:
+            finish(process)
+    assert watch.looks
+    assert watch.most <= LIMIT
+
+
+def test_eight_processes_start_together(remote, folder):
+    """Each constructs and reads again and again while the others do."""
+    for process in [start("construct", remote, folder, 10) for _ in range(8)]:
+        finish(process)
+
+
+def test_a_shard_is_downloaded_once_by_all_processes(remote, folder):
+    """Who comes second finds it there or waits for it."""
+    with http_server(remote) as url:
+        processes = [start("epochs", url, folder, 0, 1, seed) for seed in range(3)]
+        said = [process.communicate(timeout=SECONDS)[0].split() for process in processes]
+    with open_cache(remote, folder) as cache:
+        assert sum(int(words[-1]) for words in said) == len(cache.sources[0].index)
+
+
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
+    """At any instant, by kill -9: the others go on, the next start works, no part of a file stays."""
+    instants = random.Random(limit)
+    with Watch(folder) as watch:
+        steady = start("epochs", remote, folder, limit, 6, 0)
+        for _ in range(6):
+            victim = start("epochs", remote, folder, limit, 1000, 1)
+            victim.stdout.readline()
+            threading.Event().wait(instants.uniform(0, 0.15))
+            victim.kill()
+            victim.communicate()
+            if instants.random() < 0.3 and not limit:
+                shutil.rmtree(folder, ignore_errors=True)
+        finish(steady)
+        finish(start("epochs", remote, folder, limit, 1, 2))
+    assert not limit or watch.most <= limit
+    with open_cache(remote, folder, limit or None) as cache:
+        assert sorted(read(cache)) == list(range(SAMPLES))
+        assert disk_usage(folder) <= cache.usage
+    parts = [name for name in os.listdir(folder) if temporary_owner(name) is not None]
+    assert not parts
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_forked_children_have_connections_of_their_own(remote, folder, workers):
+    """Short epochs over http, with the parent's client used before the fork: every byte right."""
+    with http_server(remote) as url:
+        count = 20 if workers == 2 else 4
+        finish(start("forked", url, folder, LIMIT, workers, count))
+
+
+def test_a_stopped_process_does_not_stop_the_others(remote, folder, monkeypatch):
+    """Whoever waits for a stuck download in vain does it himself."""
+    with open_cache(remote, folder) as first, open_cache(remote, folder) as second:
+        account = first.runtime.account(first.runtime.catalog.places[0])
+        lock = account.ledger.fetch_lock(0, 1.0)
+        monkeypatch.setattr("mds.cache.bring.PATIENCE", 0.05)
+        assert second.hold(0)[0]["x"] == 0
+        lock.close()

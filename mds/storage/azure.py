@@ -8,26 +8,31 @@ Data Lake accounts answer to the blob protocol too, so both schemes are one prov
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any, BinaryIO
 
 from mds.errors import (
     ConfigError,
-    CorruptError,
+    StalledError,
     TransientError,
     UnauthenticatedError,
     need,
 )
 from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded, status_failure
-from mds.storage.process import per_process
+from mds.storage.failure import Failure, border, status_failure
+from mds.storage.process import forget, per_process
 from mds.storage.settings import env, parse_options
 from mds.storage.url import Location, check_key, parse_url
-from mds.storage.wire import empty_body
+from mds.storage.wire import StatusError, Wire, empty_body
 
-# The SDK holds what one request brings in memory before it hands it out.
-_REQUEST = 8 << 20
+# The SDK brings a blob in pieces of some megabytes that it holds whole, and starts each anew by
+# itself; for the bytes a plain request with the same right to read streams, and stalls are seen.
+_API = "2021-12-02"
+_SCOPE = "https://storage.azure.com/.default"
+_SIGNED_FOR = 3600.0
 _HOST = "blob.core.windows.net"
 
 
@@ -68,24 +73,16 @@ class AzureStore(Store):
         self._options = replace(given, endpoint=endpoint, account_name=account)
         self._timeout = timeout
         self._prefix = f"{path}/" if path else ""
+        self._wire = Wire(timeout, classify=classify)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it, in requests of 8 MB."""
+        """The object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        part: dict[str, int] = {}
-        if start or end is not None:
-            part["offset"] = start
-        if end is not None:
-            part["length"] = end - start
         with border("get", shown, classify):
-            # The SDK asks for the next 8 MB when these are consumed, and only of the same etag.
-            answer = self._blob(key).download_blob(max_concurrency=1, **part)
-        info = _whole(key, answer.properties)
-        self._check_range(info, start, end)
-        length = (info.size if end is None else end) - start
-        return Body(info, guarded(answer.chunks(), shown, classify), length, url=shown)
+            url, headers = self._readable(key)
+        return self._wire.stream(url, key, start, end, shown=shown, headers=headers)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
@@ -120,6 +117,37 @@ class AzureStore(Store):
     def _blob(self, key: str) -> Any:
         name = self._prefix + check_key(key) if key else self._prefix.rstrip("/")
         return self._service().get_blob_client(self._container, name)
+
+    def _readable(self, key: str) -> tuple[str, dict[str, str]]:
+        """The address of an object, and headers, with which a plain request may read it."""
+        blob = self._blob(key)
+        url, _, query = str(blob.url).partition("?")
+        headers = {"x-ms-version": _API}
+        credential = self._service().credential
+        if hasattr(credential, "account_key"):
+            query = self._signature(credential)
+        elif hasattr(credential, "get_token"):
+            headers["Authorization"] = f"Bearer {credential.get_token(_SCOPE).token}"
+        return (f"{url}?{query}" if query else url), headers
+
+    def _signature(self, credential: Any) -> str:
+        """A right to read the container for an hour or more, made with the account's key."""
+        hour = int(time.time() / _SIGNED_FOR)
+
+        def make() -> str:
+            from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+
+            signature: str = generate_container_sas(
+                credential.account_name,
+                self._container,
+                account_key=credential.account_key,
+                permission=ContainerSasPermissions(read=True),
+                expiry=datetime.fromtimestamp((hour + 2) * _SIGNED_FOR, timezone.utc),
+            )
+            return signature
+
+        forget((AzureStore, "read", self._options, self._container, hour - 1))
+        return per_process((AzureStore, "read", self._options, self._container, hour), make)
 
     def _service(self) -> Any:
         options, timeout = self._options, self._timeout
@@ -170,8 +198,6 @@ def _make_service(options: AzureOptions, timeout: float) -> Any:
         "retry_total": 0,
         "connection_timeout": timeout,
         "read_timeout": timeout,
-        "max_single_get_size": _REQUEST,
-        "max_chunk_get_size": _REQUEST,
         "max_single_put_size": 64 << 20,
         "max_block_size": 16 << 20,
         "connection_data_block_size": 1 << 20,
@@ -213,13 +239,6 @@ def _session() -> Any:
     return session
 
 
-def _whole(key: str, properties: Any) -> ObjectInfo:
-    """What the answer to a download tells of the whole object."""
-    total = str(properties.content_range or "").rpartition("/")[2]
-    size = int(total) if total.isdecimal() else int(properties.size)
-    return ObjectInfo(key, size, str(properties.etag or "").strip('"'))
-
-
 def _info(key: str, properties: Any) -> ObjectInfo:
     return ObjectInfo(key, int(properties.size), str(properties.etag or "").strip('"'))
 
@@ -230,18 +249,22 @@ def classify(error: Exception) -> Failure | None:
 
     if isinstance(error, azure.ClientAuthenticationError) and error.status_code is None:
         return Failure(UnauthenticatedError, f"{error}".splitlines()[0])
+    if isinstance(error, StatusError):
+        headers = error.headers
+        return _judge(error.status, headers.get("x-ms-error-code") or error.what, headers)
     if isinstance(error, azure.HttpResponseError) and error.status_code:
         code = getattr(error, "error_code", None) or error.reason or ""
-        code = str(getattr(code, "value", code))
         headers = getattr(error.response, "headers", None) or {}
-        judged = status_failure(error.status_code, code, headers.get("retry-after"))
-        if error.status_code == 416:
-            return replace(judged, kind=CorruptError)
-        if error.status_code == 412:
-            return Failure(CorruptError, "the object changed while it was read")
-        if code in ("AuthenticationFailed", "NoAuthenticationInformation"):
-            return replace(judged, kind=UnauthenticatedError)
-        return judged
-    if isinstance(error, (azure.IncompleteReadError, azure.ServiceRequestError)):
-        return Failure(TransientError, str(error))
+        return _judge(error.status_code, str(getattr(code, "value", code)), headers)
+    broken = (azure.IncompleteReadError, azure.ServiceRequestError, azure.ServiceResponseError)
+    if isinstance(error, broken):
+        kind = StalledError if "timed out" in str(error) else TransientError
+        return Failure(kind, str(error))
     return None
+
+
+def _judge(status: int, code: str, headers: Mapping[str, str]) -> Failure:
+    judged = status_failure(status, code, headers.get("retry-after"))
+    if code in ("AuthenticationFailed", "NoAuthenticationInformation"):
+        return replace(judged, kind=UnauthenticatedError)
+    return judged

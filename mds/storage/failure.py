@@ -131,8 +131,6 @@ def network_failure(error: BaseException) -> Failure | None:
     """Trouble of the network or the disk, wherever in the chain of causes it hides."""
     seen: set[int] = set()
     queue: list[object] = [error]
-    said = error.strerror if isinstance(error, OSError) else None
-    outer = said or f"{type(error).__name__}: {error}"
     while queue:
         link = queue.pop(0)
         if not isinstance(link, BaseException) or id(link) in seen:
@@ -140,7 +138,8 @@ def network_failure(error: BaseException) -> Failure | None:
         seen.add(id(link))
         kind = _network_kind(link)
         if kind is not None:
-            return Failure(kind, outer)
+            said = link.strerror if isinstance(link, OSError) else None
+            return Failure(kind, said or f"{type(link).__name__}: {link}")
         # urllib3 keeps the cause in `reason`, requests and several SDKs in their arguments.
         queue += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
     return None

@@ -13,14 +13,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
+from mds.errors import (
+    ConfigError,
+    NotFoundError,
+    TransientError,
+    UnauthenticatedError,
+    need,
+)
 from mds.storage.base import Body, ObjectInfo, Store
 from mds.storage.failure import Failure, border, status_failure
 from mds.storage.process import per_process
 from mds.storage.s3 import S3Options, S3Store
 from mds.storage.settings import env, parse_options
 from mds.storage.url import check_key, parse_url
-from mds.storage.wire import Wire, empty_body
+from mds.storage.wire import Wire, by_status, empty_body
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 
@@ -206,12 +212,12 @@ def _make_client(options: GsOptions) -> Any:
 
 def classify(error: Exception) -> Failure | None:
     """Judge what Google's libraries raise."""
-    from mds.storage.wire import classify as by_status
-
     code = getattr(error, "code", None)
     name = type(error).__name__
-    if name in ("DefaultCredentialsError", "RefreshError", "UserAccessTokenError"):
-        return Failure(UnauthenticatedError, f"{name}: {error}")
+    if name in ("DefaultCredentialsError", "RefreshError", "InvalidOperation"):
+        # The metadata service of a busy machine says when asking again may help.
+        kind = TransientError if getattr(error, "retryable", False) else UnauthenticatedError
+        return Failure(kind, f"{name}: {error}")
     if isinstance(code, int):  # google.api_core's exceptions carry the status
         return status_failure(code, str(getattr(error, "message", "")))
     answer: Any = getattr(error, "response", None)  # google.resumable_media's the whole answer

@@ -21,8 +21,7 @@ from mds.storage.failure import Failure, border, status_failure
 from mds.storage.process import per_process
 from mds.storage.settings import env, parse_options
 from mds.storage.url import check_key, parse_url
-from mds.storage.wire import StatusError, Wire, empty_body
-from mds.storage.wire import classify as by_status
+from mds.storage.wire import StatusError, Wire, by_status, empty_body
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.

@@ -17,7 +17,7 @@ from mds.storage.base import Body, ObjectInfo, Store
 from mds.storage.failure import border
 from mds.storage.settings import parse_options
 from mds.storage.url import check_key, parse_url
-from mds.storage.wire import Wire, basic_auth, classify, empty_body, info_of
+from mds.storage.wire import Wire, basic_auth, by_status, empty_body, info_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class HttpStore(Store):
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag or time of change."""
-        with border("head", self.url_of(key), classify):
+        with border("head", self.url_of(key), by_status):
             headers = {"Accept-Encoding": "identity", **self._headers}
             response = self._wire.request(
                 "HEAD", self._target(key), headers=headers, also=(405, 501)
@@ -88,14 +88,14 @@ class HttpStore(Store):
 
     def delete(self, key: str) -> None:
         """Remove the object by DELETE."""
-        with border("delete", self.url_of(key), classify):
+        with border("delete", self.url_of(key), by_status):
             self._wire.request(
                 "DELETE", self._target(key), headers=self._headers, also=(404, 410)
             ).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         headers = {**self._headers, "Content-Length": str(size)}
-        with border("put", self.url_of(key), classify):
+        with border("put", self.url_of(key), by_status):
             body = file if size else b""
             self._wire.call("PUT", self._target(key), headers=headers, body=body)
 

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from mds.errors import ConfigError, CorruptError, StoreError, TransientError
 from mds.storage.base import Body, ObjectInfo, Store
@@ -106,13 +106,14 @@ class Retrying(Wrapper):
         """Remove an object."""
         self._run(key, lambda: self.inner.delete(key))
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store bytes."""
-        self._run(key, lambda: self.inner.put(key, data))
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        start = file.tell()
 
-    def put_file(self, key: str, path: str) -> None:
-        """Store a file, from its start at each try."""
-        self._run(key, lambda: self.inner.put_file(key, path))
+        def write() -> None:
+            file.seek(start)
+            super(Retrying, self)._write(key, file, size)
+
+        self._run(key, write)
 
     def _run(self, key: str, act: Callable[[], T]) -> T:
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mds.errors import CorruptError, TransientError
 from mds.storage.base import CHUNK, Body, ObjectInfo
-from mds.storage.failure import Failure, border, guarded, status_failure
+from mds.storage.failure import Classify, Failure, border, guarded, status_failure
 from mds.storage.process import per_process
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class StatusError(Exception):
         self.status, self.what, self.headers = status, what, headers
 
 
-def classify(error: Exception) -> Failure | None:
+def by_status(error: Exception) -> Failure | None:
     """Judge an answer by its status; the rest is network trouble."""
     if isinstance(error, StatusError):
         return status_failure(error.status, error.what, error.headers.get("retry-after"))
@@ -44,9 +44,12 @@ def classify(error: Exception) -> Failure | None:
 class Wire:
     """Requests to HTTP servers over the connections of this process."""
 
-    def __init__(self, timeout: float, verify: bool | str = True) -> None:
+    def __init__(
+        self, timeout: float, verify: bool | str = True, classify: Classify | None = None
+    ) -> None:
         self._timeout = timeout
         self._verify = verify
+        self._classify = classify or by_status
 
     def request(
         self,
@@ -110,7 +113,7 @@ class Wire:
         asked = {"Accept-Encoding": "identity", **(headers or {})}
         if start or end is not None:
             asked["Range"] = byte_range(start, end)
-        with border("get", shown, classify):
+        with border("get", shown, self._classify):
             response = self.request("GET", url, headers=asked, also=(416,))
         try:
             return _body(response, key, start, end, shown)
@@ -153,7 +156,7 @@ def info_of(key: str, headers: Mapping[str, str]) -> ObjectInfo:
     """Size and version as the headers of a whole answer tell them."""
     size = headers.get("content-length", "")
     version = headers.get("etag") or headers.get("last-modified") or ""
-    return ObjectInfo(key, int(size) if size.isdecimal() else -1, version)
+    return ObjectInfo(key, int(size) if size.isdecimal() else -1, version.strip('"'))
 
 
 def empty_body(info: ObjectInfo, shown: str) -> Body:
@@ -190,7 +193,7 @@ def _body(
         length = end - start if end is not None else info.size - start if info.size >= 0 else None
         if start or end is not None:
             chunks = cut(chunks, start, end)
-    chunks = guarded(chunks, shown, classify)
+    chunks = guarded(chunks, shown)
     body = Body(info, chunks, length, url=shown, close=response.close)
     body.headers = response.headers
     return body

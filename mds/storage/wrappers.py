@@ -54,17 +54,12 @@ class Wrapper(Store):
         """Remove an object."""
         self.inner.delete(key)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store bytes."""
-        self.inner.put(key, data)
-
-    def put_file(self, key: str, path: str) -> None:
-        """Store a file."""
-        self.inner.put_file(key, path)
-
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        del key, file, size
-        raise AssertionError("put and put_file are passed on")
+        self.inner._write(key, file, size)  # noqa: SLF001 - of the same family
+
+    def _verify(self, key: str, size: int) -> None:
+        if self.local_path is None:
+            super()._verify(key, size)
 
     def close(self) -> None:
         """Close what is wrapped."""
@@ -108,15 +103,9 @@ class Limited(Wrapper):
         with self._slots():
             self.inner.delete(key)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store bytes."""
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with self._slots():
-            self.inner.put(key, data)
-
-    def put_file(self, key: str, path: str) -> None:
-        """Store a file."""
-        with self._slots():
-            self.inner.put_file(key, path)
+            super()._write(key, file, size)
 
     def _slots(self) -> threading.Semaphore:
         return per_process(self._slots_key, lambda: threading.Semaphore(self.limit))
@@ -151,13 +140,8 @@ class Prefixed(Wrapper):
         """Remove an object."""
         self.inner.delete(self.prefix + key)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store bytes."""
-        self.inner.put(self.prefix + key, data)
-
-    def put_file(self, key: str, path: str) -> None:
-        """Store a file."""
-        self.inner.put_file(self.prefix + key, path)
+    def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        super()._write(self.prefix + key, file, size)
 
 
 class Hedged(Wrapper):

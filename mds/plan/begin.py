@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Beginning:
     """Epoch and position, and what a state keeps in force.
 
-    ``state``: one of ours, still to be checked against the run. ``is_precise``: the position is
-    honoured to the sample.
+    ``is_precise``: the position is honoured to the sample.
     """
 
     epoch: int
@@ -30,7 +29,6 @@ class Beginning:
     seed: int
     initial: int | None
     is_precise: bool = True
-    state: State | None = None
 
     @classmethod
     def find(
@@ -54,7 +52,6 @@ class Beginning:
                     state.shuffle_seed,
                     state.initial_physical_nodes,
                     state.is_ours,
-                    state if state.is_ours else None,
                 )
             text = (
                 f"the state is of epoch {state.epoch} and epoch {epoch} was asked for: ask for "
@@ -68,6 +65,4 @@ class Beginning:
 
     def following(self) -> Beginning:
         """The beginning of the next epoch."""
-        return dataclasses.replace(
-            self, epoch=self.epoch + 1, sample_in_epoch=0, is_precise=True, state=None
-        )
+        return dataclasses.replace(self, epoch=self.epoch + 1, sample_in_epoch=0)

@@ -31,7 +31,7 @@ from mds.plan.orders import Turn
 from mds.plan.rows import Dealing, Shape
 from mds.plan.spec import OrderSpec
 from mds.plan.weights import Weights, resolve_weights
-from mds.state import VERSION, State
+from mds.state import VERSION, State, parse_state
 from mds.units import parse_count
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class EpochPlan:
     The other arguments are those of StreamingDataset and of OrderSpec.
 
     Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
-    asked for, and StateError for a state that does not fit.
+    asked for, and StateError for a state that is none.
     """
 
     def __init__(
@@ -114,8 +114,6 @@ class EpochPlan:
         self.num_canonical_nodes, self.shuffle_seed = start.canonical, start.seed
         self.initial_physical_nodes = start.initial
         self.shuffle_block_size = self.spec.block_size(start.canonical)
-        if start.state is not None:
-            start.state.check(self.dataset_facts(), self.order_facts())
 
     @property
     def choose(self) -> tuple[int, ...]:
@@ -258,6 +256,13 @@ class EpochPlan:
     def fingerprint(self) -> str:
         """A name for the data and the order parameters."""
         return digest(repr(self.dataset_facts()), repr(self.order_facts()))
+
+    def check(self, state: Mapping[str, Any] | State) -> None:
+        """Refuse a state of other data or another order, listing the differences (StateError).
+
+        Not done when a plan is made: a state is checked once, when it is loaded.
+        """
+        parse_state(state).check(self.dataset_facts(), self.order_facts())
 
     def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> State:
         """The state after ``num_samples`` samples of all ranks, counted from where this began."""

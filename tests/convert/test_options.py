@@ -163,7 +163,7 @@ def test_bad_records_are_counted_and_listed(kit):
     assert [line.split("x.jsonl, ")[1][:30] for line in summary.bad] == [
         "line 2, column 6: Expecting va",
         "line 3: expected an object wit",
-        "line 5: column 'a' (int): expe",
+        "line 5, column 'a' (int): expe",
     ]
 
 

@@ -120,7 +120,7 @@ def test_python_sources_may_declare_their_encoding(kit):
     """A source in Latin-1 that says so is a document like others; one that lies is bad."""
     kit.write("a.py", "# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"))
     kit.write("b.py", b"x = 1\ny = '\xe9'\n")
-    with pytest.raises(RecordError, match=r"b\.py: line 2, column 6: byte 0xe9 is not UTF-8"):
+    with pytest.raises(RecordError, match=r"b\.py, line 2, column 6: byte 0xe9 is not UTF-8"):
         convert(str(kit.source), kit.out)
     summary = convert(str(kit.source), kit.out, skip_bad=True)
     assert (summary.samples, summary.bad_count) == (1, 1)
@@ -244,7 +244,7 @@ def test_sample_of_a_tar_without_a_member_is_bad(kit):
     """A column that a sample lacks is said with the key of the sample."""
     members = [("1.txt", b"a"), ("1.cls", b"1"), ("2.txt", b"b")]
     path = kit.write("x.tar", kit.tar(members))
-    with pytest.raises(RecordError, match=r"x\.tar, sample 2: column 'cls'.*no such key"):
+    with pytest.raises(RecordError, match=r"x\.tar, sample 2, column 'cls'.*no such key"):
         convert(path, kit.out)
 
 
@@ -272,7 +272,7 @@ def test_column_of_a_dataset_gets_another_encoding(kit):
             writer.write({"a": i, "b": "x"})
     convert(before, kit.out, columns={"a": "uint16"})
     assert [sample["a"] for sample in kit.samples()] == [1, 2, 300]
-    with pytest.raises(RecordError, match=r"sample 2: column 'a' \(uint8\): 300 does not fit"):
+    with pytest.raises(RecordError, match=r"sample 2, column 'a' \(uint8\): 300 does not fit"):
         convert(before, kit.out + "2", columns={"a": "uint8"})
 
 

@@ -103,7 +103,7 @@ def test_null_that_was_not_foreseen_is_named(kit):
     table = pa.table({"a": pa.array([1] * 3000 + [None], pa.int32())})
     path = str(kit.source / "x.arrow")
     write_ipc(path, table, stream=False)
-    with pytest.raises(RecordError, match=r"row 3000: column 'a' \(int32\): expected a whole"):
+    with pytest.raises(RecordError, match=r"row 3000, column 'a' \(int32\): expected a whole"):
         convert(path, kit.out)
     convert(path, kit.out + "2", columns={"a": "json"})
     assert kit.samples(kit.out + "2")[-1] == {"a": None}

@@ -143,7 +143,4 @@ def _column(data: bytes, error: UnicodeDecodeError) -> int:
 
 
 def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    return (
-        f"byte 0x{data[error.start]:02x} is not UTF-8. Convert the text to UTF-8 first, or store "
-        "the file as bytes (--as files)"
-    )
+    return f"byte 0x{data[error.start]:02x} is not UTF-8; --as files would store the file as bytes"

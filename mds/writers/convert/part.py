@@ -82,8 +82,8 @@ class _Reading:
             except ValueError as error:
                 count += 1
                 if count <= LISTED or not self._job.skip_bad:
-                    # A column of the line goes on with its place: "line 3, column 12".
-                    comma = ", " if isinstance(record, Bad) and record.column else ": "
+                    # What goes on with the place reads on: "line 3, column 12: ...".
+                    comma = ", " if str(error).startswith(("line ", "column ")) else ": "
                     place = self._job.source.place(self._part, mark)
                     bad.append(f"{place}{comma}{str(error).rstrip('.')}")
                 if not self._job.skip_bad:

@@ -14,7 +14,7 @@ from mds.contents import Contents, ShardList, Spanner
 from mds.errors import NotFoundError
 from mds.index import Index
 from mds.indexing import resolve
-from mds.readers import Reader, open_reader
+from mds.readers import Choice, Reader, open_reader
 
 # Each open shard holds a file descriptor, of which a process often has 1,024.
 _OPEN_SHARDS = 256
@@ -24,7 +24,8 @@ _LONG = 1 << 16
 class LocalDataset(Dataset[Any]):
     """The samples of the raw shards in a folder, by number.
 
-    ``local`` is the folder, ``split`` one below it. Samples have all columns, or only ``columns``.
+    ``local`` is the folder, ``split`` one below it. Samples have all columns, or only
+    ``columns``; ``images`` come as "pil" or as "array".
     ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples. Raises
     NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
     (ValueErrors) for one that is broken or has pickles that are not allowed.
@@ -36,11 +37,12 @@ class LocalDataset(Dataset[Any]):
         split: str | None = None,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
+        images: str = "pil",
     ) -> None:
         self.local = os.fspath(local)
         self.split = split or ""
         self.allow_unsafe_types = allow_unsafe_types
-        self.columns = None if columns is None else tuple(columns)
+        self.columns = Choice(None if columns is None else tuple(columns), images)
         self._folder = os.path.join(self.local, self.split)
         path = os.path.join(self._folder, "index.json")
         self._index = Index.read(path)

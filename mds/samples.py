@@ -28,6 +28,7 @@ from mds.ordered import Ordered
 from mds.part import Part, Resumable
 from mds.parts import Parts
 from mds.prefetch import Prefetcher, Window
+from mds.readers import Choice
 from mds.sieve import LeftOut, Sieve
 from mds.stream import Stream, cache_root, fill_streams, read_indexes
 from mds.topology import Ranks, find_ranks, worker_group, worker_place
@@ -45,7 +46,8 @@ class Samples(Parts, Ordered):
 
     What is read: ``epoch_size`` (samples, or a text such as "100k"), ``sampling_method``
     ("balanced": another subset each epoch, or "fixed"), ``sampling_granularity`` (samples taken
-    side by side), ``columns`` (decode only these), ``allow_unsafe_types`` (open pickled columns).
+    side by side), ``columns`` (decode only these), ``images`` ("pil", or "array" for decoded uint8
+    pixels), ``allow_unsafe_types`` (open pickled columns).
 
     In which order: ``shuffle``, ``shuffle_algo`` ("py1e", "py1br", "py1b", "py1s", "py2s", "naive",
     "seekable"), ``shuffle_seed``, ``shuffle_block_size`` (samples), ``num_canonical_nodes``,
@@ -100,6 +102,7 @@ class Samples(Parts, Ordered):
         columns: Sequence[str] | None = None,
         exact: bool = False,
         topology: Any = None,
+        images: str = "pil",
         on_error: str = "raise",
     ) -> None:
         _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
@@ -139,7 +142,7 @@ class Samples(Parts, Ordered):
             [s.source(index) for s, index in zip(self.streams, indexes, strict=True)],
             limit=self.cache_limit,
             allow_unsafe_types=allow_unsafe_types,
-            columns=tuple(columns) if columns is not None else None,
+            columns=Choice(tuple(columns) if columns is not None else None, images),
         )
         self._ranks: Ranks | None = None
         self._become(Contents(indexes))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mds.cache.fetch import Fetcher
     from mds.cache.pool import Pool
     from mds.index import ShardInfo
-    from mds.readers import Reader
+    from mds.readers import Choice, Reader
 
     Offsets = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
 
@@ -116,9 +116,7 @@ def _read_offsets(fetcher: Fetcher, info: ShardInfo) -> tuple[Offsets, int]:
         raise ShardError(f"{error} The index says {info.raw.size} bytes.") from error
 
 
-def memory_reader(
-    info: ShardInfo, parts: Sequence[bytes], where: str, columns: tuple[str, ...] | None
-) -> Reader:
+def memory_reader(info: ShardInfo, parts: Sequence[bytes], where: str, columns: Choice) -> Reader:
     """A reader of a whole shard whose raw files are given as bytes."""
     if info.raw_meta is None:
         return JointReader(info.schema, info.samples, parts[0], where, columns=columns)

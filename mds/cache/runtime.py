@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.index import ShardInfo
-    from mds.readers import Reader
+    from mds.readers import Choice, Reader
 
     Worth = Callable[[Sequence[policy.Resident]], bool]
 
@@ -61,7 +61,7 @@ class Runtime:
         places: Sequence[Place],
         limit: int | None,
         allow_unsafe_types: bool,
-        columns: tuple[str, ...] | None,
+        columns: Choice,
     ) -> None:
         self.catalog = Catalog(places)
         self.limit = limit

@@ -17,6 +17,7 @@ from mds.cache.accounts import control_bytes
 from mds.cache.places import Place
 from mds.cache.runtime import Runtime
 from mds.errors import CacheLimitError, ShardError
+from mds.readers import Choice
 from mds.readers.fields import check_columns
 from mds.units import format_bytes
 
@@ -42,7 +43,7 @@ class ShardCache:
         *,
         limit: int | None = None,
         allow_unsafe_types: bool = False,
-        columns: tuple[str, ...] | None = None,
+        columns: Choice = Choice(),  # noqa: B008 - it is frozen
     ) -> None:
         self.sources = tuple(sources)
         self.limit = limit
@@ -52,7 +53,7 @@ class ShardCache:
         for place in self._places:
             place.index.check_safe(allow_unsafe_types, place.remote)
             for schema in place.index.schemas:
-                check_columns(schema.columns, columns)
+                check_columns(schema.columns, columns.names)
         self._check_limit()
         self._runtime: Runtime | None = None
         _caches.add(self)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.encodings.base import Encoding, describe
 from mds.encodings.containers import pack_sizes, unpack_items
+from mds.encodings.pixels import image_pixels, jpeg_decoder
 from mds.encodings.scalars import plain
 from mds.errors import EncodingError
 
@@ -81,6 +82,10 @@ class PilEncoding(Encoding):
         except (ValueError, TypeError, MemoryError) as error:
             raise self.broken(data, error) from error
 
+    def decode_array(self, data: Data) -> Any:
+        """The pixels as an array; see `mds.encodings.pixels`."""
+        return image_pixels(self.decode(data))
+
 
 class FileImageEncoding(Encoding):
     """An image as a JPEG or PNG file."""
@@ -130,6 +135,17 @@ class FileImageEncoding(Encoding):
     def decode(self, data: Data) -> Any:
         """A PIL image, opened and not yet decoded."""
         return open_image(self, data)
+
+    def decode_array(self, data: Data) -> Any:
+        """The pixels as a uint8 array; see `mds.encodings.pixels`."""
+        try:
+            if self.name == "jpeg":
+                return jpeg_decoder()(data)
+            return image_pixels(open_image(self, data))
+        except (ValueError, OSError, SyntaxError) as error:
+            if isinstance(error, EncodingError):
+                raise
+            raise self.broken(data, error) from error
 
 
 class JpegArrayEncoding(Encoding):

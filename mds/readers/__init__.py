@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.index import ShardInfo, ShardSchema, refuse_unsafe
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.fields import fields_of
+from mds.readers.fields import Choice, fields_of
 from mds.readers.gather import gather
 from mds.readers.joint import joint_reader, sample_decoder
 from mds.readers.mapping import map_file
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Choice",
     "Reader",
     "Rows",
     "gather",
@@ -39,7 +40,7 @@ def open_reader(
     info: ShardInfo,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Choice | None = None,
 ) -> Reader:
     """A reader of a shard whose raw files are in ``folder``.
 
@@ -49,7 +50,7 @@ def open_reader(
     """
     where = os.path.join(folder, info.raw.basename)
     refuse_unsafe([info.schema], allow_unsafe_types, where)
-    chosen = None if columns is None else tuple(columns)
+    chosen = Choice.of(columns)
     data = map_file(folder, info.raw)
     if info.raw_meta is None:
         return joint_reader(info.schema, info.samples, data, where, columns=chosen)
@@ -63,21 +64,21 @@ def open_sparse(
     where: str,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Choice | None = None,
 ) -> Reader:
     """A reader of some rows of a shard, whose stored bytes are given by row.
 
     ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
     """
     refuse_unsafe([info.schema], allow_unsafe_types, where)
-    return SparseReader(info, samples, where, None if columns is None else tuple(columns))
+    return SparseReader(info, samples, where, Choice.of(columns))
 
 
 def make_decoder(
     schema: ShardSchema,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Choice | None = None,
     where: str = "a sample",
 ) -> Decoder:
     """A function from the stored bytes of one sample to the sample.
@@ -86,7 +87,7 @@ def make_decoder(
     raises ShardError and EncodingError (all ValueErrors).
     """
     refuse_unsafe([schema], allow_unsafe_types, where)
-    chosen = None if columns is None else tuple(columns)
+    chosen = Choice.of(columns)
     if not schema.is_split:
         return sample_decoder(fields_of(schema.columns, chosen), where)
     parse = line_decoder(schema, chosen)

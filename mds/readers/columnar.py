@@ -99,7 +99,7 @@ def values(field: Field, data: Data, starts: Positions, ends: Positions) -> list
         return [str(data[start:end], "utf-8") for start, end in places]
     if field.kind is Kind.JSON:
         return [load_json(str(data[start:end], "utf-8")) for start, end in places]
-    view, decode = memoryview(data), field.encoding.decode
+    view, decode = memoryview(data), field.decode
     if field.kind is Kind.VECTOR:
         vector = vector_decoder(field)
         return [vector(data, view, start, end) for start, end in places]

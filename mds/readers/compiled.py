@@ -146,7 +146,7 @@ def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[s
         # Through a Python float a NaN could lose bits that this keeps.
         names[f"dtype{number}"] = dtype
         return f"ndarray((), dtype{number}, {data}, {start})[()]"
-    names[f"decode{number}"] = field.encoding.decode
+    names[f"decode{number}"] = field.decode
     return f"decode{number}(view[{start}:{end}])"
 
 

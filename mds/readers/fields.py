@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 from mds.encodings import Encoding, parse_encoding
 from mds.encodings.arrays import ArrayEncoding, TensorEncoding
+from mds.encodings.images import FileImageEncoding, PilEncoding
 from mds.encodings.objects import JsonEncoding
 from mds.encodings.scalars import IntEncoding, NumpyEncoding
 from mds.encodings.text import BytesEncoding, StrEncoding
@@ -49,6 +51,32 @@ _KINDS: dict[type[Encoding], Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What samples are to be like: which columns (None: all), and how images come.
+
+    ``images``: "pil" for images opened and not yet decoded, "array" for uint8 arrays of shape
+    (height, width, channels). Raises ConfigError for another word.
+    """
+
+    names: tuple[str, ...] | None = None
+    images: str = "pil"
+
+    def __post_init__(self) -> None:
+        if self.images not in {"pil", "array"}:
+            raise ConfigError(f"images come as 'pil' or 'array', got {self.images!r}.")
+
+    def __contains__(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+    @classmethod
+    def of(cls, columns: Sequence[str] | Choice | None) -> Choice:
+        """A choice from what a caller says."""
+        if isinstance(columns, Choice):
+            return columns
+        return cls(None if columns is None else tuple(columns))
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """One column."""
 
@@ -57,6 +85,7 @@ class Field:
     kind: Kind
     size: int | None
     is_wanted: bool
+    decode: Callable[[Any], Any]
 
     @property
     def is_columnar(self) -> bool:
@@ -87,12 +116,12 @@ class Fields:
 
 
 @lru_cache(maxsize=256)
-def fields_of(columns: Columns, chosen: tuple[str, ...] | None = None) -> Fields:
-    """The fields of an mds schema, with ``chosen`` columns (None: all) wanted.
+def fields_of(columns: Columns, choice: Choice = Choice()) -> Fields:
+    """The fields of an mds schema, with the columns of ``choice`` wanted.
 
     Raises ConfigError for a column that does not exist.
     """
-    check_columns(columns, chosen)
+    check_columns(columns, choice.names)
     out = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
@@ -103,8 +132,11 @@ def fields_of(columns: Columns, chosen: tuple[str, ...] | None = None) -> Fields
             kind = Kind.ARRAY
         if is_array and encoding_name.partition(":")[2] in VECTORS:
             kind = Kind.VECTOR
-        is_wanted = chosen is None or name in chosen
-        out.append(Field(name, encoding, kind, encoding.size, is_wanted))
+        is_wanted = name in choice
+        decode = encoding.decode
+        if choice.images == "array" and isinstance(encoding, (FileImageEncoding, PilEncoding)):
+            decode = encoding.decode_array
+        out.append(Field(name, encoding, kind, encoding.size, is_wanted, decode))
     return Fields(tuple(out))
 
 

@@ -14,7 +14,7 @@ from mds.layout import parse_offsets, split_sample
 from mds.readers import columnar
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.compiled import compile_offsets, compile_sample
-from mds.readers.fields import Fields, fields_of
+from mds.readers.fields import Choice, Fields, fields_of
 
 if TYPE_CHECKING:
     from mds.readers.mapping import Data
@@ -34,7 +34,7 @@ class JointReader(Reader):
         data: Data,
         where: str,
         *,
-        columns: tuple[str, ...] | None = None,
+        columns: Choice = Choice(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         super().__init__(schema, samples, where)
@@ -112,7 +112,7 @@ def joint_reader(
     data: Data,
     where: str,
     *,
-    columns: tuple[str, ...] | None = None,
+    columns: Choice = Choice(),  # noqa: B008 - it is frozen
     offsets: npt.NDArray[np.uint32] | None = None,
 ) -> JointReader:
     """The quickest reader for the columns of a schema."""
@@ -137,7 +137,7 @@ def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
         if not field.is_wanted:
             continue
         try:
-            out[field.name] = field.encoding.decode(value)
+            out[field.name] = field.decode(value)
         except (MemoryError, MissingDependencyError):  # not the fault of the bytes
             raise
         except RecursionError as error:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mds.index import ShardInfo
 from mds.readers.base import Batch, Reader, Rows
+from mds.readers.fields import Choice
 from mds.readers.joint import JointReader, joint_reader
 from mds.readers.split import SplitReader
 
@@ -22,7 +23,7 @@ class SparseReader(Reader):
         info: ShardInfo,
         samples: Mapping[int, bytes],
         where: str,
-        columns: tuple[str, ...] | None,
+        columns: Choice,
     ) -> None:
         super().__init__(info.schema, info.samples, where)
         self._places = {row: place for place, row in enumerate(samples)}

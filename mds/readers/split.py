@@ -13,7 +13,7 @@ from mds.index import ShardSchema
 from mds.layout import parse_meta_offsets
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.compiled import load_json
-from mds.readers.fields import check_columns
+from mds.readers.fields import Choice, check_columns
 
 if TYPE_CHECKING:
     from mds.readers.mapping import Data
@@ -33,14 +33,14 @@ class SplitReader(Reader):
         meta: Data,
         where: str,
         *,
-        columns: tuple[str, ...] | None = None,
+        columns: Choice = Choice(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         super().__init__(schema, samples, where)
         self._data: Data = data
         self._meta: Data = meta
         self._parse = line_decoder(schema, columns)
-        self._columns = schema.columns.names if columns is None else columns
+        self._columns = schema.columns.names if columns.names is None else columns.names
         self._offsets = offsets
 
     def offsets(self) -> npt.NDArray[np.uint32]:
@@ -107,31 +107,25 @@ def decode_line(
         raise EncodingError(f"{where}: {error}") from error
 
 
-def line_decoder(
-    schema: ShardSchema, columns: tuple[str, ...] | None
-) -> Callable[[str], dict[str, Any]]:
+def line_decoder(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
     """A function from a line, its end included, to the sample."""
-    check_columns(schema.columns, columns)
+    check_columns(schema.columns, columns.names)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
 
-def _json_lines(
-    schema: ShardSchema, columns: tuple[str, ...] | None
-) -> Callable[[str], dict[str, Any]]:
-    names = set(schema.columns.names)
+def _json_lines(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
+    names, chosen = set(schema.columns.names), columns.names
 
     def parse(line: str) -> dict[str, Any]:
         sample = load_json(line)
         if not isinstance(sample, dict) or not names <= sample.keys():
             raise ShardError(f"expected an object with {sorted(names)}, got {line[:80]!r}.")
-        return sample if columns is None else {name: sample[name] for name in columns}
+        return sample if chosen is None else {name: sample[name] for name in chosen}
 
     return parse
 
 
-def _xsv_lines(
-    schema: ShardSchema, columns: tuple[str, ...] | None
-) -> Callable[[str], dict[str, Any]]:
+def _xsv_lines(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
     newline, separator = schema.newline or "", schema.separator or ""
     count = len(schema.columns.names)
     makers = [
@@ -139,7 +133,7 @@ def _xsv_lines(
         for at, (name, encoding) in enumerate(
             zip(schema.columns.names, schema.columns.encodings, strict=True)
         )
-        if columns is None or name in columns
+        if name in columns
     ]
 
     def parse(line: str) -> dict[str, Any]:

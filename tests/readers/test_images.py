@@ -1,0 +1,82 @@
+"""Images as arrays: decoded by whatever is installed, in one shape for all JPEGs."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mds import LocalDataset, MDSWriter, StreamingDataLoader, StreamingDataset
+from mds.encodings import pixels
+from mds.errors import ConfigError, EncodingError
+
+
+def picture(mode="RGB", size=(48, 32)):
+    """A smooth picture, so that JPEG changes little."""
+    x, y = np.meshgrid(np.linspace(0, 255, size[0]), np.linspace(0, 255, size[1]))
+    rgb = np.stack([x, y, (x + y) / 2], axis=-1).astype(np.uint8)
+    return Image.fromarray(rgb).convert(mode)
+
+
+def jpeg(mode="RGB"):
+    """A JPEG file."""
+    file = io.BytesIO()
+    picture(mode).save(file, format="JPEG", quality=95)
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Eight samples: a JPEG (colour and grey in turn), a PNG with alpha, raw pixels."""
+    out = str(tmp_path / "data")
+    with MDSWriter(out=out, columns={"j": "jpeg", "p": "png", "r": "pil"}) as writer:
+        for i in range(8):
+            sample = {"j": jpeg("RGB" if i % 2 else "L"), "p": picture("RGBA"), "r": picture("L")}
+            writer.write(sample)
+    return out
+
+
+def test_arrays_are_the_pixels_that_pillow_sees(folder):
+    """JPEGs as RGB whatever they store, the rest with the channels that it has."""
+    plain, arrays = LocalDataset(folder), LocalDataset(folder, images="array")
+    for image, array in zip(plain[:], arrays[:], strict=True):
+        wanted = np.asarray(image["j"].convert("RGB")).astype(int)
+        assert array["j"].shape == (32, 48, 3)
+        assert array["j"].dtype == np.uint8
+        assert abs(array["j"] - wanted).max() <= 2
+        assert np.array_equal(array["p"], np.asarray(image["p"]))
+        assert np.array_equal(array["r"], np.asarray(image["r"]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_images_become_tensors(folder, workers):
+    """Without a collate function, and on threads when there are workers."""
+    dataset = StreamingDataset(local=folder, batch_size=4, images="array")
+    loader = StreamingDataLoader(dataset, num_workers=workers)
+    assert [tuple(batch["j"].shape) for batch in loader] == [(4, 32, 48, 3)] * 2
+
+
+def test_without_the_binding_pillow_decodes(folder, monkeypatch):
+    """The extra makes it faster, not possible."""
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    pixels.jpeg_decoder.cache_clear()
+    try:
+        assert LocalDataset(folder, images="array")[0]["j"].shape == (32, 48, 3)
+    finally:
+        pixels.jpeg_decoder.cache_clear()
+
+
+def test_a_broken_image_is_an_error_that_names_it(tmp_path):
+    """The file, the sample and the column."""
+    out = str(tmp_path / "data")
+    with MDSWriter(out=out, columns={"image": "jpeg"}) as writer:
+        writer.write({"image": jpeg()[:300]})
+    with pytest.raises(EncodingError, match=r"shard\.00000\.mds, sample 0, column 'image'"):
+        LocalDataset(out, images="array")[0]
+
+
+def test_another_word_is_refused(folder):
+    """With the two that there are."""
+    with pytest.raises(ConfigError, match="'pil' or 'array'"):
+        StreamingDataset(local=folder, images="tensor")

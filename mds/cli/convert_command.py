@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _SMALL = 64 << 20
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    short_help="Convert images, text, tables, tars, datasets to MDS.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.argument("source")
 @click.argument("out")
 @click.option(

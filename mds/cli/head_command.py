@@ -9,7 +9,7 @@ import click
 from mds.cli.terminal import cell, console, errors, table
 
 
-@click.command()
+@click.command(short_help="The first samples.")
 @click.argument("dataset")
 @click.option("-n", "--samples", "count", default=5, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")

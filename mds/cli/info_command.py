@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mds.cli.inspecting import DatasetInfo
 
 
-@click.command()
+@click.command(short_help="Columns, samples, shards, sizes, compression, hashes.")
 @click.argument("dataset")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(dataset: str, as_json: bool) -> None:

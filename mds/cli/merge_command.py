@@ -7,7 +7,7 @@ import click
 from mds.cli.terminal import errors, plural
 
 
-@click.command()
+@click.command(short_help="One index over datasets side by side.")
 @click.argument("out")
 @click.argument("parts", nargs=-1)
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")

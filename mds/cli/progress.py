@@ -42,9 +42,12 @@ def _bar(where: Console) -> Bar:
         TimeRemainingColumn,
     )
 
-    columns = [BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[what]}")]
-    if where.width >= 60:
-        columns.append(TimeRemainingColumn(compact=True))
+    columns = (
+        BarColumn(bar_width=max(5, min(40, where.width - 50))),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[what]}"),
+        TimeRemainingColumn(compact=True),
+    )
     # The summary says what was done; a bar that stays would say it twice.
     return Progress(*columns, console=where, transient=True)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mds.cli.verifying import Report
 
 
-@click.command()
+@click.command(short_help="Check every size, digest and sample; list all faults.")
 @click.argument("dataset")
 @click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
 @click.option("-j", "--workers", default=1, show_default=True, help="Processes; 0: one a core.")

@@ -301,6 +301,19 @@ def test_patterns_choose_files(kit):
     assert any("README.md" in note for note in made.source.notes)
 
 
+def test_links_are_followed_once(kit):
+    """Linked files and folders are read, circles and broken links are passed over and told."""
+    kit.write("real/a.txt", "a")
+    (kit.source / "linked").symlink_to(kit.source / "real")
+    (kit.source / "real" / "up").symlink_to(kit.source)
+    (kit.source / "file.txt").symlink_to(kit.source / "real" / "a.txt")
+    (kit.source / "lost.txt").symlink_to(kit.source / "nowhere")
+    made = prepare(str(kit.source), kit.out)
+    assert made.source.notes == ["passed over in the folder: 1 broken links, 2 links in a circle"]
+    made.run()
+    assert [s["path"] for s in kit.samples()] == ["file.txt", "linked/a.txt", "real/a.txt"]
+
+
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_nothing_to_convert_is_an_error(kit, what):
     """A source that is not there, or holds nothing, is said to be so before anything is made."""

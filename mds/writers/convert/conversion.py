@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.storage import open_store, redact
+from mds.storage import is_local, local_path, open_store, redact
 from mds.writers.convert.assemble import Output
 from mds.writers.convert.part import Job
 from mds.writers.convert.recognise import open_source
@@ -49,7 +49,8 @@ class Conversion:
         Raises RecordError for a record that cannot become a sample (unless `skip_bad`),
         FileExistsError where the output holds something, and whatever reading and writing raise.
         """
-        return run(self.job(), self.output(), self.spec, self.identity(), progress)
+        summary = run(self.job(), self.output(), self.spec, self.identity(), progress)
+        return replace(summary, out=self.out)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class Conversion:
     def output(self) -> Output:
         """What the processes that make shards must know."""
         return Output(
-            url=self.out,
+            url=os.path.abspath(local_path(self.out)) if is_local(self.out) else self.out,
             splits=self.splits,
             names=tuple(column.name for column in self.columns),
             encodings=tuple(column.encoding for column in self.columns),
@@ -81,7 +82,7 @@ class Conversion:
 
     def job(self) -> Job:
         """What the processes that read parts must know."""
-        offered = {each.name for each in (*self.source.columns(), *self.source.extras())}
+        offered = {each.name for each in (*self.source.found, *self.source.extras())}
         names = [column.name for column in self.columns]
         tokens = self.spec.tokens
         if tokens is not None:
@@ -117,7 +118,8 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
     """Recognise a source and infer its columns; nothing is written. Options as in `convert`."""
     spec = parse_spec(**options)
     source, out = os.fspath(source), os.path.expanduser(os.fspath(out))
-    opened = open_source(source, spec)
+    # Machines of a cluster start in folders of their own.
+    opened = open_source(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and opened.splits():
         raise ConfigError(
             f"the source has splits of its own ({', '.join(opened.splits())}); leave out split."
@@ -129,7 +131,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
 
 def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
     """The columns that are written, sorted by name: inferred, changed and chosen as asked."""
-    found = {column.name: column for column in source.columns()}
+    found = {column.name: column for column in source.found}
     extras = {column.name: column for column in source.extras()}
     if spec.tokens is not None:
         text_column(source, spec.tokens.text)
@@ -162,9 +164,9 @@ def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
 
 def text_column(source: Source, asked: str | None) -> str:
     """The column whose text becomes tokens."""
-    names = [column.name for column in source.columns() if column.encoding == "str"]
+    names = [column.name for column in source.found if column.encoding == "str"]
     if asked is not None:
-        if asked not in {column.name for column in source.columns()}:
+        if asked not in {column.name for column in source.found}:
             raise ConfigError(f"there is no column {asked!r}; text is in {', '.join(names)}.")
         return asked
     for name in ("text", "content", "document"):
@@ -178,10 +180,15 @@ def text_column(source: Source, asked: str | None) -> str:
     )
 
 
+def _absolute(place: str) -> str:
+    is_path = is_local(place) and os.path.lexists(local_path(place))
+    return os.path.abspath(local_path(place)) if is_path else place
+
+
 def _key(source: Source, spec: ConvertSpec) -> str | None:
     if spec.split_key is None:
         return source.key
-    names = {column.name for column in (*source.columns(), *source.extras())}
+    names = {column.name for column in (*source.found, *source.extras())}
     if spec.split_key not in names:
         raise ConfigError(
             f"split_key={spec.split_key!r} is no column. There are {', '.join(sorted(names))}."

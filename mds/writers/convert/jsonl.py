@@ -85,7 +85,8 @@ def is_list(path: str) -> bool:
 def parse_object(line: bytes) -> dict[str, Any] | Bad:
     """The object that a line holds, or what is wrong and in which column."""
     try:
-        value = json.loads(line)
+        # Decoded here: the module would first look which of five Unicodes the bytes are.
+        value = json.loads(line.decode())
     except UnicodeDecodeError as error:
         return bad_line(line, error)
     except json.JSONDecodeError as error:

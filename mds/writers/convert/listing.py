@@ -24,11 +24,14 @@ class Listing:
     A pickled listing is empty: processes that read parts get the names with the part.
     """
 
-    def __init__(self, root: str, names: Sequence[str], *, hidden: int = 0) -> None:
+    def __init__(
+        self, root: str, names: Sequence[str], left_out: Counter[str] | None = None
+    ) -> None:
         self.root = root
+        #: What was passed over, by kind.
+        self.left_out: Counter[str] = left_out or Counter()
         self.names = list(names)
         self.sizes = array("q", bytes(8 * len(self.names)))
-        self.hidden = hidden
         digest = blake2b(digest_size=16)
         for number, name in enumerate(self.names):
             state = os.stat(self.path(name))
@@ -51,20 +54,20 @@ class Listing:
         if not os.path.isdir(root):
             raise SourceError(f"{root}: there is no such file or folder. {_hint(root)}".rstrip())
         names: list[str] = []
-        hidden = 0
-        for name, is_hidden in _walk(root, ""):
-            if is_hidden:
-                hidden += 1
+        left_out: Counter[str] = Counter()
+        for name, why_not in _walk(root):
+            if why_not:
+                left_out[why_not] += 1
             elif (not include or _matches(name, include)) and not _matches(name, exclude):
                 names.append(name)
         if not names:
             what = "a file that matches" if include or exclude else "a file to convert"
             raise SourceError(f"{root}: the folder holds no {what[2:]}; there is nothing to write.")
-        return cls(root, sorted(names), hidden=hidden)
+        return cls(root, sorted(names), left_out)
 
     def only(self, names: Sequence[str]) -> Listing:
         """A listing of these names, which keep their order."""
-        return Listing(self.root, names, hidden=self.hidden)
+        return Listing(self.root, names, self.left_out)
 
     def path(self, name: str) -> str:
         """Where a file is."""
@@ -111,19 +114,27 @@ def ending(name: str) -> str:
     return last
 
 
-def _walk(root: str, prefix: str) -> Iterator[tuple[str, bool]]:
-    folders = [prefix]
+def _walk(root: str) -> Iterator[tuple[str, str]]:
+    """Every file below a folder, and why it is passed over ('' for files to take)."""
+    # Linked folders are followed; each knows the folders above it, or a loop would have no end.
+    folders: list[tuple[str, frozenset[str]]] = [("", frozenset([os.path.realpath(root)]))]
     while folders:
-        prefix = folders.pop()
+        prefix, above = folders.pop()
         with os.scandir(os.path.join(root, prefix)) as entries:
             for entry in entries:
                 name = prefix + entry.name
                 if entry.name.startswith("."):
-                    yield name, True
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(name + "/")
+                    yield name, "hidden"
+                elif entry.is_dir():
+                    real = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                    if real in above:
+                        yield name, "links in a circle"
+                    else:
+                        folders.append((name + "/", above | {os.path.realpath(entry.path)}))
                 elif entry.is_file():
-                    yield name, False
+                    yield name, ""
+                else:
+                    yield name, "broken links" if entry.is_symlink() else "no files"
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -92,8 +92,9 @@ def _open(path: str, spec: ConvertSpec) -> Source:
     kind, listing, note = (spec.kind, listing, "") if spec.kind else _kind(listing)
     source = _MAKERS[kind](listing, spec)
     source.notes += [note] if note else []
-    if listing.hidden:
-        source.notes.append(f"{listing.hidden} hidden file(s) and folder(s) are left out")
+    if listing.left_out:
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(listing.left_out.items()))
+        source.notes.append(f"passed over in the folder: {counts}")
     return source
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 #: Records that are looked at to tell the columns.
@@ -80,6 +81,11 @@ class Source(ABC):
     @abstractmethod
     def columns(self) -> Sequence[Column]:
         """The columns as inferred from a look at the records."""
+
+    @cached_property
+    def found(self) -> Sequence[Column]:
+        """`columns`, looked for once."""
+        return self.columns()
 
     def extras(self) -> Sequence[Column]:
         """Columns that are there for the asking (``columns={"path": "str"}``)."""

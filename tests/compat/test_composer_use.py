@@ -1,4 +1,7 @@
-"""What a trainer of Composer's kind does with a dataloader, line by line, and the real one."""
+"""What a trainer of Composer's kind does with a dataloader, line by line.
+
+The real one is run by the tests of frameworks, where it is installed.
+"""
 
 import json
 
@@ -79,16 +82,3 @@ def test_the_second_epoch_follows(numbers, workers):
     epochs = [torch.cat([b["n"] for b in whole]).tolist() for _ in range(2)]
     resumed.dataset.load_state_dict(whole.dataset.state_dict(0, True) | {"epoch": 0})
     assert [torch.cat([b["n"] for b in resumed]).tolist() for _ in range(2)] == epochs
-
-
-def test_the_trainer_itself(numbers):
-    """Composer's own Trainer trains, saves a checkpoint and goes on from it in another run."""
-    composer = pytest.importorskip(
-        "composer", reason="Composer is not installed: pip install mosaicml"
-    )
-    pytest.importorskip("torchvision", reason="Composer needs torchvision")
-    del composer
-    # The scenario is a program of its own: Composer changes global state as it is imported.
-    from tests_composer import run  # pragma: no cover
-
-    run(numbers)

@@ -17,6 +17,7 @@ DOCS = HERE.parents[1] / "docs" / "frameworks.md"
 SAMPLES = 96  # six steps of two ranks with batches of eight
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+COMPOSER = ("-m", "composer.cli", "-n", "2")
 ALONE = ()
 # Section -> (how it is started, packages that it needs, how to install them)
 RECIPES = {
@@ -25,7 +26,7 @@ RECIPES = {
     "PyTorch Lightning": (ALONE, ("lightning",), "lightning"),
     "Hugging Face Accelerate": (TORCHRUN, ("accelerate",), "accelerate"),
     "Hugging Face Trainer": (TORCHRUN, ("transformers", "accelerate"), "transformers accelerate"),
-    "Composer": (TORCHRUN, ("composer",), "mosaicml"),
+    "Composer": (COMPOSER, ("composer",), "mosaicml"),
     "Ray Train": (ALONE, ("ray",), '"ray[train]"'),
 }
 

@@ -60,7 +60,7 @@ class State:
 
 
 def differences(what: str, then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Sentences on the values that differ; a value that the state does not know is no difference."""
+    """Sentences on the values that differ, of those that the state knows."""
     if then is None:
         return []
     return [

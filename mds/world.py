@@ -1,4 +1,4 @@
-"""Who am I among the nodes, ranks and workers of a run?
+"""The place of a process among the nodes, ranks and workers of a run.
 
 A world is five small numbers, taken from RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which
 every launcher sets, and from torch inside a worker process. Nothing is asked of other processes

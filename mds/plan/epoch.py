@@ -11,7 +11,7 @@ asked for. At the start of an iteration a dataset says
 ``state`` is what was loaded, or None. A plan begins where a state of its epoch or a later one says,
 with the canonical nodes, seed and initial nodes of the state; ``following`` keeps these for the
 next epochs. To go back to a state of an earlier epoch, ask for that epoch: a state that is older
-than ``epoch`` is used up, for the incumbent's states as there with a warning, and an error for ours.
+than ``epoch`` is an error, or, if it is the incumbent's, used up as there, with a warning.
 ``weights``, resolved once with the seed that the run was made with, keep the shares of the streams
 when a state brings another seed.
 """
@@ -198,7 +198,7 @@ class EpochPlan:
             first, skip, size = until, 0, _BLOCK
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
-        """Where in the epoch the ids ``start`` to ``stop`` - 1 of a worker are due, for OrderHash."""
+        """When the ids ``start`` to ``stop`` - 1 of a worker are due, for an OrderHash."""
         batch = self.shape.batch
         mine = np.arange(start // batch, -(-stop // batch)) * self.shape.workers + worker
         marks = self.rows.marks(mine, self._places(node, rank)).reshape(-1)

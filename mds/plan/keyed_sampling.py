@@ -36,6 +36,7 @@ class KeyedSampled:
         self._granularity = draws.granularity
         self.samples = sum(part.choose for part in parts)
         self.is_plain = all(part.is_plain for part in parts)
+        self.is_same = self.is_plain and parts[0].first == 0
         self.top = max(part.first + int(part.sizes.sum()) for part in parts)
         self._name = (tuple(parts), draws)
         self._key = derive(_TAG, draws.sample_seed)
@@ -62,13 +63,14 @@ class KeyedSampled:
             first = int(self._starts[0])
             return big + first if first else big
         shard = np.searchsorted(self._ends, big, side="right")
-        offset = big - (self._ends[shard] - self.units[shard])
+        offset: Ids = big - (self._ends[shard] - self.units[shard])
         size = self._sizes[shard]
         offset %= size
         partial = np.flatnonzero(big - offset + size > self._ends[shard])
         if len(partial):
             offset[partial] = self._chosen(offset[partial], shard[partial])
-        return self._starts[shard] + offset
+        offset += self._starts[shard]
+        return offset
 
     def find(self, sample: int) -> Ids:
         """All big ids of a sample."""
@@ -79,11 +81,16 @@ class KeyedSampled:
         end, taken = int(self._ends[shard]), int(self.units[shard])
         # A shard's units are few enough to be looked at.
         big = np.arange(end - taken, end)
-        return big[self.look_up(big) == sample]
+        there: Ids = big[self.look_up(big) == sample]
+        return there
 
     def key(self) -> str:
         """A name for all that the samples depend on."""
         return parts_key("keyed", *self._name)
+
+    def data_key(self) -> str:
+        """A name for what they are chosen from, the same in every epoch."""
+        return parts_key("data", self._name[0], None)
 
     def _chosen(self, offset: Ids, shard: Ids) -> Ids:
         """Samples of shards that give a part of theirs: the ``offset``-th chosen."""
@@ -95,7 +102,8 @@ class KeyedSampled:
         pick[picked] = permute_below(pick[picked], whole[picked], keys)
         # The samples left over by whole picks come last, so they are others in each shard's turn.
         turn = hashes(derive(self._key, _OFFSETS), shard) >> np.uint64(1)
-        return (pick * grain + inside + turn.astype(np.int64) % size) % size
+        chosen: Ids = (pick * grain + inside + turn.astype(np.int64) % size) % size
+        return chosen
 
 
 def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
@@ -107,7 +115,7 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
     if not total:
         raise PlanError("no sample can be taken from shards without samples.")
     copies, rest = divmod(choose, total)
-    counts = sizes * copies
+    counts: Ids = sizes * copies
     if not rest:
         return counts
     order = shuffled(derive(key, _SHARDS), len(sizes))
@@ -135,9 +143,10 @@ def _marked(line: Ids, ends: Ids, marks: int, granularity: int, phase: float) ->
     """Samples that shards give when so many evenly spaced marks fall on their picks."""
     total = int(ends[-1])
     if marks >= total:
-        return line.copy()
+        return np.array(line)
     # Rounding moves a mark by a pick at most, and never past another.
-    below = np.floor(ends * (marks / total) + phase).astype(np.int64)
+    below: Ids = np.floor(ends * (marks / total) + phase).astype(np.int64)
     below[-1] = marks
     picks = np.diff(below, prepend=0)
-    return np.minimum(picks * granularity, line)
+    taken: Ids = np.minimum(picks * granularity, line)
+    return taken

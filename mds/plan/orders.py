@@ -19,11 +19,12 @@ from mds.plan.reading import Held, Windowed
 from mds.shuffle import DrawnShuffle, Seekable, ShuffleSpec, find_shuffle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
+    Integers = NDArray[Any]
     Take = Callable[[Ids], Ids]
 
 SMALL = 2_000_000  # samples of an order that every process computes and holds for itself
@@ -35,7 +36,8 @@ class Samples(Protocol):
 
     samples: int
     top: int  # sample ids are below
-    is_plain: bool
+    is_plain: bool  # every sample once
+    is_same: bool  # big ids are sample ids
 
     @property
     def units(self) -> Ids:
@@ -49,6 +51,9 @@ class Samples(Protocol):
 
     def key(self) -> str:
         """A name for all that the samples depend on."""
+
+    def data_key(self) -> str:
+        """A name for what they are chosen from, the same in every epoch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,8 +80,8 @@ class Order(abc.ABC):
         """Whether it is as well computed by every process as read from a file."""
 
     @abc.abstractmethod
-    def windows(self, node: int) -> Iterator[Ids]:
-        """The sample ids of a canonical node in order."""
+    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+        """The sample ids of ascending canonical nodes, in windows."""
 
     @abc.abstractmethod
     def read(self) -> Take:
@@ -87,8 +92,8 @@ class Order(abc.ABC):
         """All positions of a sample, ascending."""
 
     @abc.abstractmethod
-    def key(self) -> str:
-        """A name for all that the order depends on."""
+    def name(self) -> str:
+        """The algorithm, with whatever it depends on beside units and turn."""
 
     def reader(self) -> Take:
         """What `attach` gave, else a new `read`."""
@@ -108,6 +113,14 @@ class Order(abc.ABC):
         """The narrowest integers that hold its sample ids."""
         return np.min_scalar_type(max(self.chosen.top - 1, 0))
 
+    def key(self) -> str:
+        """A name for all that the order depends on."""
+        return digest(self.name(), *dataclasses.astuple(self.turn), self.chosen.key())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is held or attached is of this process.
+        return self.__dict__ | {"_stored": None, "_held": None}
+
 
 class StraightOrder(Order):
     """Shard after shard."""
@@ -117,11 +130,12 @@ class StraightOrder(Order):
         """Unless many samples were listed one by one."""
         return self.chosen.is_plain or self.samples < SMALL
 
-    def windows(self, node: int) -> Iterator[Ids]:
-        """The sample ids of a canonical node in order."""
-        first, last = self.starts()[node : node + 2].tolist()
-        for at in range(first, last, _CHUNK):
-            yield self.chosen.look_up(np.arange(at, min(at + _CHUNK, last)))
+    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+        """The sample ids of canonical nodes, in windows."""
+        starts = self.starts().tolist()
+        for node in nodes:
+            for at in range(starts[node], starts[node + 1], _CHUNK):
+                yield self.chosen.look_up(np.arange(at, min(at + _CHUNK, starts[node + 1])))
 
     def read(self) -> Take:
         """Sample ids by the table alone."""
@@ -131,9 +145,9 @@ class StraightOrder(Order):
         """Positions by the table alone."""
         return np.sort(self.chosen.find(sample))
 
-    def key(self) -> str:
-        """A name for all that the order depends on."""
-        return digest("straight", self.turn.nodes, self.chosen.key())
+    def name(self) -> str:
+        """Its own."""
+        return "straight"
 
 
 class SeekableOrder(Order):
@@ -154,10 +168,11 @@ class SeekableOrder(Order):
             self._made = Seekable(spec)
         return self._made
 
-    def windows(self, node: int) -> Iterator[Ids]:
-        """The sample ids of a canonical node in order."""
-        for big in self.shuffle.windows(node):
-            yield self.chosen.look_up(big)
+    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+        """The sample ids of canonical nodes, in windows."""
+        for node in nodes:
+            for big in self.shuffle.windows(node):
+                yield self.chosen.look_up(big)
 
     def take(self, positions: Ids) -> Ids:
         """Sample ids of positions."""
@@ -171,9 +186,9 @@ class SeekableOrder(Order):
         """Positions by going backwards."""
         return np.sort(self.shuffle.find(self.chosen.find(sample)))
 
-    def key(self) -> str:
-        """A name for all that the order depends on."""
-        return digest("seekable", *dataclasses.astuple(self.turn), self.chosen.key())
+    def name(self) -> str:
+        """Its own."""
+        return "seekable"
 
 
 class DrawnOrder(Order):
@@ -198,33 +213,36 @@ class DrawnOrder(Order):
         assert isinstance(shuffle, DrawnShuffle)
         return shuffle
 
-    def windows(self, node: int) -> Iterator[Ids]:
-        """The sample ids of a canonical node in order."""
-        return self.windows_of(self.made(), node)
+    def produce(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
+        """The sample ids of canonical nodes, in windows.
 
-    def windows_of(self, shuffle: DrawnShuffle, node: int) -> Iterator[Ids]:
-        """The same from an algorithm that was made."""
-        for big in shuffle.windows(node):
-            yield self.chosen.look_up(big.astype(np.int64, copy=False))
+        ``keep``: samples of a node up to which memory for all of them may be taken to save time.
+        """
+        shuffle = self.made()
+        shuffle.keep = max(shuffle.keep, keep)
+        for node in nodes:
+            yield from self._windows(shuffle, node)
 
     def read(self) -> Take:
         """Sample ids of positions, held or produced along the way."""
         if self._held is None and not (self.is_light or self._kind.is_whole):
             shuffle = self.made()
-            return Windowed(self.starts(), lambda node: self.windows_of(shuffle, node))
+            return Windowed(self.starts(), lambda node: self._windows(shuffle, node))
         if self._held is None:
-            self._held = Held(self._whole())
-        return self._held
-
-    def _whole(self) -> NDArray[Any]:
-        ids = np.empty(self.samples, self.kind)
-        shuffle = self.made()
-        at = 0
-        for node in range(self.turn.nodes):
-            for window in self.windows_of(shuffle, node):
+            ids = np.empty(self.samples, self.kind)
+            at = 0
+            for window in self.produce(range(self.turn.nodes)):
                 ids[at : at + len(window)] = window
                 at += len(window)
-        return ids
+            self._held = Held(ids)
+        return self._held
+
+    def _windows(self, shuffle: DrawnShuffle, node: int) -> Iterator[Integers]:
+        if self.chosen.is_same:
+            yield from shuffle.windows(node)
+            return
+        for big in shuffle.windows(node):
+            yield self.chosen.look_up(big.astype(np.int64, copy=False))
 
     def find(self, sample: int) -> Ids:
         """Positions by looking through all of them."""
@@ -235,6 +253,6 @@ class DrawnOrder(Order):
             found.append(positions[take(positions) == sample])
         return np.concatenate(found)
 
-    def key(self) -> str:
-        """A name for all that the order depends on."""
-        return digest(self.algo, *dataclasses.astuple(self.turn), self.chosen.key())
+    def name(self) -> str:
+        """The name of the shuffle."""
+        return self.algo

@@ -35,7 +35,7 @@ class Windowed:
     ``starts``: where each node begins, and the end. ``windows``: produces a node.
     """
 
-    def __init__(self, starts: Ids, windows: Callable[[int], Iterator[Ids]]) -> None:
+    def __init__(self, starts: Ids, windows: Callable[[int], Iterator[NDArray[Any]]]) -> None:
         self._starts, self._windows = starts, windows
         self._cursors: dict[int, _Cursor] = {}
 
@@ -56,9 +56,9 @@ class Windowed:
 class _Cursor:
     """A place in the windows of one node, with a little of what was before."""
 
-    def __init__(self, windows: Iterator[Ids]) -> None:
+    def __init__(self, windows: Iterator[NDArray[Any]]) -> None:
         self._windows = windows
-        self._held = np.zeros(0, np.int64)
+        self._held: NDArray[Any] = np.zeros(0, np.int64)
         self.first = 0
 
     def take(self, wanted: Ids) -> Ids:
@@ -72,7 +72,7 @@ class _Cursor:
             while self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
         if len(pieces) > 1:
-            self._held = np.concatenate(pieces)
+            self._held = np.concatenate(pieces) if len(pieces[0]) else np.concatenate(pieces[1:])
         out = self._held[wanted - self.first]
         if low - self.first > len(self._held) // 2:
             # A copy, so that the memory of what was before is given back.

@@ -141,6 +141,7 @@ class Sampled:
         self.parts, self.draws = tuple(parts), draws
         self.samples = sum(part.choose for part in parts)
         self.is_plain = all(part.is_plain for part in parts)
+        self.is_same = self.is_plain and parts[0].first == 0
         self.top = max(part.first + int(part.sizes.sum()) for part in parts)
         self._first = parts[0].first
 
@@ -166,6 +167,10 @@ class Sampled:
         """A name for all that the samples depend on."""
         return parts_key("drawn", self.parts, self.draws)
 
+    def data_key(self) -> str:
+        """A name for what they are chosen from, the same in every epoch."""
+        return parts_key("data", self.parts, None)
+
     @functools.cached_property
     def _made(self) -> tuple[Ids, Table]:
         if self.is_plain:
@@ -174,22 +179,16 @@ class Sampled:
             nothing = np.zeros(0, np.int64)
             return units[units > 0], Table(nothing, nothing, np.zeros(0, bool), nothing)
         rng = np.random.default_rng(self.draws.sample_seed)
-        units, shifts, listed, samples = [], [], [], []
+        found = []
         placed = chosen = 0
         for part in self.parts:
-            found = _take(part, self.draws, rng, placed, chosen)
-            for column, values in zip((units, shifts, listed, samples), found, strict=True):
-                column.append(values)
+            found.append(_take(part, self.draws, rng, placed, chosen))
             placed += part.choose
-            chosen += len(found[3])
-        sizes = np.concatenate(units)
-        table = Table(
-            np.cumsum(sizes),
-            np.concatenate(shifts),
-            np.concatenate(listed),
-            np.concatenate(samples),
+            chosen += len(found[-1][3])
+        units, shifts, listed, samples = (
+            np.concatenate(column) for column in zip(*found, strict=True)
         )
-        return sizes, table
+        return units, Table(np.cumsum(units), shifts, listed, samples)
 
 
 def _take(
@@ -226,11 +225,11 @@ def _take(
     return units, shift, listed, samples
 
 
-def parts_key(how: str, parts: Sequence[Part], draws: Draws) -> str:
+def parts_key(how: str, parts: Sequence[Part], draws: Draws | None) -> str:
     """A name for samples chosen from parts: by ``how``, and by the draws unless all are plain."""
     names: list[str | int | Ids] = [how]
     for part in parts:
         names += [part.sizes, part.first, part.choose]
-    if not all(part.is_plain for part in parts):
+    if draws is not None and not all(part.is_plain for part in parts):
         names += [draws.granularity, draws.shard_seed, draws.sample_seed]
     return digest(*names)

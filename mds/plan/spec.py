@@ -61,8 +61,8 @@ class OrderSpec:
 
     def batch(self) -> int:
         """The batch size. Raises ConfigError when there is none or it is below one."""
-        size = self.batch_size
-        if not isinstance(size, numbers.Integral) or isinstance(size, bool):
+        size: Any = self.batch_size
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
                 f"batch_size {size!r}: the order depends on it, so it must be given as an integer."
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DrawnShuffle", "Seekable", "ShuffleSpec", "algos", "find_shuffle", "get_shuffle"]
 
-algos: dict[str, type[DrawnShuffle] | type[Seekable]] = {
+algos: dict[str, type[DrawnShuffle | Seekable]] = {
     "naive": Naive,
     "py1b": Py1b,
     "py1br": Py1br,
@@ -37,7 +37,7 @@ algos: dict[str, type[DrawnShuffle] | type[Seekable]] = {
 }
 
 
-def find_shuffle(name: str) -> type[DrawnShuffle] | type[Seekable]:
+def find_shuffle(name: str) -> type[DrawnShuffle | Seekable]:
     """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name not in algos:
         raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")

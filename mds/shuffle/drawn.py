@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.shuffle.spans import fill
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,6 +32,7 @@ class DrawnShuffle(abc.ABC):
     """
 
     is_whole = False  # whether the nodes do not matter and everything is one window
+    keep = 1 << 23  # samples of a node for all of which memory may be taken to save time
 
     def __init__(self, spec: ShuffleSpec) -> None:
         self.spec = spec
@@ -69,7 +72,7 @@ def save(rng: np.random.Generator) -> dict[str, Any]:
 def restore(state: dict[str, Any]) -> np.random.Generator:
     """A generator that stands there."""
     bits = np.random.PCG64(0)
-    bits.state = state
+    bits.state = state  # type: ignore[assignment]
     return np.random.Generator(bits)
 
 
@@ -88,8 +91,6 @@ def shuffle_parts(
     begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """The ids of parts, one after the other, each shuffled in itself."""
-    from mds.shuffle.spans import fill
-
     ids = fill(begin, size)
     at = 0
     for count in size.tolist():

@@ -11,6 +11,7 @@ by rounding are put right by the true places, and equal true places by the order
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ class Merge:
         keys <<= self._id_bits
         keys |= ids
         keys = keys[order]
-        for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for i, (a, b) in enumerate(itertools.pairwise(cuts)):
             if a < b:
                 self._bins[base + i].append(_Piece(keys[a:b], order[a:b], places, first))
 

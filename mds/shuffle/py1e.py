@@ -26,17 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-KEEP = 1 << 23  # samples of a node whose first phase is kept
-
 
 class Py1e(DrawnShuffle):
     """A window is what no later sample can fall before: memory by block and shard size.
 
-    ``keep`` may be raised to trade memory, 4 or 8 bytes a sample, for time. Raises PlanError for
-    a block of no samples.
+    Up to ``keep`` samples of a node the first phase is kept, in 4 or 8 bytes a sample. Raises
+    PlanError for a block of no samples.
     """
-
-    keep = KEEP
 
     def begin(self) -> np.random.Generator:
         """Shuffle the shards."""
@@ -81,7 +77,7 @@ class Py1e(DrawnShuffle):
         bits = rng.bit_generator
         for count in size.tolist():
             rng.integers(self._low, self._high)
-            bits.random_raw(count, output=False)  # type: ignore[attr-defined]
+            bits.random_raw(count, output=False)
 
     def _shuffled(
         self, begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator

@@ -33,7 +33,7 @@ class Py2s(DrawnShuffle):
         rng.shuffle(self._order)
         self._begin = (np.cumsum(spec.sizes) - spec.sizes)[self._order]
         self._size = spec.sizes[self._order]
-        self._increment = rng.bit_generator.state["state"]["inc"]  # type: ignore[index]
+        self._increment = rng.bit_generator.state["state"]["inc"]
         self._states = np.empty(len(self._size), _STATE)
         scratch = np.empty(int(self._size.max(initial=0)), np.int64)
         for i, size in enumerate(self._size.tolist()):
@@ -81,7 +81,7 @@ class Py2s(DrawnShuffle):
 
 def _pack(rng: np.random.Generator) -> tuple[int, int, int, bool]:
     state = rng.bit_generator.state
-    number = state["state"]["state"]  # type: ignore[index]
+    number = state["state"]["state"]
     return number >> 64, number & (2**64 - 1), state["uinteger"], bool(state["has_uint32"])
 
 

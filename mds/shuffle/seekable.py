@@ -150,7 +150,10 @@ class Seekable:
     def _shift(self, lane: NDArray[np.uint32], node: Ids) -> Ids:
         """How many cells a lane goes ahead: evenly from half a window back to half ahead."""
         window = self._window[node]
-        return (lane * window >> self._bits) - window // 2
+        ahead: Ids = lane * window
+        ahead >>= self._bits
+        ahead -= window // 2
+        return ahead
 
     def _wrap(self, cell: Ids, node: Ids) -> Ids:
         cells = self._cells[node]

@@ -34,7 +34,7 @@ def shuffled_slices(
     longest = max((last - first for first, last in slices), default=0)
     small = total == 0 or int((begin + size).max()) <= 1 << 32
     kind = np.dtype(np.uint32 if small and longest >= _NARROW_FROM else np.int64)
-    held = np.zeros(0, kind)  # filled in and not given out
+    held: NDArray[Any] = np.zeros(0, kind)  # filled in and not given out
     done = 0  # how many were given out
     for i, (first, last) in enumerate(slices):
         have = done + len(held)

@@ -77,7 +77,6 @@ class Spans:
 
 def divide(begin: NDArray[np.int64], size: NDArray[np.int64], spec: ShuffleSpec) -> Spans:
     """Cut units, given in their shuffled order, at the ends of the canonical nodes."""
-    nodes = spec.num_canonical_nodes
     node_ends = spec.node_starts()[1:]
     ends = np.cumsum(size)
     starts = ends - size

@@ -8,9 +8,7 @@ TransientError. What nobody knows is a plain StoreError: loud, and not tried aga
 from __future__ import annotations
 
 import errno
-import http.client
-import socket
-import ssl
+import http
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,6 +74,8 @@ class Failure:
     retry_after: float = 0.0
 
 
+_reasons = {int(status): status.phrase for status in http.HTTPStatus}
+
 Classify = Callable[[Exception], "Failure | None"]
 
 
@@ -118,7 +118,7 @@ def translate(
 
 def status_failure(status: int, what: str = "", retry_after: str | None = None) -> Failure:
     """The failure that an HTTP status stands for."""
-    reason = http.client.responses.get(status, "")
+    reason = _reasons.get(status, "")
     said = f"{status} {reason}".strip()
     if what and what not in (reason, str(status)):
         said += f", {what}"
@@ -146,26 +146,34 @@ def network_failure(error: BaseException) -> Failure | None:
 
 
 def _network_kind(error: BaseException) -> type[StoreError] | None:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return StoreError
     if isinstance(error, TimeoutError):
         return StalledError
-    if isinstance(error, (ConnectionError, http.client.HTTPException, ssl.SSLError)):
+    # By name: importing http.client, ssl and the SDKs' transports only to compare with them would
+    # cost those who read a local folder tens of milliseconds.
+    for kind in type(error).__mro__:
+        module, name = kind.__module__.partition(".")[0], kind.__name__
+        if (module, name) in _KINDS:
+            return _KINDS[module, name]
+        if module in _TRANSPORTS:
+            if "Timeout" in name:
+                return StalledError
+            if name in _BROKEN:
+                return TransientError
+    if isinstance(error, ConnectionError):
         return TransientError
-    if isinstance(error, socket.gaierror):
-        # Names that cannot be resolved for a minute are an everyday thing in clusters.
-        return TransientError
-    name = type(error).__name__
-    if type(error).__module__.partition(".")[0] in ("urllib3", "requests", "botocore"):
-        if "Timeout" in name:
-            return StalledError
-        if name in _BROKEN:
-            return TransientError
     if isinstance(error, OSError) and error.errno is not None:
         return _BY_ERRNO.get(error.errno)
     return None
 
 
+_KINDS: dict[tuple[str, str], type[StoreError]] = {
+    ("ssl", "SSLCertVerificationError"): StoreError,
+    ("ssl", "SSLError"): TransientError,
+    ("http", "HTTPException"): TransientError,
+    # Names that cannot be resolved for a minute are an everyday thing in clusters.
+    ("socket", "gaierror"): TransientError,
+}
+_TRANSPORTS = {"urllib3", "requests", "botocore"}
 # Of the transports under the SDKs: a connection that broke or could not be made.
 _BROKEN = {
     "ProtocolError",

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 from collections.abc import Iterator
 
 from mds.errors import NoSpaceError
@@ -23,7 +22,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 def temporary_path(path: str) -> str:
     """A name in the folder of ``path`` that no other writer uses; `temporary_owner` knows it."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{os.getpid()}-{secrets.token_hex(6)}.mds-part")
+    return os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(6).hex()}.mds-part")
 
 
 def temporary_owner(path: str) -> int | None:

@@ -7,7 +7,6 @@ entry point of the group ``mds.stores``), or else for whatever fsspec makes of i
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,7 +87,9 @@ def _factory(url: str) -> Factory:
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:
-        for point in importlib.metadata.entry_points(group="mds.stores", name=scheme):
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group="mds.stores", name=scheme):
             loaded: Factory = point.load()
             return loaded
     if scheme not in _HOMES and "://" not in url:

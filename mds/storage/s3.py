@@ -33,6 +33,7 @@ from mds.storage.wire import byte_range, empty_body
 
 # Files above this size go up in parts; a shard of the usual size is one request.
 _MULTIPART = 128 << 20
+_PART = 32 << 20
 _CONNECTIONS = 64
 
 
@@ -142,7 +143,7 @@ class S3Store(Store):
                 self._bucket,
                 name,
                 ExtraArgs=extra,
-                Config=TransferConfig(multipart_chunksize=32 << 20, max_concurrency=4),
+                Config=TransferConfig(multipart_chunksize=_PART, max_concurrency=4),
             )
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:

@@ -150,6 +150,9 @@ class Hub(Dialect):
 
     def tree(self) -> None:
         """Files below a folder."""
+        if "/tree/main" not in self.route:
+            self.end(404)
+            return
         below = self.route.partition("/tree/main")[2].strip("/")
         found = [
             {

@@ -70,9 +70,10 @@ class _Planned:
 
 @dataclass(slots=True)
 class Seen:
-    """What passed: the requests as "METHOD /path", their ranges, and bytes of bodies sent back."""
+    """What passed: "METHOD /path" with its range, headers by lower name, bytes of bodies back."""
 
     requests: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
     bytes_sent: int = 0
 
 
@@ -163,6 +164,7 @@ class FaultProxy:
             return False
         what = f"{request.first[0]} {request.first[1]}"
         self.seen.requests.append((what, request.get("range")))
+        self.seen.headers.append({name.lower(): value for name, value in request.headers})
         fault = self._choose(what)
         if fault is not None and fault.kind == "drop":
             return False

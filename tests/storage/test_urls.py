@@ -1,0 +1,173 @@
+"""URLs are read in one way everywhere, and secrets in them are not shown."""
+
+import pytest
+
+from mds.errors import ConfigError
+from mds.storage import is_local, join, local_path, open_store, redact, register_store, schemes
+from mds.storage.azure import AzureOptions, _locate
+from mds.storage.memory import MemoryStore
+from mds.storage.url import parse_url, scheme_of
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("/data/train", ""),
+        ("data/train", ""),
+        ("./a:b", ""),
+        ("C:/data", ""),
+        ("a:b/c", ""),
+        ("file:///data", "file"),
+        ("file:/data", "file"),
+        ("s3://bucket/x", "s3"),
+        ("S3://bucket/x", "s3"),
+        ("azure-dl://c/x", "azure-dl"),
+        ("dbfs:/Volumes/a", "dbfs"),
+        ("hf://datasets/a/b", "hf"),
+    ],
+)
+def test_schemes(url, scheme):
+    """What is a URL and what is a path."""
+    assert scheme_of(url) == scheme
+    assert is_local(url) == (scheme in ("", "file"))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/data/a%20b", "/data/a%20b"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("file:/data", "/data"),
+        ("file://localhost/data", "/data"),
+    ],
+)
+def test_local_paths(url, path):
+    """A path is itself; a file URL has its escapes undone."""
+    assert local_path(url) == path
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "joined"),
+    [
+        ("/data", "a/b", "/data/a/b"),
+        ("/data/", "a", "/data/a"),
+        ("/", "a", "/a"),
+        ("", "a", "a"),
+        ("s3://bucket", "a", "s3://bucket/a"),
+        ("s3://bucket/what?", "a", "s3://bucket/what?/a"),
+        ("https://h/d?sig=1", "a", "https://h/d/a?sig=1"),
+        ("dbfs:/d", "a", "dbfs:/d/a"),
+        ("s3://bucket/x", "", "s3://bucket/x"),
+    ],
+)
+def test_joins(url, key, joined):
+    """The URL of an object; a signature stays at the end."""
+    assert join(url, key) == joined
+
+
+def test_secrets_are_not_shown():
+    """Passwords and signatures stay out of errors, logs and reprs."""
+    assert redact("sftp://anna:pa:ss@host:22/x") == "sftp://anna:***@host:22/x"
+    assert "secret" not in redact("https://user:secret@host/x?signature=secret")
+    assert redact("s3://bucket/a@b:c/d") == "s3://bucket/a@b:c/d"
+    assert redact("/plain/a:b@c") == "/plain/a:b@c"
+    store = open_store("https://user:secret@127.0.0.1:1/x?signature=secret")
+    assert "secret" not in repr(store)
+    assert "secret" not in store.url_of("index.json")
+
+
+def test_parts_of_a_url():
+    """User, password, host and port, with escapes undone."""
+    place = parse_url("sftp://anna:p%40ss@host:2222/a/b/")
+    assert (place.user, place.password) == ("anna", "p@ss")
+    assert (place.hostname, place.port, place.path) == ("host", 2222, "a/b")
+    assert parse_url("oci://bucket@namespace/a").host == "bucket@namespace"
+    assert parse_url("dbfs:/Volumes/c/s").path == "Volumes/c/s"
+    with pytest.raises(ConfigError, match="port"):
+        parse_url("sftp://host:port/x")
+
+
+ACCOUNT = AzureOptions(account_name="me", account_key="key")
+HOST = "https://me.blob.core.windows.net"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        ("azure://box/a/b", ACCOUNT, (HOST, "me", "box", "a/b")),
+        ("azure:///box/a/b", ACCOUNT, (HOST, "me", "box", "a/b")),
+        ("azure://me/box/a/b", ACCOUNT, (HOST, "me", "box", "a/b")),
+        ("azure://me/box/a/b", AzureOptions(), (HOST, "me", "box", "a/b")),
+        ("azure://me.blob.core.windows.net/box/a", AzureOptions(), (HOST, "me", "box", "a")),
+        ("azure-dl://me.dfs.core.windows.net/box/a", AzureOptions(), (HOST, "me", "box", "a")),
+        ("azure-dl://box@me.dfs.core.windows.net/a", AzureOptions(), (HOST, "me", "box", "a")),
+        (
+            "azure://127.0.0.1:10000/box/a",
+            AzureOptions(account_name="me", endpoint="http://127.0.0.1:10000/me"),
+            ("http://127.0.0.1:10000/me", "me", "box", "a"),
+        ),
+    ],
+)
+def test_where_an_azure_url_points(url, options, expected):
+    """Account and container stand in several places; all forms that are in use are read."""
+    assert _locate(parse_url(url), options) == expected
+
+
+def test_an_azure_url_without_a_container_is_refused():
+    """The error shows the forms."""
+    with pytest.raises(ConfigError, match="container"):
+        open_store("azure://", options={"account_name": "me"})
+
+
+def test_a_scheme_of_ones_own():
+    """Anybody can add a provider, without touching ours."""
+    register_store("mine", MemoryStore)
+    store = open_store("mine://box", options={"concurrency": 3})
+    store.put("x", b"1")
+    assert store.get("x") == b"1"
+    assert "mine" in schemes()
+
+
+@pytest.mark.parametrize("url", ["nobody://x/y", ""])
+def test_a_scheme_that_nobody_knows_is_refused(url):
+    """With what to do about it."""
+    with pytest.raises(ConfigError):
+        open_store(url)
+
+
+def test_alipan_is_refused_with_the_way_out():
+    """A known scheme without a provider says so."""
+    with pytest.raises(ConfigError, match="register_store"):
+        open_store("alipan://drive/data")
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("s3://bucket", "boto3", "s3"),
+        ("gs://bucket", "google.auth", "gcs"),
+        ("azure://box", "azure.storage.blob", "azure"),
+        ("oci://bucket@n", "oci", "oci"),
+        ("dbfs:/data", "databricks.sdk.core", "databricks"),
+        ("sftp://u:p@127.0.0.1:1/x", "paramiko", "sftp"),
+    ],
+)
+def test_a_missing_package_is_one_sentence_with_the_command(url, package, extra, monkeypatch):
+    """Each cloud is an extra; without it, the error is the pip command."""
+    import sys
+
+    from mds.errors import MissingDependencyError
+
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("AZURE_ACCOUNT_NAME", "me")
+    monkeypatch.setenv("AZURE_ACCOUNT_ACCESS_KEY", "a2V5")
+    with pytest.raises(MissingDependencyError, match=rf'pip install "mds\[{extra}\]"'):
+        open_store(url, timeout=7).get("x")  # a timeout of its own: no client is there yet
+
+
+def test_common_options_must_make_sense():
+    """No parts of no bytes."""
+    with pytest.raises(ConfigError, match="part_size=0"):
+        open_store("memory://x", options={"part_size": 0})
+    with pytest.raises(ConfigError, match="timeout"):
+        open_store("memory://x", timeout=0)

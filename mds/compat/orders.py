@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mds.plan import OrderSpec, epoch_order, get_partitions
-from mds.plan.partition import ALGORITHMS
+from mds.plan.rows import ALGORITHMS
 from mds.plan.spec import BATCHING
 from mds.shuffle import algos as shuffles
 from mds.shuffle import get_shuffle

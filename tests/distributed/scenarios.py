@@ -21,7 +21,8 @@ import numpy as np
 
 from mds import MDSWriter
 from mds.index import Index
-from mds.plan import epoch_order
+from mds.plan import EpochPlan
+from mds.plan.audit import OrderHash, Place
 from mds.world import World
 
 HERE = pathlib.Path(__file__).parent
@@ -235,21 +236,44 @@ class Play:
             second.append([line for line in found[end + 1 :] if line != "end"])
         return first, second
 
-    def _order(self, world, state):
+    def _plan(self, world, state):
         order = dict(self.scenario.order, batch_size=GLOBAL_BATCH // world.num_ranks)
         epoch = 0 if state is None else state["epoch"]
-        return epoch_order(self.spec, world, epoch=epoch, resume=state, **order)
+        return EpochPlan(self.spec, world, epoch=epoch, resume=state, **order)
 
     def _check_ranks(self, seen, world, state, *, whole):
         """Every rank saw the plan's batches, from the first on and without a gap."""
-        order = self._order(world, state)
+        plan = self._plan(world, state)
         for rank in range(world.num_ranks):
-            mine = order[rank // world.ranks_per_node, rank % world.ranks_per_node]
-            expected = as_the_loader_deals(mine)
+            place = (rank // world.ranks_per_node, rank % world.ranks_per_node)
+            workers = range(world.workers_per_rank)
+            expected = as_the_loader_deals(
+                [np.concatenate([*plan.blocks(*place, worker)]) for worker in workers],
+                GLOBAL_BATCH // world.num_ranks,
+            )
             got = seen[rank]
             assert got == expected[: len(got)], f"rank {rank}"
             if whole:
                 assert len(got) == len(expected), f"rank {rank}: {len(got)} of {len(expected)}"
+        self._audit(seen, world, plan)
+
+    def _audit(self, seen, world, plan):
+        """What happened is what the plan says when asked by step, by hash and by sample."""
+        made = OrderHash()
+        for step in range(min(map(len, seen))):
+            turn, worker = divmod(step, world.workers_per_rank)
+            for rank, batches in enumerate(seen):
+                place = (rank // world.ranks_per_node, rank % world.ranks_per_node)
+                ids = np.array(batches[step], np.int64)
+                planned = plan.batch(step)[rank]
+                assert planned[planned >= 0].tolist() == batches[step], f"step {step}"
+                start = turn * len(planned)
+                marks = plan.marks(*place, worker, start, start + len(planned))
+                made.add(marks[planned >= 0], ids)
+                found = plan.locate(batches[step][0])
+                at = int(np.flatnonzero(planned >= 0)[0])
+                assert Place(step, rank, worker, at) in found
+            assert made == plan.order_hash(step + 1), f"order hash of step {step}"
 
     def _check_globally(self, seen, done):
         """Batches that all ranks got are the uninterrupted run's, each in its place."""
@@ -263,17 +287,16 @@ class Play:
                 assert set(together) >= set(expected), f"global batch {done + step}"
 
     def _global_batches(self, world, state):
-        order = self._order(world, state)
-        steps = np.moveaxis(order, (3, 2), (0, 1)).reshape(-1, world.num_ranks * order.shape[-1])
-        return [sorted(step[step >= 0].tolist()) for step in steps if (step >= 0).any()]
+        plan = self._plan(world, state)
+        steps = [plan.batch(step) for step in range(plan.steps)]
+        return [sorted(step[step >= 0].tolist()) for step in steps]
 
 
-def as_the_loader_deals(workers):
+def as_the_loader_deals(workers, size):
     """The batches of a rank: each worker cuts its own ids, and they take turns."""
     queues = []
     for ids in workers:
         left = ids[ids >= 0].tolist()
-        size = ids.shape[-1]
         queues.append([left[i : i + size] for i in range(0, len(left), size)])
     dealt = []
     for turn in range(max(map(len, queues))):

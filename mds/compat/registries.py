@@ -68,7 +68,7 @@ def create_registry(
     return TypedRegistry(namespace, entry_points, description)
 
 
-def construct_from_registry(  # noqa: PLR0917 - the incumbent's parameters
+def construct_from_registry(
     name: str,
     registry: Any,
     partial_function: bool = True,

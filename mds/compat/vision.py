@@ -105,7 +105,7 @@ class StreamingCOCO(StreamingDataset):
         return image, sample["img_id"], size, boxes, labels
 
 
-def convert_image_class_dataset(  # noqa: PLR0917 - the incumbent's parameters
+def convert_image_class_dataset(
     dataset: Iterable[tuple[Any, int]],
     out_root: str,
     split: str | None = None,

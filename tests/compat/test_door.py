@@ -20,6 +20,8 @@ NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 
 def python(code, *arguments, **environment):
     """Run code in a fresh interpreter and give what it printed."""
+    path = [environment.pop("PYTHONPATH", None), os.environ.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     done = subprocess.run(
         [sys.executable, *(arguments or ("-c", textwrap.dedent(code)))],
         capture_output=True,

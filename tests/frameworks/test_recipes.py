@@ -1,4 +1,7 @@
-"""The programs in docs/frameworks.md run, and train on every sample of the epoch exactly once."""
+"""The programs in docs/frameworks.md run, and train on every sample of the epoch exactly once.
+
+Some frameworks take minutes to start on a small machine: ``-o faulthandler_timeout=600``.
+"""
 
 import importlib.util
 import os

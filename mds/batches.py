@@ -17,7 +17,9 @@ import torch
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from mds.dataset import StreamingDataset
+from mds.errors import ConfigError
 from mds.lanes import Lanes
+from mds.part import Masked, Part
 from mds.readers import gather
 from mds.sieve import LeftOut
 from mds.topology import worker_group, worker_place
@@ -30,9 +32,14 @@ if TYPE_CHECKING:
 
 
 class Tag(NamedTuple):
-    """What travels with a batch: places of the order that it took, and samples left out."""
+    """What travels with a batch.
+
+    ``samples``: places of the order that it took. ``order``: what it adds to the order hash, as
+    (sum modulo 2**64, samples). ``left_out``: samples that were left out on the way.
+    """
 
     samples: int
+    order: tuple[int, int]
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -63,8 +70,8 @@ class Batches(IterableDataset[Any]):
             return self._of_samples(iter(self.dataset))
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
-            return self._of_columns(self.dataset.windows(part), self._size)
-        return self._of_plain(self.dataset.samples(part))
+            return _tagged(part, self._of_columns(self.dataset.windows(part), self._size))
+        return _tagged(part, self._of_plain(self.dataset.samples(part)))
 
     @property
     def is_plain(self) -> bool:
@@ -86,7 +93,7 @@ class Batches(IterableDataset[Any]):
             for s in schemas
         )
 
-    def _of_columns(self, windows: Iterable[Window], size: int) -> Iterator[Batch]:
+    def _of_columns(self, windows: Iterable[Window], size: int) -> Iterator[tuple[int, Any]]:
         pieces: list[Columns] = []
         waiting = 0  # samples in the pieces of the batch that is not full yet
         for window in windows:
@@ -97,35 +104,65 @@ class Batches(IterableDataset[Any]):
                 pieces.append(gather(window.readers, shards, rows))
                 waiting, at = waiting + stop - at, stop
                 if waiting == size:
-                    yield Tag(size), _tensors(_joined(pieces))
+                    yield size, _tensors(_joined(pieces))
                     pieces, waiting = [], 0
         if waiting and not self._drop_last:
-            yield Tag(waiting), _tensors(_joined(pieces))
+            yield waiting, _tensors(_joined(pieces))
 
-    def _of_plain(self, samples: Iterator[Any]) -> Iterator[Batch]:
+    def _of_plain(self, samples: Iterator[Any]) -> Iterator[tuple[int, Any]]:
         if self._size is None:
-            yield from ((Tag(1), self._collate(sample)) for sample in samples)
+            yield from ((1, self._collate(sample)) for sample in samples)
             return
         while batch := [*itertools.islice(samples, self._size)]:
             if len(batch) == self._size or not self._drop_last:
-                yield Tag(len(batch)), self._collate(batch)
+                yield len(batch), self._collate(batch)
 
     def _of_samples(self, samples: Iterator[Any]) -> Iterator[Batch]:
         """Batches of what the caller's code makes; a tag tells what it took from the order."""
         source = find_streaming(self.dataset)
         assert source is not None
-        before, reported = 0, len(source.left_out)  # an iteration counts from 0
+        reported = len(source.left_out)
+        taken = summed = 0  # an iteration counts from 0
         size = self._size or 1
         while batch := [*itertools.islice(samples, size)]:
-            if len(batch) == size or not self._drop_last:
-                tag = Tag(source.issued - before, tuple(source.left_out[reported:]))
-                before, reported = source.issued, len(source.left_out)
-                yield tag, self._collate(batch if self._size is not None else batch[0])
+            if len(batch) < size and self._drop_last:
+                continue
+            before, taken = taken, source.issued
+            part, earlier = source.current, summed
+            summed = part.sum_to(taken) if part is not None else 0
+            left_out, reported = tuple(source.left_out[reported:]), len(source.left_out)
+            tag = Tag(taken - before, ((summed - earlier) & _MASK, taken - before), left_out)
+            collated = self._collate(batch if self._size is not None else batch[0])
+            yield _masked(tag, collated, part) if isinstance(part, Masked) else (tag, collated)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)
+
+
+def _tagged(part: Part, batches: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
+    """Batches of (samples, batch) with their tags."""
+    taken = summed = 0
+    for count, batch in batches:
+        taken += count
+        earlier, summed = summed, part.sum_to(taken)
+        tag = Tag(count, ((summed - earlier) & _MASK, count))
+        yield _masked(tag, batch, part) if isinstance(part, Masked) else (tag, batch)
+
+
+def _masked(tag: Tag, batch: Any, part: Masked) -> Batch:
+    """A batch with its mask: as column ``mask`` of a dict, else beside it in a pair."""
+    mask = torch.from_numpy(part.next_mask(tag.samples))
+    tag = tag._replace(order=(tag.order[0], int(mask.sum())))
+    if not isinstance(batch, dict):
+        return tag, (batch, mask)
+    if "mask" in batch:
+        raise ConfigError(
+            "exact='mask' adds a column 'mask' to batches, and the samples have one already. "
+            "Choose others with columns=, or name it otherwise in a collate function."
+        )
+    return tag, {**batch, "mask": mask}
 
 
 class Threaded(IterableDataset[Any]):
@@ -139,6 +176,8 @@ class Threaded(IterableDataset[Any]):
         parts = [self._batches.begin(w, self._workers, group) for w in range(self._workers)]
         return Lanes([functools.partial(iter, part) for part in parts], self._ahead)
 
+
+_MASK = (1 << 64) - 1
 
 # Each iteration is a group of its own in the epoch book, told from torch's seeds by its sign.
 _iterations = itertools.count()

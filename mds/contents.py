@@ -80,18 +80,11 @@ class Contents:
         """Samples per shard, stream by stream."""
         return np.split(self.samples_per_shard, self.shard_offset_per_stream[1:])
 
-    def facts(self) -> dict[str, Any]:
-        """What a position in the order depends on, for the state: counts and a digest of them."""
+    def fingerprint(self) -> str:
+        """A digest of the samples per shard and of the selection."""
         counts = np.ascontiguousarray(self.samples_per_shard, "<i8").tobytes()
-        facts = {
-            "samples": self.num_samples,
-            "shards": self.num_shards,
-            "streams": self.samples_per_stream.tolist(),
-            "fingerprint": hexdigest("xxh3_64", counts),
-        }
-        if self.selection is not None:
-            facts["selection"] = self.selection.fingerprint()
-        return facts
+        chosen = self.selection.fingerprint() if self.selection is not None else ""
+        return hexdigest("xxh3_64", counts + chosen.encode())
 
 
 class ShardList(Sequence["ShardInfo"]):

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from mds.batches import Batches, Tag, Threaded, find_streaming
 from mds.errors import ConfigError
+from mds.plan import OrderHash
 
 # What the DataLoader inside is told; the rest is the business of Batches.
 _PASSED_ON = (
@@ -70,6 +71,8 @@ class StreamingDataLoader(DataLoader[Any]):
         )
         self._inner: DataLoader[Any] | None = None
         self.num_samples_yielded = 0
+        #: Of the samples of this rank in this iteration; the sum over ranks is the plan's.
+        self.order_hash = OrderHash()
         if self._streaming is not None:
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
@@ -95,7 +98,7 @@ class StreamingDataLoader(DataLoader[Any]):
             dataset.batch_size = args[0] if args else kwargs.get("batch_size")
 
     def __iter__(self) -> Any:
-        self.num_samples_yielded = 0
+        self.num_samples_yielded, self.order_hash = 0, OrderHash()
         if self._streaming is None:
             return super().__iter__()
         if self._inner is None or not self.persistent_workers:
@@ -116,6 +119,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def count(self, tag: Tag) -> None:
         """Note what a batch took from the order; called for each batch that is handed out."""
         self.num_samples_yielded += tag.samples
+        self.order_hash.take(*tag.order)
         # A worker process reports what it left out to its own copy of the dataset.
         if tag.left_out and self.num_workers and self._streaming is not None:
             self._streaming.left_out.extend(tag.left_out)
@@ -128,7 +132,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._streaming is None:
             return None
         samples = self.num_samples_yielded * self._streaming.num_ranks
-        return self._streaming.state_dict(samples, from_beginning=False)
+        state = self._streaming.state_dict(samples, from_beginning=False)
+        return {**state, "order_hash": str(self.order_hash)} if self.order_hash.count else state
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Let the next iteration go on from ``obj``; to be called on every rank.

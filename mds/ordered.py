@@ -27,7 +27,7 @@ class Ordered:
 
     batch_size: int | None
     batching_method: str
-    exact: bool
+    exact: bool | str
     initial_physical_nodes: int | None
     num_canonical_nodes: int | None
     partition_algo: str
@@ -81,7 +81,8 @@ class Ordered:
             epoch=turn.epoch,
             resume=state,
             weights=self._weights,
-            **{k: v for k, v in dataclasses.asdict(self._order_spec()).items() if k != "exact"},
+            dataset=self._contents.fingerprint(),
+            **dataclasses.asdict(self._order_spec()),
         )
 
     def _order_spec(self) -> OrderSpec:
@@ -96,7 +97,8 @@ class Ordered:
             sampling_method=self.sampling_method,
             sampling_granularity=self.sampling_granularity,
             batching_method=self.batching_method,
-            exact=self.exact,
+            exact=bool(self.exact),
+            skip_empty_streams=True,
         )
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
@@ -143,6 +145,7 @@ class Ordered:
         self.num_canonical_nodes = self._order_spec().canonical_nodes(world.num_nodes)
         initial = in_force.get("initial_physical_nodes") if in_force is not None else None
         self.initial_physical_nodes = initial or world.num_nodes
+        plan = self.plan(Turn(max(epoch, 0), in_force), world) if self.batch_size else None
         return emit_state(
             State(
                 epoch=epoch,
@@ -151,8 +154,8 @@ class Ordered:
                 shuffle_seed=self.shuffle_seed,
                 initial_physical_nodes=self.initial_physical_nodes,
                 version=VERSION,
-                dataset=self._contents.facts(),
-                order=self._order_facts(world),
+                dataset=plan.dataset_facts() if plan is not None else None,
+                order=plan.order_facts() if plan is not None else None,
             )
         )
 
@@ -166,24 +169,10 @@ class Ordered:
             # Only torchdata's loader does this, and it brings the position to the iterator too.
             return
         state = parse_state(obj)
-        state.check(self._contents.facts(), self._order_facts(self._world()))
+        if self.batch_size:
+            # With the state's own canonical nodes, on which the default block size depends.
+            self.plan(Turn(max(state.epoch, 0), emit_state(state)), self._world()).check(state)
         self.num_canonical_nodes = state.num_canonical_nodes
         self.shuffle_seed = state.shuffle_seed
         self.initial_physical_nodes = state.initial_physical_nodes
         self._book.load(emit_state(state))
-
-    def _order_facts(self, world: World) -> dict[str, Any]:
-        """What must be the same again for a position in the order to mean the same."""
-        facts = {
-            "shuffle": self.shuffle,
-            "sampling_method": self.sampling_method,
-            "sampling_granularity": self.sampling_granularity,
-            "batching_method": self.batching_method,
-            "choose": list(self._weights.choose),
-        }
-        if self.shuffle:
-            facts["shuffle_algo"] = self.shuffle_algo
-            facts["shuffle_block_size"] = self.shuffle_block_size
-        if self.batching_method != "random" and self.batch_size is not None:
-            facts["global_batch_size"] = self.batch_size * world.num_ranks
-        return facts

@@ -25,7 +25,7 @@ from mds.errors import ConfigError
 from mds.explain import explain
 from mds.indexing import resolve
 from mds.ordered import Ordered
-from mds.part import Part, Resumable
+from mds.part import Masked, Part, Resumable
 from mds.parts import Parts
 from mds.prefetch import Prefetcher, Window
 from mds.readers import Choice
@@ -54,7 +54,8 @@ class Samples(Parts, Ordered):
     ``partition_algo``, ``batching_method`` ("random", "stratified", "per_stream",
     "device_per_stream"), ``batch_size`` (samples of one rank's batch), ``replication`` (so many
     consecutive ranks see the same samples), ``exact`` (every sample once over all ranks, none
-    repeated to even them out), ``topology`` (who the ranks are; see docs/distributed.md).
+    repeated to even them out; "mask": and as many full batches on every rank, with a ``mask`` that
+    tells padding), ``topology`` (who the ranks are; see docs/distributed.md).
 
     ``on_error``: "raise", or "skip" to leave out samples that do not decode; see ``left_out``.
 
@@ -68,6 +69,7 @@ class Samples(Parts, Ordered):
 
     # For __getitem__ of a subclass: shards of the window that is iterated, and their readers.
     _near: AbstractSet[int]
+    current: Part | None  # what this copy goes through now
     _at_hand: Mapping[int, Any]
 
     def __init__(
@@ -100,7 +102,7 @@ class Samples(Parts, Ordered):
         stream_config: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
-        exact: bool = False,
+        exact: bool | str = False,
         topology: Any = None,
         images: str = "pil",
         on_error: str = "raise",
@@ -108,6 +110,8 @@ class Samples(Parts, Ordered):
         _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
         if on_error not in {"raise", "skip"}:
             raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
+        if exact not in {True, False, "mask"}:
+            raise ConfigError(f"exact is True, False or 'mask', got {exact!r}.")
         self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
         self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
         self.batch_size, self.batching_method = batch_size, batching_method
@@ -265,7 +269,9 @@ class Samples(Parts, Ordered):
     def part(self, turn: Turn, world: World, start: int = 0) -> Part:
         """The ids of one worker in one turn, from its ``start``-th on."""
         plan = shared_plan(self.plan(turn, world), os.path.join(cache_root(), "orders"))
-        return Part(plan, world, start)
+        kind = Masked if self.exact == "mask" else Part
+        self.current = kind(plan, world, start)
+        return self.current
 
     def go_to(self, turn: Turn, start: int) -> Part:
         """This worker's part of a turn that a loader brings back; the next epoch comes after it."""
@@ -316,7 +322,7 @@ class Samples(Parts, Ordered):
 
     def windows(self, part: Part) -> Iterator[Window]:
         """Stretches of a worker's ids with the shards behind them."""
-        ids = (self._contents.stored(block[block >= 0]) for block in part.blocks())
+        ids = map(self._contents.stored, part.blocks())
         with Prefetcher(
             self._cache, ids, self._contents.stored_ends, predownload=self.predownload
         ) as prefetcher:
@@ -329,6 +335,7 @@ class Samples(Parts, Ordered):
         self._contents = contents
         self._book = EpochBook()
         self._near = frozenset()
+        self.current = None
         self.left_out: list[LeftOut] = []
         self.issued = 0  # places of the order filled in this iteration: for the tag of a batch
         self.streams = [copy.copy(stream) for stream in self.streams]
@@ -361,7 +368,13 @@ class Samples(Parts, Ordered):
         # A spawned worker has no process group to ask, so it is told who it belongs to.
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
-        return {**self.__dict__, "topology": None, "_near": frozenset(), "_at_hand": {}}
+        return {
+            **self.__dict__,
+            "topology": None,
+            "_near": frozenset(),
+            "_at_hand": {},
+            "current": None,
+        }
 
 
 def _check(method: str, granularity: int, seed: int, predownload: int | None) -> None:

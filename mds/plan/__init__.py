@@ -4,7 +4,7 @@ Frozen values go in and numpy arrays come out: no I/O, no lock, no dataset. Trai
 tests and audit ask the same functions.
 """
 
-from mds.plan.audit import OrderHash, Place
+from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.epoch import EpochPlan
 from mds.plan.sampling import get_sampling
 from mds.plan.spec import OrderSpec
@@ -21,4 +21,5 @@ __all__ = [
     "get_partitions",
     "get_sampling",
     "resolve_weights",
+    "summands",
 ]

@@ -52,17 +52,17 @@ class OrderHash:
         if len(ids) and int(ids.min()) < 0:
             real = ids >= 0
             marks, ids = marks[real], ids[real]
-        # A product of odd numbers, so that neither id nor mark alone decides a bit.
-        mixed = hashes(_ID, ids) | np.uint64(1)
-        mixed *= hashes(_MARK, marks) | np.uint64(1)
-        mixed ^= mixed >> np.uint64(32)
-        self.total = (self.total + int(mixed.sum(dtype=np.uint64))) & _MASK
+        self.total = (self.total + int(summands(marks, ids).sum(dtype=np.uint64))) & _MASK
         self.count += len(ids)
+
+    def take(self, total: int, count: int) -> None:
+        """Take in a sum of ``count`` summands, modulo 2**64."""
+        self.total = (self.total + total) & _MASK
+        self.count += count
 
     def merge(self, other: OrderHash) -> None:
         """Take in what another worker or rank saw."""
-        self.total = (self.total + other.total) & _MASK
-        self.count += other.count
+        self.take(other.total, other.count)
 
     def __str__(self) -> str:
         return f"{self.total:016x}-{self.count}"
@@ -75,3 +75,12 @@ class OrderHash:
             return cls(int(total, 16), int(count))
         except ValueError:
             raise StateError(f"the order hash {text!r} is not one.") from None
+
+
+def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
+    """What each sample adds to an order hash; ids are real, without padding."""
+    # A product of odd numbers, so that neither id nor mark alone decides a bit.
+    mixed = hashes(_ID, ids) | np.uint64(1)
+    mixed *= hashes(_MARK, marks) | np.uint64(1)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds import StreamingDataLoader, StreamingDataset
+from mds.epochs import Turn
 from mds.errors import ConfigError
 
 MANY = {
@@ -248,3 +249,49 @@ def test_an_error_in_a_worker_reaches_the_loop_with_its_words(make):
     for options in ({}, {"num_workers": 1}):
         with pytest.raises(ValueError, match="sample 30 is bad"):
             read(StreamingDataLoader(Bad(local=make(), batch_size=4), **options))
+
+
+class Mine(StreamingDataset):
+    """A dataset with code of its own."""
+
+    def __getitem__(self, at):
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("kind", [StreamingDataset, Mine])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_order_hash_is_that_of_the_plan_at_every_step(make, kind, workers):
+    """What arrived is what was planned, and a run can prove it; through a resume too."""
+    dataset = kind(local=make(), batch_size=8, shuffle=True)
+    loader = StreamingDataLoader(dataset, num_workers=workers)
+    plan = dataset.plan(Turn(0, None), dataset._world(max(workers, 1)))
+    for step, _ in enumerate(loader, 1):
+        assert loader.order_hash == plan.order_hash(step)
+        if step == 5:
+            state = loader.state_dict()
+    assert state["order_hash"] == str(plan.order_hash(5))
+    resumed = StreamingDataLoader(kind(local=make(), batch_size=8, shuffle=True))
+    resumed.load_state_dict(state)
+    for _ in resumed:
+        pass
+    resumed.order_hash.merge(plan.order_hash(5))
+    assert resumed.order_hash == plan.order_hash(plan.steps)
+
+
+@pytest.mark.parametrize("kind", [StreamingDataset, Mine])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("samples", [100, 30, 3])
+def test_exact_with_a_mask_gives_every_rank_as_many_full_batches(make, kind, workers, samples):
+    """Each sample counts once over all ranks; the rest is told apart by the mask."""
+    counted, steps = [], set()
+    for rank in range(3):
+        dataset = kind(local=make(samples=samples), batch_size=4, exact="mask", topology=(rank, 3))
+        loader = StreamingDataLoader(dataset, num_workers=workers)
+        batches = list(loader)
+        assert len(loader) == len(batches)
+        steps.add(len(batches))
+        for batch in batches:
+            assert len(batch["id"]) == len(batch["mask"]) == 4
+            counted += batch["id"][batch["mask"]].tolist()
+    assert len(steps) == 1
+    assert sorted(counted) == list(range(samples))

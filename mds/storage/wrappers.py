@@ -18,7 +18,7 @@ from typing import BinaryIO
 from mds.errors import TransientError
 from mds.storage.base import Body, ObjectInfo, Store
 from mds.storage.process import per_process
-from mds.storage.url import join
+from mds.storage.url import check_key, join
 
 _numbers = itertools.count()
 
@@ -123,13 +123,13 @@ class Prefixed(Wrapper):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks."""
-        body = self.inner.stream(self.prefix + key, start, end)
+        body = self.inner.stream(self._inside(key), start, end)
         body.info = replace(body.info, key=key)
         return body
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version."""
-        return replace(self.inner.head(self.prefix + key), key=key)
+        return replace(self.inner.head(self._inside(key)), key=key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below the two prefixes."""
@@ -138,10 +138,13 @@ class Prefixed(Wrapper):
 
     def delete(self, key: str) -> None:
         """Remove an object."""
-        self.inner.delete(self.prefix + key)
+        self.inner.delete(self._inside(key))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        super()._write(self.prefix + key, file, size)
+        super()._write(self._inside(key), file, size)
+
+    def _inside(self, key: str) -> str:
+        return self.prefix + check_key(key)
 
 
 class Hedged(Wrapper):

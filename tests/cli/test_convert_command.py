@@ -96,7 +96,7 @@ def test_narrow_terminals_fold_and_do_not_break(texts, out, columns):
 def test_ctrl_c_says_how_to_go_on(tmp_path, out):
     """An interrupted conversion ends with 130 and the command that resumes it, which works."""
     path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(120_000)))
+    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
     arguments = [str(path), out, "--size-limit", "1mb", "--compression", "zstd:12"]
     shown, code = in_terminal([*CONVERT, *arguments], 100, press=(b" samples", b"\x03"))
     assert code == 130
@@ -181,7 +181,7 @@ def test_command_of_the_group_is_the_same(texts, out):
 def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
     """Ctrl-C with several processes: one sentence, and no process prints anything."""
     path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(120_000)))
+    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
     script = tmp_path / "script.py"
     script.write_text("from mds.cli import convert\nif __name__ == '__main__':\n    convert()\n")
     arguments = [str(path), out, "--workers", "2", "--size-limit", "1mb", "--compression", "zstd:9"]

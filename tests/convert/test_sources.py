@@ -314,6 +314,35 @@ def test_links_are_followed_once(kit):
     assert [s["path"] for s in kit.samples()] == ["file.txt", "linked/a.txt", "real/a.txt"]
 
 
+def test_columns_without_a_name_are_called_by_their_place(kit):
+    """The index that pandas writes is a column like others; two of one name are refused."""
+    convert(kit.write("x.csv", ",b\n0,x\n"), kit.out)
+    assert kit.samples() == [{"b": "x", "column_0": 0}]
+    with pytest.raises(SourceError, match=r"line 1: 'b' names two columns"):
+        convert(kit.write("y.csv", "b,b\n0,x\n"), kit.out + "2")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("x.jsonl", b"", "no record to make samples of. It is empty"),
+        ("x.jsonl", b"\n{\n", r"The first one is bad: .*x\.jsonl, line 2, column 2: Expecting"),
+        ("x.csv", b"a,b\n", "no record to make samples of. It is empty"),
+        ("x.csv", b"", "no record"),
+        ("x.jsonl.gz", b"no gzip", r"x\.jsonl\.gz: cannot be read: BadGzipFile"),
+        ("x.jsonl.zst", b"no zstd", r"x\.jsonl\.zst: cannot be read: ZstdError"),
+        ("x.csv.xz", b"no lzma", r"x\.csv\.xz: cannot be read"),
+        ("x.tar", b"no tar" * 999, r"x\.tar: cannot be read: ReadError"),
+        ("x.tar", b"no tar" * 2_000_000, r"x\.tar: this is no tar"),
+        ("x.json", b"[1, 2", "this is no JSON"),
+    ],
+)
+def test_source_that_holds_nothing_good_says_why(kit, name, data, words):
+    """A broken or empty file is an error that names it, before anything is written."""
+    with pytest.raises(SourceError, match=words):
+        convert(kit.write(name, data), kit.out)
+
+
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_nothing_to_convert_is_an_error(kit, what):
     """A source that is not there, or holds nothing, is said to be so before anything is made."""

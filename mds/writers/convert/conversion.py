@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 from mds.encodings import parse_encoding
-from mds.errors import ConfigError
+from mds.errors import ConfigError, SourceError
 from mds.storage import is_local, local_path, open_store, redact
 from mds.writers.convert.assemble import Output
 from mds.writers.convert.part import Job
@@ -132,6 +132,10 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
 def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
     """The columns that are written, sorted by name: inferred, changed and chosen as asked."""
     found = {column.name: column for column in source.found}
+    if not found:
+        bad = source.first_bad()
+        why = f" The first one is bad: {bad}." if bad else " It is empty."
+        raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
     extras = {column.name: column for column in source.extras()}
     if spec.tokens is not None:
         text_column(source, spec.tokens.text)

@@ -37,13 +37,16 @@ class DelimitedSource(Source):
         if self.separator not in (",", "\t"):
             self.notes.append(f"the separator is {self.separator!r}")
         self.names = self._header(listing.names[0])
-        if wrong := [name for name in self.names if self.names.count(name) > 1 or not name]:
-            raise SourceError(
-                f"{listing.path(listing.names[0])}, line 1: "
-                f"{'a column has no name' if not wrong[0] else f'{wrong[0]!r} names two columns'}."
-            )
+        if "" in self.names:
+            # As pandas writes the index of a frame.
+            self.notes.append("columns without a name are called by their place: column_0, ...")
+        self.names = [name or f"column_{place}" for place, name in enumerate(self.names)]
+        if twice := [name for name in self.names if self.names.count(name) > 1]:
+            path = listing.path(listing.names[0])
+            raise SourceError(f"{path}, line 1: {twice[0]!r} names two columns.")
         for name in listing.names[1:]:
-            if (other := self._header(name)) != self.names:
+            other = [each or f"column_{place}" for place, each in enumerate(self._header(name))]
+            if other != self.names:
                 raise SourceError(
                     f"{listing.path(name)}, line 1: the columns are {_list(other)}, those of "
                     f"{listing.names[0]} are {_list(self.names)}. Convert them one by one."
@@ -51,8 +54,7 @@ class DelimitedSource(Source):
 
     def columns(self) -> Sequence[Column]:
         """The columns of the header, with numbers where every value is one."""
-        columns = infer_columns(self.probe(), is_text=True)
-        return columns or [Column(name, "str") for name in sorted(self.names)]
+        return infer_columns(self.probe(), is_text=True)
 
     def parts(self, size: int) -> Iterator[Part]:
         """Ranges of bytes that begin and end between records."""
@@ -107,13 +109,13 @@ class DelimitedSource(Source):
         return csv.reader(lines, delimiter=self.separator, strict=True)
 
     def _header(self, name: str) -> list[str]:
-        with open_text(self.listing.path(name)) as file:
-            try:
+        try:
+            with open_text(self.listing.path(name)) as file:
                 return next(self._rows(_Lines(file, 0, None)), [])
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise SourceError(
-                    f"{self.listing.path(name)}, line 1: this is no header of a table: {error}"
-                ) from error
+        except Exception as error:  # of the csv module, of decoding, of each compression
+            raise SourceError(
+                f"{self.listing.path(name)}, line 1: this is no header of a table: {error}"
+            ) from error
 
     def _ranges(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
         if length <= size or is_compressed(name):
@@ -165,8 +167,11 @@ def _separator(listing: Listing) -> str:
     first = listing.names[0]
     if ending(first).startswith(".tsv"):
         return "\t"
-    with open_text(listing.path(first)) as file:
-        header = file.readline().decode("utf-8", "replace")
+    try:
+        with open_text(listing.path(first)) as file:
+            header = file.readline().decode("utf-8", "replace")
+    except Exception as error:  # each compression has errors of its own
+        raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error
     found = {each: header.count(each) for each in ",;\t|"}
     return max(found, key=lambda each: found[each]) if any(found.values()) else ","
 

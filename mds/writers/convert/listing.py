@@ -50,7 +50,7 @@ class Listing:
         """
         if os.path.isfile(root):
             folder, name = os.path.split(root)
-            return cls(folder or ".", [name])
+            return cls(folder, [name])
         if not os.path.isdir(root):
             raise SourceError(f"{root}: there is no such file or folder. {_hint(root)}".rstrip())
         names: list[str] = []

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO
 
 from mds.encodings import parse_encoding
-from mds.errors import EncodingError, MdsError, RecordError, SourceError
+from mds.errors import EncodingError, MdsError, RecordError
 from mds.hashing import new_hash
 from mds.storage.files import publish
 from mds.writers.convert.coerce import coercer
@@ -76,16 +76,13 @@ class _Reading:
         splits, sizes = bytearray(), []
         bad: list[str] = []
         count = 0
-        for mark, record in self._records():
+        for mark, record in self._job.source.records(self._part):
             try:
                 split, data = self._sample(record)
             except ValueError as error:
                 count += 1
                 if count <= LISTED or not self._job.skip_bad:
-                    # What goes on with the place reads on: "line 3, column 12: ...".
-                    comma = ", " if str(error).startswith(("line ", "column ")) else ": "
-                    place = self._job.source.place(self._part, mark)
-                    bad.append(f"{place}{comma}{str(error).rstrip('.')}")
+                    bad.append(self._job.source.sentence(self._part, mark, str(error)))
                 if not self._job.skip_bad:
                     raise RecordError(
                         f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
@@ -97,19 +94,6 @@ class _Reading:
             if len(sizes) == self._job.limit:
                 break
         return PartDone(self._part.number, splits, sizes, tuple(bad), count)
-
-    def _records(self) -> Iterator[tuple[Any, Any]]:
-        records = self._job.source.read(self._part)
-        try:
-            yield from records
-        except (MdsError, GeneratorExit):
-            raise
-        except Exception as error:
-            # Broken gzip streams, tars, Arrow files: each package has errors of its own.
-            name = self._part.what[0] if isinstance(self._part.what, tuple) else ""
-            raise SourceError(
-                f"{self._job.source.root} {name}: cannot be read: {type(error).__name__}: {error}"
-            ) from error
 
     def _sample(self, record: Any) -> tuple[int, bytes]:
         if isinstance(record, Bad):

@@ -8,11 +8,14 @@ read. A source travels to those processes without its listing: a part brings wha
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
+
+from mds.errors import MdsError, SourceError
 
 #: Records that are looked at to tell the columns.
 PROBED = 1000
@@ -99,6 +102,36 @@ class Source(ABC):
     def read(self, part: Part) -> Iterator[Record]:
         """The records of a part, in order."""
 
+    def records(self, part: Part) -> Iterator[Record]:
+        """What `read` gives; SourceError where the file itself is broken.
+
+        Cut-off gzip streams, tars, Arrow files: each package has errors of its own.
+        """
+        try:
+            yield from self.read(part)
+        except (MdsError, GeneratorExit):
+            raise
+        except Exception as error:
+            first = part.what[0] if isinstance(part.what, tuple) else ""
+            where = os.path.join(self.root, first) if isinstance(first, str) else self.name
+            raise SourceError(
+                f"{where}: cannot be read: {type(error).__name__}: {error}"
+            ) from error
+
+    def first_bad(self) -> str:
+        """The place and reason of the first bad record; '' when there is none to be found."""
+        for part in self._probed_parts():
+            for mark, record in self.records(part):
+                if isinstance(record, Bad):
+                    return self.sentence(part, mark, str(record))
+        return ""
+
+    def sentence(self, part: Part, mark: Any, why: str) -> str:
+        """Where a record is and what is wrong: ``"train.jsonl, line 3, column 12: ..."``."""
+        # A reason that goes on with the place reads on after it.
+        comma = ", " if why.startswith(("line ", "column ")) else ": "
+        return f"{self.place(part, mark)}{comma}{why.rstrip('.')}"
+
     @abstractmethod
     def place(self, part: Part, mark: Any) -> str:
         """Where a record is, for people: ``"train.jsonl, line 17"``."""
@@ -119,7 +152,7 @@ class Source(ABC):
         """Some good records to infer columns from, of the beginning and from further on."""
         found = 0
         for part in self._probed_parts():
-            for _, record in self.read(part):
+            for _, record in self.records(part):
                 if isinstance(record, Bad):
                     continue
                 yield record

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from mds.errors import SourceError
 from mds.writers.convert.infer import encoding_of, shown
 from mds.writers.convert.lines import is_compressed
 from mds.writers.convert.listing import Listing
@@ -96,7 +97,7 @@ class TarSource(Source):
             yield 0, length
             return
         start, key = 0, None
-        with tarfile.open(self.listing.path(name), "r:") as tar:
+        with self._open(name) as tar:
             while (member := tar.next()) is not None:
                 # Or the headers of millions of members pile up in memory.
                 tar.members = []  # type: ignore[attr-defined]
@@ -108,6 +109,13 @@ class TarSource(Source):
                     start = member.offset
                 key = this
         yield start, length
+
+    def _open(self, name: str) -> tarfile.TarFile:
+        path = self.listing.path(name)
+        try:
+            return tarfile.open(path, "r:")
+        except tarfile.TarError as error:
+            raise SourceError(f"{path}: this is no tar: {error}") from error
 
 
 def split_name(path: str) -> tuple[str, str]:

@@ -38,7 +38,6 @@ class Ordered:
     shuffle_algo: str
     shuffle_block_size: int | None
     shuffle_seed: int
-    issued: int
     streams: list[Stream]
     topology: Any
     _book: EpochBook
@@ -64,6 +63,11 @@ class Ordered:
             stream.proportion = self._weights.proportion[i]
             stream.repeat = self._weights.repeat[i]
             stream.choose = self._weights.choose[i]
+
+    @property
+    def issued(self) -> int:
+        """Places of the order filled in this iteration."""
+        raise NotImplementedError
 
     def plan(self, turn: Turn, world: World) -> EpochPlan:
         """The order of one turn in a world, as every process computes it."""

@@ -83,4 +83,4 @@ def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
     mixed = hashes(_ID, ids) | np.uint64(1)
     mixed *= hashes(_MARK, marks) | np.uint64(1)
     mixed ^= mixed >> np.uint64(32)
-    return mixed
+    return np.asarray(mixed)

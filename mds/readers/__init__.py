@@ -17,6 +17,7 @@ from mds.readers.fields import Choice, fields_of
 from mds.readers.gather import gather
 from mds.readers.joint import joint_reader, sample_decoder
 from mds.readers.mapping import map_file
+from mds.readers.sequence import in_order
 from mds.readers.sparse import SparseReader
 from mds.readers.split import SplitReader, decode_line, line_decoder
 
@@ -29,6 +30,7 @@ __all__ = [
     "Reader",
     "Rows",
     "gather",
+    "in_order",
     "make_decoder",
     "open_reader",
     "open_sparse",

@@ -37,6 +37,13 @@ class Reader(ABC):
         self._is_closed = False
         self.get = self._first
 
+    def opened(self) -> Callable[[int], dict[str, Any]]:
+        """``get``, after what it needs was decoded: the function that a loop can keep."""
+        if self.get == self._first:
+            self._check_open()
+            self.get = self._open()
+        return self.get
+
     def __len__(self) -> int:
         return self._count
 

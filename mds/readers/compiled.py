@@ -79,6 +79,15 @@ def compile_views(fields: Fields) -> Bind:
 
 
 @lru_cache(maxsize=256)
+def compile_dict(columns: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
+    """A function from a value for each column to the sample."""
+    names = {f"k{number}": name for number, name in enumerate(columns)}
+    arguments = ", ".join(f"v{number}" for number in range(len(columns)))
+    items = ", ".join(f"k{number}: v{number}" for number in range(len(columns)))
+    return _build(f"def bind():\n    return lambda {arguments}: {{{items}}}\n", names)()
+
+
+@lru_cache(maxsize=256)
 def compile_offsets(fields: Fields) -> Bind:
     """``bind(explain, data, view, offsets)``: data is mapped, view and offsets are memoryviews."""
     return _compile(_OFFSETS, fields, "data")

@@ -5,7 +5,8 @@ It is forked by `launcher.py`, or started by torchrun as ``rank_program.py CONFI
     streams       arguments of each Stream; ``{node}`` in a local folder is the node's number
     dataset       arguments of StreamingDataset
     workers       workers of the loader
-    plain         use torch's own DataLoader and count samples as trainers do
+    kind          "plain": torch's own DataLoader, counting samples as trainers do; otherwise what
+                  StreamingDataLoader calls its workers: "processes" or "threads"
     state         the position to begin from, or null; the same for all ranks
     checkpoint    file of the position, written every ``save_every`` batches
     log           folder of one file a rank, one line a batch
@@ -33,8 +34,11 @@ def main(config):
         for stream in config["streams"]
     ]
     dataset = StreamingDataset(streams=streams, **config["dataset"])
-    kind = DataLoader if config["plain"] else StreamingDataLoader
-    loader = kind(dataset, batch_size=dataset.batch_size, num_workers=config["workers"])
+    settings = {"batch_size": dataset.batch_size, "num_workers": config["workers"]}
+    if config["kind"] == "plain":
+        loader = DataLoader(dataset, **settings)
+    else:
+        loader = StreamingDataLoader(dataset, workers=config["kind"], **settings)
     position = Position(dataset, loader, config)
     with open(os.path.join(config["log"], str(rank)), "a", buffering=1) as log:
         for _ in range(config["epochs"]):
@@ -47,7 +51,8 @@ def train(loader, position, config, rank, log):
     for number, batch in enumerate(batches, 1):
         ids = batch["id"].tolist()
         position.yielded += len(ids)
-        log.write(f"{json.dumps(ids)}\n")
+        made = None if position.plain else str(loader.order_hash)
+        log.write(f"{json.dumps([ids, made])}\n")
         kill = config["kill"]
         if kill and (kill["rank"], kill["batch"]) == (rank, number):
             die(kill["where"], batches, position)
@@ -67,7 +72,7 @@ class Position:
 
     def __init__(self, dataset, loader, config):
         self.dataset, self.loader = dataset, loader
-        self.path, self.plain = config["checkpoint"], config["plain"]
+        self.path, self.plain = config["checkpoint"], config["kind"] == "plain"
         self.yielded = 0
         if config["state"] is not None:
             target = dataset if self.plain else loader

@@ -44,7 +44,7 @@ def test_two_nodes_then_one(tmp_path):
         # 300 samples are 25 global batches of 12 and nothing is repeated.
         "dataset": {"batch_size": 3, "shuffle": True},
         "workers": 2,
-        "plain": False,
+        "kind": "processes",
         "state": None,
         "checkpoint": str(tmp_path / "position.json"),
         "save_every": 100,
@@ -63,7 +63,7 @@ def test_two_nodes_then_one(tmp_path):
         torchrun(tmp_path / "config.json", nodes, ranks)
         for file in log.iterdir():
             found = map(json.loads, file.read_text().splitlines())
-            seen += [i for batch in found if batch != "end" for i in batch]
+            seen += [i for line in found if line != "end" for i in line[0]]
         if not phase:
             assert len(seen) == len(set(seen)) == 13 * 12
     assert sorted(seen) == list(range(sum(SIZES)))

@@ -96,6 +96,7 @@ class TestOci(StoreContract):
 
     @pytest.fixture
     def store(self, tmp_path):
+        pytest.importorskip("oci", reason='pip install "mds[oci]"')
         with http_server(str(tmp_path / "bucket"), handler=dialects.Oci) as url:
             config = dialects.oci_config(tmp_path)
             options = {"config_file": str(config), "endpoint": url}

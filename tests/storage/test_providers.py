@@ -94,6 +94,8 @@ class Behind:
 def behind(request, name, monkeypatch, tmp_path):
     """Every provider in turn."""
     server, opens = SERVERS[request.param]
+    if request.param == "oci":
+        pytest.importorskip("oci", reason='pip install "mds[oci]"')
     with _server(request, server, tmp_path) as (url, extra), FaultProxy(url) as proxy:
         yield Behind(proxy, *opens(proxy.url, name, monkeypatch, extra))
 

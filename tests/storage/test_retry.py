@@ -1,6 +1,7 @@
 """When a store is tried again and when it is believed, without a network."""
 
 import os
+import uuid
 
 import pytest
 
@@ -17,51 +18,16 @@ from mds.storage import Body, Limited, ObjectInfo, Retrying, RetryPolicy, open_s
 from mds.storage.failure import border, network_failure
 from mds.storage.memory import MemoryStore
 from mds.testing.contract import noise
+from mds.testing.stores import Flaky
 
 SWIFT = {"first_wait": 0.0, "longest_wait": 0.0}
 
 
-class Troubled(MemoryStore):
-    """Raises the errors of a list, one an operation, before it does what it is asked."""
-
-    def __init__(self, *errors):
-        super().__init__(f"memory://{id(self)}")
-        self.errors = list(errors)
-        self.asked = 0
-
-    def trouble(self):
-        self.asked += 1
-        if self.errors:
-            error = self.errors.pop(0)
-            if error is not None:
-                raise error
-
-    def stream(self, key, start=0, end=None):
-        self.trouble()
-        return super().stream(key, start, end)
-
-    def head(self, key):
-        self.trouble()
-        return super().head(key)
-
-    def list(self, prefix=""):
-        for info in super().list(prefix):
-            self.trouble()
-            yield info
-
-    def _write(self, key, file, size):
-        file.read(3)  # a try that got some of the file
-        file.seek(-min(3, size), 1)
-        self.trouble()
-        super()._write(key, file, size)
-
-
 def troubled(*errors, **policy):
-    """A retrying store over a troubled one."""
-    inner = Troubled()
-    inner.put("x", b"content")
-    inner.errors = list(errors)
-    inner.asked = 0
+    """A retrying store over one that fails as told, and that one."""
+    memory = MemoryStore(f"memory://{uuid.uuid4()}")
+    memory.put("x", b"content")
+    inner = Flaky(memory, errors)
     policy = RetryPolicy(**{"attempts": 3, "within": 0, **SWIFT, **policy})
     return Retrying(inner, policy), inner
 
@@ -105,6 +71,7 @@ def test_an_upload_starts_from_its_beginning_at_each_try(tmp_path):
 def test_an_upload_that_arrived_is_not_sent_again_because_the_check_failed():
     """The check of its size has tries of its own."""
     store, inner = troubled(None, TransientError("head"), TransientError("head"))
+    assert inner.asked == 0
     store.put("up", b"1")
     assert inner.asked == 4
 
@@ -122,11 +89,11 @@ def test_an_upload_that_lost_bytes_is_an_error():
 
 def test_a_listing_that_breaks_goes_on_without_repeating():
     """Every object once, whichever page broke."""
-    inner = Troubled()
+    inner = MemoryStore(f"memory://{uuid.uuid4()}")
     for number in range(9):
         inner.put(f"{number}", b"")
-    inner.errors = [None, None, TransientError("page"), None, None, None, TransientError("page")]
-    store = Retrying(inner, RetryPolicy(2, 0, **SWIFT))
+    errors = [None, None, TransientError("page"), None, None, None, TransientError("page")]
+    store = Retrying(Flaky(inner, errors), RetryPolicy(2, 0, **SWIFT))
     assert sorted(info.key for info in store.list()) == [str(n) for n in range(9)]
 
 

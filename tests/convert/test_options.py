@@ -160,10 +160,10 @@ def test_bad_records_are_counted_and_listed(kit):
     summary = convert(path, kit.out, skip_bad=True, columns="a:int", drop="b")
     assert [s["a"] for s in kit.samples()] == [1, 2, 3]
     assert summary.bad_count == 3
-    assert [line.split("x.jsonl, ")[1][:30] for line in summary.bad] == [
-        "line 2, column 6: Expecting va",
-        "line 3: expected an object wit",
-        "line 5, column 'a' (int): expe",
+    assert [line.split("x.jsonl, ")[1][:27] for line in summary.bad] == [
+        "line 2, column 6: Expecting",
+        "line 3: expected an object ",
+        "line 5, column 'a' (int): e",
     ]
 
 

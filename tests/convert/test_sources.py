@@ -346,7 +346,7 @@ def test_source_that_holds_nothing_good_says_why(kit, name, data, words):
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_nothing_to_convert_is_an_error(kit, what):
     """A source that is not there, or holds nothing, is said to be so before anything is made."""
-    path = kit.source if what == "empty" else kit.source / "sorce"
+    path = kit.source if what == "empty" else kit.source / "nowhere"
     with pytest.raises(SourceError, match=r"no file to convert|no such file"):
         convert(str(path), kit.out)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _TAG = 0x5A3B1E
-_SHARDS, _OFFSETS, _PICKS, _PHASE = range(4)
+_SHARDS, _OFFSETS, _PICKS, _PHASE, _LAST = range(5)
 
 
 class KeyedSampled:
@@ -119,18 +119,16 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
     if not rest:
         return counts
     order = shuffled(derive(key, _SHARDS), len(sizes))
-    line = sizes[order]
-    ends = np.cumsum(-(-line // granularity))
-    phase = derive(key, _PHASE) / 2.0**64
-    few, many = -(-rest // granularity), int(ends[-1])
+    line = _Line(sizes[order], granularity, key)
+    few, many = -(-rest // granularity), line.picks
     while few < many:
         # The fewest marks that give enough: the last pick of a shard may be short.
         middle = (few + many) // 2
-        if int(_marked(line, ends, middle, granularity, phase).sum()) >= rest:
+        if int(line.marked(middle).sum()) >= rest:
             many = middle
         else:
             few = middle + 1
-    taken = _marked(line, ends, few, granularity, phase)
+    taken = line.marked(few)
     # What is too much is taken back from the last shards of the line that give something.
     over = int(taken.sum()) - rest
     before = np.cumsum(taken[::-1])[::-1] - taken
@@ -139,14 +137,27 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
     return counts
 
 
-def _marked(line: Ids, ends: Ids, marks: int, granularity: int, phase: float) -> Ids:
-    """Samples that shards give when so many evenly spaced marks fall on their picks."""
-    total = int(ends[-1])
-    if marks >= total:
-        return np.array(line)
-    # Rounding moves a mark by a pick at most, and never past another.
-    below: Ids = np.floor(ends * (marks / total) + phase).astype(np.int64)
-    below[-1] = marks
-    picks = np.diff(below, prepend=0)
-    taken: Ids = np.minimum(picks * granularity, line)
-    return taken
+class _Line:
+    """Shards in a row, cut in picks, on which evenly spaced marks fall."""
+
+    def __init__(self, sizes: Ids, granularity: int, key: int) -> None:
+        self._sizes, self._granularity = sizes, granularity
+        self._picks = -(-sizes // granularity)
+        self._ends = np.cumsum(self._picks)
+        self.picks = int(self._ends[-1])
+        self._missing = self._picks * granularity - sizes  # of the last pick of each shard
+        chance = hashes(derive(key, _LAST), np.arange(len(sizes))).astype(np.float64)
+        self._luck = chance / 2.0**64 * self._picks
+        self._phase = derive(key, _PHASE) / 2.0**64
+
+    def marked(self, marks: int) -> Ids:
+        """How many samples each shard gives when so many marks fall."""
+        if marks >= self.picks:
+            return np.array(self._sizes)
+        # Rounding moves a mark by a pick at most, and never past another.
+        below = np.floor(self._ends * (marks / self.picks) + self._phase).astype(np.int64)
+        below[-1] = marks
+        picks = np.minimum(np.diff(below, prepend=0), self._picks)
+        # The short pick is as likely among the chosen as any other.
+        taken: Ids = picks * self._granularity - self._missing * (self._luck < picks)
+        return taken

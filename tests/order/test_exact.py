@@ -1,0 +1,58 @@
+"""Evaluation: every sample exactly once over all ranks, whatever the numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ordertools import algorithms, joined, make_plan, sizes
+
+from mds.errors import PlanError
+
+worlds = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3))
+
+
+@given(sizes, worlds, algorithms, st.booleans(), st.integers(1, 9), st.integers(1, 7))
+def test_every_sample_exactly_once(shards, world, algo, shuffle, batch, canonical):
+    """On any world, also one of more ranks than samples, with any number of canonical nodes."""
+    plan = make_plan(
+        shards,
+        world,
+        batch_size=batch,
+        exact=True,
+        shuffle=shuffle,
+        shuffle_algo=algo,
+        shuffle_block_size=40,
+        num_canonical_nodes=canonical,
+    )
+    slices = [joined(plan.blocks(*place)) for place in np.ndindex(*world)]
+    ids = joined(slices)
+    assert sorted(ids[ids >= 0].tolist()) == list(range(sum(shards)))
+    # Every rank takes as many steps; what it does not have is padding that says so.
+    assert {len(part) for part in slices} == {plan.length}
+    assert plan.steps == -(-sum(shards) // (world[0] * world[1] * batch))
+
+
+@given(sizes, worlds)
+def test_the_canonical_order_is_that_of_a_single_process(shards, world):
+    """With the same canonical nodes a world of any shape reads the one global order in turn."""
+    order = {"exact": True, "num_canonical_nodes": 3, "batch_size": 2}
+    alone = joined(make_plan(shards, (1, 1, 1), **order).blocks(0, 0, 0))
+    plan = make_plan(shards, world, **order)
+    steps = joined(
+        plan.batch(step).reshape(world[0], world[1], 2).transpose(2, 1, 0).reshape(-1)
+        for step in range(plan.steps)
+    )
+    assert steps[steps >= 0].tolist() == alone[alone >= 0].tolist()
+
+
+def test_batches_by_stream_are_refused():
+    """They leave out what does not fill a batch."""
+    with pytest.raises(PlanError, match="Use batching_method 'random'"):
+        make_plan([5], (1, 1, 1), exact=True, batching_method="stratified")
+
+
+def test_without_exact_few_samples_are_repeated_with_a_warning():
+    """Nothing is repeated in silence."""
+    plan = make_plan([3], (2, 4, 1), num_canonical_nodes=2)
+    with pytest.warns(UserWarning, match="3 samples are few for 2 nodes of 4 ranks"):
+        assert plan.steps == 1

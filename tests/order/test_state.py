@@ -1,0 +1,167 @@
+"""States: read from both libraries, written for both, refused with the differences."""
+
+import json
+
+import numpy as np
+import pytest
+from ordertools import joined, make_plan, steps_of
+
+from mds.errors import StateError
+from mds.state import KEYS, State, emit_state, parse_state
+
+THEIRS = {
+    "epoch": 2,
+    "sample_in_epoch": 30,
+    "num_canonical_nodes": 2,
+    "shuffle_seed": 7,
+    "initial_physical_nodes": 2,
+}
+
+
+def test_the_incumbent_s_state_is_read_and_written_key_by_key():
+    """Five keys in, the same five out, and nothing else."""
+    state = parse_state(THEIRS)
+    assert not state.is_ours
+    assert emit_state(state) == THEIRS
+
+
+def test_a_state_from_before_initial_physical_nodes_is_read():
+    """States of versions before 0.7 lack the key."""
+    old = {key: THEIRS[key] for key in KEYS[:-1]}
+    assert parse_state(old).initial_physical_nodes is None
+
+
+def test_our_state_has_their_keys_and_fits_json():
+    """More keys follow; text and back is the same state, of less than a page."""
+    plan = make_plan([50, 60], (1, 2, 1), shuffle=True)
+    state = plan.state(16, order_hash=plan.order_hash(2))
+    found = emit_state(state)
+    assert list(found)[:5] == list(KEYS)
+    text = json.dumps(found)
+    assert len(text) < 4096
+    assert parse_state(json.loads(text)) == state
+
+
+def test_numbers_of_other_kinds_are_taken_as_numbers():
+    """Checkpoints come back from some formats as numpy integers or floats."""
+    state = parse_state(THEIRS | {"epoch": np.int64(3), "sample_in_epoch": 30.0})
+    assert (state.epoch, state.sample_in_epoch) == (3, 30)
+    assert type(state.epoch) is int
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"epoch": "two"}, "epoch 'two'"),
+        ({"sample_in_epoch": 1.5}, "sample_in_epoch 1.5"),
+        ({"num_canonical_nodes": 0}, "num_canonical_nodes 0"),
+        ({"shuffle_seed": None}, "shuffle_seed None"),
+        ({"version": 99}, "version 99"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused(change, says):
+    """The sentence has the key and what was found."""
+    with pytest.raises(StateError, match=says):
+        parse_state(THEIRS | change)
+
+
+def test_a_state_without_keys_says_which():
+    """And what it is instead."""
+    with pytest.raises(StateError, match="no sample_in_epoch, shuffle_seed; it has epoch"):
+        parse_state({"epoch": 1, "num_canonical_nodes": 1})
+    with pytest.raises(StateError, match="got list"):
+        parse_state([1, 2])
+
+
+def test_another_dataset_or_order_is_refused_with_the_differences():
+    """All of them, each with both values."""
+    plan = make_plan([50, 60], (1, 2, 1), shuffle=True, shuffle_algo="py1s")
+    state = plan.state(16)
+    plan.check(emit_state(state))
+    other = make_plan([50, 61], (1, 2, 1), shuffle=True, sampling_granularity=3)
+    with pytest.raises(StateError) as told:
+        other.check(state)
+    text = str(told.value)
+    for part in (
+        "dataset samples was 110 and is 111",
+        "order shuffle_algo was 'py1s' and is 'py1e'",
+        "order sampling_granularity was 1 and is 3",
+        "Use the state's values",
+    ):
+        assert part in text
+
+
+def test_what_a_state_sets_itself_is_no_difference():
+    """Seed, canonical nodes, world and, for dealt samples, batch size may be others."""
+    state = make_plan([50, 60], (2, 2, 1), shuffle=True).state(16)
+    make_plan(
+        [50, 60], (1, 3, 2), shuffle=True, shuffle_seed=1, num_canonical_nodes=2, batch_size=5,
+        shuffle_block_size=state.order["shuffle_block_size"],
+    ).check(state)  # fmt: skip
+
+
+def test_batches_by_stream_need_the_same_global_batch():
+    """Their content depends on it."""
+    order = {"batching_method": "stratified", "shuffle": True}
+    streams = [{"shards": [50, 60]}, {"shards": [40]}]
+    state = make_plan(streams, (1, 2, 1), batch_size=4, **order).state(16)
+    make_plan(streams, (2, 1, 1), batch_size=4, num_canonical_nodes=1, shuffle_block_size=4_000_000,
+              **order).check(state)  # fmt: skip
+    with pytest.raises(StateError, match="global_batch_size was 8 and is 16"):
+        make_plan(streams, (1, 2, 1), batch_size=8, **order).check(state)
+
+
+def test_the_incumbent_s_uneven_position_is_rounded_with_a_warning():
+    """Its samples are dealt to nodes in turn, so a round that is not full is seen again."""
+    uneven = THEIRS | {"sample_in_epoch": 31}
+    plan = make_plan([90], (2, 1, 1), shuffle=True, resume=uneven, epoch=2)
+    with pytest.warns(UserWarning, match="1 samples are seen again"):
+        theirs = steps_of(plan)
+    assert theirs == steps_of(make_plan([90], (2, 1, 1), shuffle=True, resume=THEIRS, epoch=2))
+
+
+def test_our_uneven_position_of_batches_by_stream_leaves_the_rest_of_the_batch():
+    """What was seen of a batch is not seen again, and all later batches stay what they were."""
+    streams = [{"shards": [50, 60]}, {"shards": [90]}]
+    order = {"batching_method": "stratified", "shuffle": True, "batch_size": 4}
+    first = make_plan(streams, (1, 2, 1), **order)
+    batches = steps_of(first)
+    plan = make_plan(streams, (1, 2, 1), resume=first.state(8 + 3), **order)
+    left = steps_of(plan)
+    assert left[1:] == batches[2:]
+    assert len(left[0]) == 5
+    assert set(left[0]) < set(batches[1])
+
+
+def test_a_state_of_a_later_epoch_is_followed_and_of_an_earlier_one_never_ignored():
+    """Ours is refused when another epoch was asked for; the incumbent's is told to be unused."""
+    ours = make_plan([90], (1, 1, 1), epoch=3).state(8)
+    assert make_plan([90], (1, 1, 1), epoch=1, resume=ours).epoch == 3
+    with pytest.raises(StateError, match="ask for epoch 3"):
+        make_plan([90], (1, 1, 1), epoch=4, resume=ours)
+    with pytest.warns(UserWarning, match="nothing of it is used"):
+        plan = make_plan([90], (1, 1, 1), epoch=4, resume=THEIRS)
+    assert (plan.epoch, plan.sample_in_epoch) == (4, 0)
+
+
+def test_a_state_from_before_the_first_epoch_asks_for_the_first():
+    """Its seed and nodes count."""
+    state = State(-1, 0, 2, 5, 1, version=1)
+    plan = make_plan([90], (1, 1, 1), shuffle=True, resume=state)
+    assert (plan.epoch, plan.num_canonical_nodes, plan.shuffle_seed) == (0, 2, 5)
+
+
+def test_resuming_at_the_end_gives_an_empty_epoch():
+    """And the state of a finished epoch in a larger world fits a smaller one."""
+    first = make_plan([90], (4, 4, 1), exact=False)
+    state = first.state(first.steps * 64)
+    plan = make_plan([90], (1, 1, 2), resume=state)
+    assert plan.steps == 0
+    assert len(joined(plan.blocks(0, 0, 0))) == 0
+
+
+def test_the_incumbent_s_position_far_beyond_the_end_is_refused():
+    """It can only be of another dataset."""
+    plan = make_plan([90], (1, 1, 2), resume=THEIRS | {"sample_in_epoch": 400})
+    with pytest.raises(ValueError, match="cannot resume at sample 400 of an epoch of 90"):
+        assert plan.steps

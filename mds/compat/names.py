@@ -51,7 +51,7 @@ _TABLE = (
     (f"{_BASE}.constant", "mds.compat.shapes", "TICK"),
     (
         f"{_BASE}.converters",
-        "mds.writers.engines.spark",
+        "mds.writers.engines",
         "SPARK_TO_MDS dataframe_to_mds infer_dataframe_schema is_json_compatible",
     ),
     (f"{_BASE}.dataloader", "mds", "StreamingDataLoader"),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 # Samples repeated to even out ranks come from shortly before the end: further back than this only
-# with tens of thousands of ranks, and then the node is merely produced once more.
-_BEHIND = 1 << 16
+# with thousands of ranks on a node, and then the node is merely produced once more.
+_BEHIND = 1 << 12
 
 
 class Held:
@@ -64,15 +64,14 @@ class _Cursor:
     def take(self, wanted: Ids) -> Ids:
         """Ids at places of the node, none of them before ``first``."""
         low, high = int(wanted.min()) - _BEHIND, int(wanted.max())
-        pieces = [self._held]
+        pieces = [self._held] if len(self._held) else []
         end = self.first + len(self._held)
         while end <= high:
             pieces.append(next(self._windows))
             end += len(pieces[-1])
-            while self.first + len(pieces[0]) <= low:
+            while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
-        if len(pieces) > 1:
-            self._held = np.concatenate(pieces) if len(pieces[0]) else np.concatenate(pieces[1:])
+        self._held = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         out = self._held[wanted - self.first]
         if low - self.first > len(self._held) // 2:
             # A copy, so that the memory of what was before is given back.

@@ -31,12 +31,14 @@ class DrawnShuffle(abc.ABC):
     ``spec`` is what it depends on. Subclasses draw in ``draw`` and keep no generator.
     """
 
-    is_whole = False  # whether the nodes do not matter and everything is one window
+    is_whole = False  # whether it has to hold all samples at once
     keep = 1 << 23  # samples of a node for all of which memory may be taken to save time
 
     def __init__(self, spec: ShuffleSpec) -> None:
         self.spec = spec
         self.starts = spec.node_starts()
+        # Nodes may be read side by side, each with a window of its own.
+        self.chunk = max(CHUNK // spec.num_canonical_nodes, 1 << 13)
         self._saved = [save(self.begin())]
 
     @abc.abstractmethod

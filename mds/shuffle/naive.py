@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 
 class Naive(DrawnShuffle):
-    """The whole permutation as one window: no part of it can be had without the rest."""
+    """All samples are held: no part of the permutation can be had without the rest."""
 
     is_whole = True
 
     def begin(self) -> np.random.Generator:
-        """Nothing to prepare."""
-        return np.random.default_rng(self.spec.seed + self.spec.epoch)
+        """Draw the permutation, as the narrowest integers that hold it."""
+        rng = np.random.default_rng(self.spec.seed + self.spec.epoch)
+        samples = self.spec.samples
+        self._ids = np.arange(samples, dtype=np.min_scalar_type(max(samples - 1, 0)))
+        rng.shuffle(self._ids)
+        return rng
 
     def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Everything, at node 0."""
-        if node == 0:
-            samples = self.spec.samples
-            ids = np.arange(samples, dtype=np.min_scalar_type(max(samples - 1, 0)))
-            rng.shuffle(ids)
-            yield ids
+        """The part of a node."""
+        del rng
+        yield self._ids[int(self.starts[node]) : int(self.starts[node + 1])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, shuffle_parts
+from mds.shuffle.drawn import DrawnShuffle, groups, shuffle_parts
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
@@ -25,5 +25,5 @@ class Py1s(DrawnShuffle):
     def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The parts of a node, each shuffled."""
         begin, size = self._spans.of_node(node)
-        for first, last in groups(size, CHUNK):
+        for first, last in groups(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups
+from mds.shuffle.drawn import DrawnShuffle, groups
 from mds.shuffle.spans import divide
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Py2s(DrawnShuffle):
         first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
-        for a, b in groups(self._spans.size[parts], CHUNK):
+        for a, b in groups(self._spans.size[parts], self.chunk):
             pieces = [self._first(part) for part in parts[a:b].tolist()]
             for piece in pieces:
                 rng.shuffle(piece)

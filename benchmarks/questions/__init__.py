@@ -13,6 +13,7 @@ NAMES = (
     "rows",
     "batches",
     "images",
+    "cold",
     "start",
     "imports",
     "memory",

@@ -39,7 +39,7 @@ def _cases() -> tuple[Case, ...]:
                     size=size,
                     workers=workers,
                     shuffled=True,
-                    only=("loader",),
+                    only=("processes",),
                 )
             )
         cases.append(

@@ -38,8 +38,8 @@ QUESTION = Question(
     title="Decoded images",
     unit="images/s",
     cases=(
-        _case("0 workers", 0, "loader", Bar()),
-        _case("2 workers", 2, "loader", Bar(of_limit=0.95)),
+        _case("0 workers", 0, "processes", Bar()),
+        _case("2 workers", 2, "processes", Bar(of_limit=0.95)),
         _case("1 thread", 1, "threads", Bar()),
         _case("2 threads", 2, "threads", Bar()),
     ),

@@ -12,15 +12,12 @@ from benchmarks.systems.base import Data, System
 def measure(
     system: System, data: Data, case: Case, variant: str, seconds: float
 ) -> dict[str, float]:
-    """Samples per second of ``dataset[i]`` over random numbers."""
+    """Samples per second of ``dataset[i]`` over all numbers, shuffled."""
     get = system.getter(data, variant)
     for number, wanted in enumerate(first_samples(data)):
         must_equal(get(number), wanted)
-    draw = random.Random(7)
-    numbers = [draw.randrange(data.count) for _ in range(256)]
-    fast = calls(get, numbers, seconds=0.05)["value"]
-    # Enough numbers that most of the data is visited, as many as fit into the time.
-    numbers = [draw.randrange(data.count) for _ in range(max(256, int(fast * seconds / 2)))]
+    numbers = [*range(data.count)]
+    random.Random(7).shuffle(numbers)
     return calls(get, numbers, seconds=seconds)
 
 

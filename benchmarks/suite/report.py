@@ -115,7 +115,7 @@ def _cell(entry: Measured | None, case: Case) -> str:
     half = (max(entry.values) - min(entry.values)) / 2
     share = f" ± {100 * half / entry.median:.0f} %" if len(entry.values) > 1 else ""
     setting = (
-        f" ({entry.variant})" if entry.variant not in ("", "loader", "threads", "copy") else ""
+        f" ({entry.variant})" if entry.variant not in ("", "processes", "threads", "copy") else ""
     )
     return f"{_number(entry.median)}{unit}{share}{setting}"
 

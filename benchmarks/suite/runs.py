@@ -69,8 +69,8 @@ def measure_all(settings: Settings) -> list[Measured]:
             entry = found.setdefault(
                 key, Measured(*key, error=broken.get((case.workload, name), ""))
             )
-            if entry.error:
-                continue
+            if entry.error and not entry.values:
+                continue  # it would fail again; who fails now and then goes on and is told of
             job = _job(settings, question, case, name, variant)
             _measure(settings, job, entry, number)
     return [found[q.name, c.name, n, v] for q, c, n, v in plan]

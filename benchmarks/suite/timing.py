@@ -29,51 +29,43 @@ def rate(
     warm: int = 1,
     chunk: int = 64,
 ) -> dict[str, float]:
-    """Units per second after the first ``warm`` items of each epoch, over ``seconds`` at least.
+    """Units per second of one epoch after its first ``warm`` items, for ``seconds`` at most.
 
-    ``units``: samples of an item (a batch has many). Epochs are begun until the time is up; what
-    their beginning costs is told apart, as ``first``: seconds from ``begin()`` to the first item.
-    ``per_cpu_second`` counts processor time of this process, which a busy machine disturbs less.
+    ``units``: samples of an item (a batch has many). Every sample is met for the first time, as in
+    training, so whoever maps files pays for their pages here. What the beginning costs is told
+    apart, as ``first``: seconds from ``begin()`` to the first item. ``per_cpu_second`` counts
+    processor time of this process, which a busy machine disturbs less.
     """
-    spent, cpu, done, first = 0.0, 0.0, 0, None
-    while spent < seconds:
-        started = time.perf_counter()
-        items = begin()
-        if not consume(items, 1):
-            raise RuntimeError("the epoch is empty")
-        if first is None:
-            first = time.perf_counter() - started
-        consume(items, warm - 1)
-        begun, cpu_begun = time.perf_counter(), time.process_time()
-        got = 0
-        while True:
-            now = consume(items, chunk)
-            got += now
-            elapsed = time.perf_counter() - begun
-            if now < chunk or spent + elapsed > seconds:
-                break
-        spent += elapsed
-        cpu += time.process_time() - cpu_begun
-        done += got
-        if not got:
-            raise RuntimeError(f"the epoch has no more than {warm} items: nothing to time")
-        del items  # what the system keeps for an iteration is given back outside of the clock
-    assert first is not None
-    return {"value": done * units / spent, "first": first, "per_cpu_second": done * units / cpu}
+    started = time.perf_counter()
+    items = begin()
+    if not consume(items, 1):
+        raise RuntimeError("the epoch is empty")
+    first = time.perf_counter() - started
+    consume(items, warm - 1)
+    return {"first": first, **_timed(items, seconds, units, chunk)}
 
 
 def calls(
     call: Callable[[Any], Any], arguments: list[Any], *, seconds: float, units: int = 1
 ) -> dict[str, float]:
-    """Units per second of a function called with each argument, in turn, for ``seconds``."""
+    """Units per second of a function called once with each argument, for ``seconds`` at most."""
     call(arguments[0])
-    spent, cpu, done = 0.0, 0.0, 0
-    while spent < seconds:
-        begun, cpu_begun = time.perf_counter(), time.process_time()
-        done += consume(map(call, arguments), len(arguments))
-        spent += time.perf_counter() - begun
-        cpu += time.process_time() - cpu_begun
-    return {"value": done * units / spent, "per_cpu_second": done * units / cpu}
+    return _timed(map(call, arguments[1:]), seconds, units, max(1, 256 // units))
+
+
+def _timed(items: Iterator[Any], seconds: float, units: int, chunk: int) -> dict[str, float]:
+    done = 0
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    while True:
+        got = consume(items, chunk)
+        done += got
+        elapsed = time.perf_counter() - begun
+        if got < chunk or elapsed > seconds:
+            break
+    cpu = time.process_time() - cpu_begun
+    if not done:
+        raise RuntimeError("there was nothing left to time after the first items")
+    return {"value": done * units / elapsed, "per_cpu_second": done * units / cpu}
 
 
 def private_bytes(pid: int | str = "self") -> int:

@@ -79,6 +79,13 @@ class System:
         """Construct a data set of many shards and take its first sample."""
         raise NotImplementedError
 
+    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+        """As ``batches``, of a data set in S3 at ``url``, in the bucket of this system's name.
+
+        Everything from constructing on is to happen when the epoch is begun.
+        """
+        raise NotImplementedError
+
 
 def torch_loader(dataset: Any, batching: Batching, **more: Any) -> Any:
     """Torch's own loader with workers that stay between epochs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
@@ -24,6 +24,7 @@ class Incumbent(System):
         "images": ("",),
         "small": ("",),
         "start": ("",),
+        "cold": ("",),
         "imports": ("",),
         "memory": ("",),
     }
@@ -60,18 +61,35 @@ class Incumbent(System):
     def start(self, data: Data, variant: str) -> Any:
         return next(iter(self._dataset(data)))
 
+    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+        from streaming import StreamingDataset
+
+        def begin() -> Iterator[Any]:
+            dataset = StreamingDataset(
+                remote=f"s3://{self.name}",
+                local=cache,
+                shuffle=batching.shuffled,
+                batch_size=batching.size,
+            )
+            return iter(self._over(dataset, batching))
+
+        return begin
+
     def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
+        dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
+        loader = self._over(dataset, batching, **more)
+        return lambda: iter(loader)
+
+    def _over(self, dataset: Any, batching: Batching, **more: Any) -> Any:
         from streaming import StreamingDataLoader
 
-        dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
-        loader = StreamingDataLoader(
+        return StreamingDataLoader(
             dataset,
             batch_size=batching.size,
             num_workers=batching.workers,
             persistent_workers=batching.workers > 0,
             **more,
         )
-        return lambda: iter(loader)
 
 
 SYSTEM = Incumbent()

@@ -35,6 +35,7 @@ class Limit(System):
         "images": ("",),
         "small": ("",),
         "start": ("json.load",),
+        "cold": ("",),
         "imports": ("",),
         "memory": ("",),
     }
@@ -83,6 +84,16 @@ class Limit(System):
         def begin() -> Iterator[Any]:
             for at in range(0, data.count, size):
                 yield {"tokens": torch.from_numpy(matrix[order[at : at + size]])}
+
+        return begin
+
+    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+        from benchmarks import remote
+
+        def begin() -> Iterator[Any]:
+            remote.BUCKET = "mds"  # the objects of whom the limit is for
+            remote.plain(url, cache)
+            return iter([{"tokens": range(data.count)}])
 
         return begin
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ class Webdataset(System):
         "batches": ("",),
         "images": ("",),
         "small": ("",),
+        "cold": ("",),
         "imports": ("",),
         "memory": ("",),
     }
@@ -43,10 +45,12 @@ class Webdataset(System):
             for number, sample in enumerate(samples):
                 writer.write({"__key__": f"{number:08d}", **_entries(sample)})
 
-    def _dataset(self, data: Data, shuffled: bool) -> Any:
+    def _dataset(self, data: Data, shuffled: bool, place: str = "") -> Any:
         import webdataset
 
         urls = sorted(glob.glob(os.path.join(data.folder, "*.tar")))
+        if place:  # a command whose output is read, as its documentation does for object stores
+            urls = [f"pipe:curl -s -f {place}/{os.path.basename(url)}" for url in urls]
         dataset = webdataset.WebDataset(
             urls,
             shardshuffle=100 if shuffled else False,
@@ -70,10 +74,18 @@ class Webdataset(System):
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, stack_images)
 
-    def _loader(self, data: Data, batching: Batching, collate: Any) -> Begin:
+    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+        from torch.utils.data import default_collate
+
+        def begin() -> Iterator[Any]:
+            return self._loader(data, batching, default_collate, f"{url}/{self.name}")()
+
+        return begin
+
+    def _loader(self, data: Data, batching: Batching, collate: Any, place: str = "") -> Begin:
         import webdataset
 
-        dataset = self._dataset(data, batching.shuffled)
+        dataset = self._dataset(data, batching.shuffled, place)
         dataset = dataset.batched(batching.size, collation_fn=collate)
         loader = webdataset.WebLoader(
             dataset,

@@ -92,6 +92,8 @@ class GsStore(Store):
         base = (self._options.endpoint or "https://storage.googleapis.com").rstrip("/")
         bucket, name = quote(self._bucket, safe=""), quote(self._name(key), safe="")
         url = f"{base}/download/storage/v1/b/{bucket}/o/{name}?alt=media"
+        if self._options.user_project:
+            url += f"&userProject={quote(self._options.user_project, safe='')}"
         with border("get", shown, classify):
             headers = self._signed(url)
         body = self._wire.stream(url, key, start, end, shown=shown, headers=headers)
@@ -160,8 +162,6 @@ class GsStore(Store):
 
     def _signed(self, url: str) -> dict[str, str]:
         headers: dict[str, str] = {}
-        if self._options.user_project:
-            headers["x-goog-user-project"] = self._options.user_project
         if not self._options.anonymous:
             credentials, refresh = self._login()
             credentials.before_request(refresh, "GET", url, headers)

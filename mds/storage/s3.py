@@ -25,7 +25,7 @@ from mds.errors import (
     need,
 )
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded, status_failure
+from mds.storage.failure import Failure, border, guarded, network_failure, status_failure
 from mds.storage.process import forget, per_process
 from mds.storage.settings import env, parse_options
 from mds.storage.url import check_key, parse_url
@@ -191,7 +191,10 @@ class S3Store(Store):
                     return getattr(self._client(), operation)(**arguments)
                 except Exception as second:  # noqa: BLE001 - judged at the border
                     self._options = signed
-                    raise (second if _status(second) == 404 else error) from None
+                    telling = classify(second) or network_failure(second)
+                    kind = telling.kind if telling else StoreError
+                    told = issubclass(kind, (NotFoundError, TransientError))
+                    raise (second if told else error) from None
 
     def _client(self) -> Any:
         options, timeout = self._options, self._timeout

@@ -1,7 +1,8 @@
 """An object into a file: in one stream, or a large one in parts over several connections.
 
-One connection to an object store seldom fills the wire; four parts of 8 MB do (measured: loopback
-S3 with 30 ms of latency). Every part is a range read of its own, so a break costs one part's rest.
+One connection to an object store seldom fills the wire. Measured with files of 32 MB from loopback
+S3: 230 MB/s whole, 680 MB/s in four parts of 8 MB; with 30 ms of latency 200 and 300 MB/s. Every
+part is a range read of its own, so a break costs no more than the rest of one part.
 """
 
 from __future__ import annotations
@@ -36,34 +37,32 @@ def _whole(store: Store, key: str, file: int, size: int | None) -> ObjectInfo:
 
 def _parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
     step = store.part_size
-    first = store.stream(key, 0, step)
     stop = threading.Event()
+    seen: list[ObjectInfo] = []
 
     def part(start: int) -> None:
-        body = first if start == 0 else store.stream(key, start, min(start + step, size))
-        with body:
-            if body.info.version != first.info.version:
+        with store.stream(key, start, min(start + step, size)) as body:
+            _check_size(store, body, size)
+            seen.append(body.info)
+            if body.info.version != seen[0].version:
+                url = store.url_of(key)
                 raise CorruptError(
-                    f"get {store.url_of(key)}: the object changed while it was read",
-                    url=store.url_of(key),
-                    verb="get",
+                    f"get {url}: the object changed while it was read", url=url, verb="get"
                 )
             _copy(body, file, start, stop)
 
-    with first:
-        # Before the other parts are asked for: the object may be another than expected.
-        _check_size(store, first, size)
-        workers = min(store.part_connections, -(-size // step))
-        with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
-            futures = [pool.submit(part, start) for start in range(0, size, step)]
-            try:
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-            finally:
-                stop.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-    return first.info
+    workers = min(store.part_connections, -(-size // step))
+    with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
+        futures = [pool.submit(part, start) for start in range(0, size, step)]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        finally:
+            # After a failure nobody waits for parts that have not begun.
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+    return seen[0]
 
 
 def _copy(body: Body, file: int, offset: int, stop: threading.Event | None = None) -> int:

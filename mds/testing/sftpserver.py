@@ -93,11 +93,8 @@ def _login(user_key: Any) -> Any:
     return Login
 
 
-def _interface(folder: str) -> Any:
+def _handle() -> Any:
     import paramiko
-
-    def status(error: OSError) -> int:
-        return int(paramiko.SFTPServer.convert_errno(error.errno or 0))
 
     class Handle(paramiko.SFTPHandle):  # type: ignore[misc]
         """Reads and writes at the offsets that the protocol gives."""
@@ -119,6 +116,14 @@ def _interface(folder: str) -> Any:
         def close(self) -> None:
             os.close(self.file)
 
+    return Handle
+
+
+def _interface(folder: str) -> Any:
+    import paramiko
+
+    handle = _handle()
+
     class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]
         def _real(self, path: str) -> str:
             return os.path.join(folder, self.canonicalize(path).lstrip("/"))
@@ -127,7 +132,7 @@ def _interface(folder: str) -> Any:
             try:
                 result = act(*arguments)
             except OSError as error:
-                return status(error)
+                return paramiko.SFTPServer.convert_errno(error.errno or 0)
             return paramiko.SFTP_OK if result is None else result
 
         def list_folder(self, path: str) -> Any:
@@ -150,7 +155,7 @@ def _interface(folder: str) -> Any:
 
         def open(self, path: str, flags: int, attr: Any) -> Any:
             del attr
-            return self._do(lambda: Handle(os.open(self._real(path), flags, 0o644), flags))
+            return self._do(lambda: handle(os.open(self._real(path), flags, 0o644), flags))
 
         def remove(self, path: str) -> Any:
             return self._do(os.unlink, self._real(path))

@@ -171,3 +171,18 @@ def test_common_options_must_make_sense():
         open_store("memory://x", options={"part_size": 0})
     with pytest.raises(ConfigError, match="timeout"):
         open_store("memory://x", timeout=0)
+
+
+def test_a_package_may_announce_its_store(monkeypatch):
+    """An entry point of the group mds.stores is found by its name, the scheme."""
+    from importlib import metadata
+
+    point = metadata.EntryPoint("announced", "mds.storage.memory:MemoryStore", "mds.stores")
+
+    def points(*, group, name):
+        return [point] if (group, name) == ("mds.stores", "announced") else []
+
+    monkeypatch.setattr(metadata, "entry_points", points)
+    store = open_store("announced://box")
+    store.put("x", b"1")
+    assert store.get("x") == b"1"

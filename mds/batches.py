@@ -10,37 +10,26 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
+from mds.bundles import LARGEST, MOST, Bundle, Tag
 from mds.dataset import StreamingDataset
+from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.lanes import Lanes
 from mds.part import Masked, Part
 from mds.readers import gather
-from mds.sieve import LeftOut
-from mds.topology import worker_group, worker_place
+from mds.topology import in_worker, worker_group, worker_place
 
 if TYPE_CHECKING:
+    from mds.bundles import Batch
     from mds.prefetch import Window
 
-    Batch = tuple["Tag", Any]
     Columns = dict[str, Any]
-
-
-class Tag(NamedTuple):
-    """What travels with a batch.
-
-    ``samples``: places of the order that it took. ``order``: what it adds to the order hash, as
-    (sum modulo 2**64, samples). ``left_out``: samples that were left out on the way.
-    """
-
-    samples: int
-    order: tuple[int, int]
-    left_out: tuple[LeftOut, ...] = ()
 
 
 class Batches(IterableDataset[Any]):
@@ -61,16 +50,22 @@ class Batches(IterableDataset[Any]):
         self._size, self._drop_last = batch_size, drop_last
         self._collate = collate_samples if collate is default_collate else collate
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | Bundle]:
         return self.begin(*worker_place(), worker_group())
 
-    def begin(self, worker: int, workers: int, group: int) -> Iterator[Batch]:
+    def begin(self, worker: int, workers: int, group: int) -> Iterator[Batch | Bundle]:
         """Take the turn of one worker of ``workers`` at once, and give its batches."""
         if not self.is_plain:
             return self._of_samples(iter(self.dataset))
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
-            return _tagged(part, self._of_columns(self.dataset.windows(part), self._size))
+            windows = self.dataset.windows(part)
+            if in_worker() and self._is_sliceable and not isinstance(part, Masked):
+                return self._bundled(worker, part, windows, self._size)
+            size = self._size
+            batches = self._of_columns(windows, lambda: size)
+            whole = (b for b in batches if b[0] == size or not self._drop_last)
+            return _tagged(part, whole)
         return _tagged(part, self._of_plain(self.dataset.samples(part)))
 
     @property
@@ -93,9 +88,20 @@ class Batches(IterableDataset[Any]):
             for s in schemas
         )
 
-    def _of_columns(self, windows: Iterable[Window], size: int) -> Iterator[tuple[int, Any]]:
+    @property
+    def _is_sliceable(self) -> bool:
+        """Whether a batch is rows of a larger one: no shape or nesting depends on the batch."""
+        encodings = map(parse_encoding, self.dataset.indexes[0].schemas[0].columns.encodings)
+        return all(
+            e.name in {"str", "bytes"} or (e.size and e.dtype is not None) for e in encodings
+        )
+
+    def _of_columns(
+        self, windows: Iterable[Window], wanted: Callable[[], int]
+    ) -> Iterator[tuple[int, Any]]:
+        """Columns of as many samples as ``wanted`` says each time; of what is left at the end."""
         pieces: list[Columns] = []
-        waiting = 0  # samples in the pieces of the batch that is not full yet
+        waiting, size = 0, wanted()  # samples in the pieces, and how many there are to be
         for window in windows:
             at, end = 0, len(window.ids)
             while at < end:
@@ -105,9 +111,32 @@ class Batches(IterableDataset[Any]):
                 waiting, at = waiting + stop - at, stop
                 if waiting == size:
                     yield size, _tensors(_joined(pieces))
-                    pieces, waiting = [], 0
-        if waiting and not self._drop_last:
+                    pieces, waiting, size = [], 0, wanted()
+        if waiting:
             yield waiting, _tensors(_joined(pieces))
+
+    def _bundled(
+        self, worker: int, part: Part, windows: Iterable[Window], size: int
+    ) -> Iterator[Bundle]:
+        """Batches as `_of_columns` makes them, several in a message to another process."""
+        taken, count = 0, 1  # ids, and batches of the next message
+
+        def wanted() -> int:
+            return size * count
+
+        for samples, columns in self._of_columns(windows, wanted):
+            tags = []
+            for at in range(0, samples, size):
+                some = min(size, samples - at)
+                if some == size or not self._drop_last:
+                    tags.append(_tag(part, taken, some))
+                    taken += some
+            if tags:
+                yield Bundle(worker, tuple(tags), columns)
+            bytes_ = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
+            fit = LARGEST * samples // (max(bytes_, 1) * size)
+            count = max(1, min(count * 2, MOST, fit))
+        yield Bundle(worker, (), {})
 
     def _of_plain(self, samples: Iterator[Any]) -> Iterator[tuple[int, Any]]:
         if self._size is None:
@@ -143,12 +172,17 @@ class Batches(IterableDataset[Any]):
 
 def _tagged(part: Part, batches: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
     """Batches of (samples, batch) with their tags."""
-    taken = summed = 0
+    taken = 0
     for count, batch in batches:
+        tag = _tag(part, taken, count)
         taken += count
-        earlier, summed = summed, part.sum_to(taken)
-        tag = Tag(count, ((summed - earlier) & _MASK, count))
         yield _masked(tag, batch, part) if isinstance(part, Masked) else (tag, batch)
+
+
+def _tag(part: Part, taken: int, count: int) -> Tag:
+    """The tag of a batch of ``count`` samples, after ``taken``."""
+    earlier = part.sum_to(taken)
+    return Tag(count, ((part.sum_to(taken + count) - earlier) & _MASK, count))
 
 
 def _masked(tag: Tag, batch: Any, part: Masked) -> Batch:
@@ -171,7 +205,7 @@ class Threaded(IterableDataset[Any]):
     def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
         self._batches, self._workers, self._ahead = batches, workers, ahead
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         group = -2 - next(_iterations)
         parts = [self._batches.begin(w, self._workers, group) for w in range(self._workers)]
         return Lanes([functools.partial(iter, part) for part in parts], self._ahead)

@@ -15,7 +15,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from mds.batches import Batches, Tag, Threaded, find_streaming
+from mds.batches import Batches, Threaded, find_streaming
+from mds.bundles import Tag, Unbundled
 from mds.errors import ConfigError
 from mds.plan import OrderHash
 
@@ -103,7 +104,10 @@ class StreamingDataLoader(DataLoader[Any]):
             return super().__iter__()
         if self._inner is None or not self.persistent_workers:
             self._inner = self._make_inner()
-        return _Counted(self, iter(self._inner))
+        messages: Iterator[Any] = iter(self._inner)
+        if self.num_workers and not self._threaded:
+            messages = Unbundled(messages, self.num_workers)
+        return _Counted(self, messages)
 
     def _make_inner(self) -> DataLoader[Any]:
         settings = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}

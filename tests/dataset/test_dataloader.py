@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds import StreamingDataLoader, StreamingDataset
+from mds.batches import Batches
 from mds.epochs import Turn
 from mds.errors import ConfigError
 
@@ -295,3 +296,32 @@ def test_exact_with_a_mask_gives_every_rank_as_many_full_batches(make, kind, wor
             counted += batch["id"][batch["mask"]].tolist()
     assert len(steps) == 1
     assert sorted(counted) == list(range(samples))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_in_one_message_come_out_one_by_one(make, workers, drop_last):
+    """Fixed columns travel several batches together; nobody can tell from what comes out."""
+    columns = {"id": "int", "text": "str", "vector": "ndarray:float32:4"}
+    data = make(samples=997, columns=columns)
+
+    def run(**options):
+        dataset = StreamingDataset(local=data, batch_size=8, shuffle=True, num_canonical_nodes=1)
+        loader = StreamingDataLoader(dataset, drop_last=drop_last, **options)
+        return [
+            (b["id"].tolist(), b["text"], b["vector"].tolist(), loader.state_dict()) for b in loader
+        ]
+
+    together = run(num_workers=workers, workers="processes")
+    apart = run(num_workers=workers, workers="threads")
+    assert together == apart
+
+
+def test_messages_are_few(make):
+    """A worker that makes forty batches sends far fewer messages."""
+    batches = Batches(
+        StreamingDataset(local=make(samples=400), batch_size=10), 10, False, default_collate
+    )
+    worker = DataLoader(batches, batch_size=None, num_workers=1, collate_fn=lambda m: m)
+    messages = list(worker)
+    assert [len(m.tags) for m in messages] == [1, 2, 4, 8, 8, 8, 8, 1, 0]

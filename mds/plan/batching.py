@@ -52,6 +52,10 @@ class MixedRows(abc.ABC):
             out[(rows == 0)[:, None] & seen] = -1
         return out
 
+    def whole(self, first: int, last: int, takes: Sequence[Take]) -> Ids:
+        """Sample ids of all places of the rows ``first`` to ``last`` - 1."""
+        return self.block(np.arange(first, last), np.arange(self.shape.row), takes)
+
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Rows and places at which positions of a stream's order are."""
         row, place = self._find(stream, positions)

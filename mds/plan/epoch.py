@@ -213,7 +213,7 @@ class EpochPlan:
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
         takes = [order.reader() for order in self.orders]
-        ids = self.rows.block(np.array([step]), np.arange(self.shape.row), takes)
+        ids = self.rows.whole(step, step + 1, takes)
         return ids.reshape(self.shape.world, self.shape.batch)
 
     def locate(self, sample: int) -> list[Place]:
@@ -233,9 +233,10 @@ class EpochPlan:
         places = np.arange(self.shape.row)
         step = max(1, _BLOCK // self.shape.row)
         for first in range(0, min(steps, self.steps), step):
-            rows = np.arange(first, min(first + step, steps, self.steps))
-            ids = self.rows.block(rows, places, takes)
-            made.add(self.rows.marks(rows, places).reshape(-1), ids.reshape(-1))
+            last = min(first + step, steps, self.steps)
+            ids = self.rows.whole(first, last, takes)
+            marks = self.rows.marks(np.arange(first, last), places)
+            made.add(marks.reshape(-1), ids.reshape(-1))
         return made
 
     def dataset_facts(self) -> dict[str, Any]:

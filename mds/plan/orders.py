@@ -99,6 +99,10 @@ class Order(abc.ABC):
         """What `attach` gave, else a new `read`."""
         return self._stored or self.read()
 
+    def hold(self) -> Take:
+        """A reader that may hold all sample ids in memory, for those who want them all."""
+        return self.reader()
+
     def attach(self, stored: Take) -> None:
         """Let sample ids come from somewhere else from now on."""
         self._stored = stored
@@ -225,9 +229,13 @@ class DrawnOrder(Order):
 
     def read(self) -> Take:
         """Sample ids of positions, held or produced along the way."""
-        if self._held is None and not (self.is_light or self._kind.is_whole):
-            shuffle = self.made()
-            return Windowed(self.starts(), lambda node: self._windows(shuffle, node))
+        if self._held is not None or self.is_light or self._kind.is_whole:
+            return self.hold()
+        shuffle = self.made()
+        return Windowed(self.starts(), lambda node: self._windows(shuffle, node))
+
+    def hold(self) -> Take:
+        """Sample ids of positions, all held."""
         if self._held is None:
             ids = np.empty(self.samples, self.kind)
             at = 0

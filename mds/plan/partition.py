@@ -82,6 +82,12 @@ class Matrix:
             np.minimum(column, self.starts[row + 1] - 1, out=column)
         return column
 
+    def stretch(self, first: int, last: int) -> Ids:
+        """Positions of the elements ``first`` to ``last`` - 1."""
+        if self.is_cyclic or last > self.regular:
+            return self.positions(np.arange(first, last))
+        return _stretch(self.starts, first, last)
+
 
 class Line:
     """The same reading without any repetition: the short rows simply end before the others."""
@@ -111,6 +117,12 @@ class Line:
         row[late] = self._long_rows[row[late]]
         column += self.starts[row]
         return column
+
+    def stretch(self, first: int, last: int) -> Ids:
+        """Positions of the elements ``first`` to ``last`` - 1."""
+        if last > self.regular:
+            return self.positions(np.arange(first, last))
+        return _stretch(self.starts, first, last)
 
 
 class Deal:
@@ -144,6 +156,12 @@ class Deal:
         if self.offset:
             dealt = dealt + self.offset
         return self.matrix.positions(dealt)
+
+    def stretch(self, first: int, last: int) -> Ids:
+        """Positions of the elements ``first`` to ``last`` - 1 as dealt."""
+        if last > self.left:
+            return self.positions(np.arange(first, last))
+        return self.matrix.stretch(first + self.offset, last + self.offset)
 
     def _evened(self, dealt: Ids) -> Ids:
         node, of_node = dealt % self.nodes, dealt // self.nodes
@@ -181,6 +199,14 @@ class Deal:
             if self.nodes % canonical == 0:
                 return np.array([share % canonical])
         return np.arange(canonical)
+
+
+def _stretch(starts: Ids, first: int, last: int) -> Ids:
+    """Positions of consecutive elements, all of whose columns are in every row."""
+    canonical = len(starts) - 1
+    columns = np.arange(first // canonical, -(-last // canonical))
+    skip = first % canonical
+    return (columns[:, None] + starts[:-1]).reshape(-1)[skip : skip + last - first]
 
 
 def check_drop(samples: int, ranks: int, drop: int) -> None:

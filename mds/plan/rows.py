@@ -92,6 +92,9 @@ class Rows(Protocol):
     def block(self, rows: Ids, places: Ids, takes: Sequence[Take]) -> Ids:
         """Sample ids, int64 (rows, places), -1 for nothing."""
 
+    def whole(self, first: int, last: int, takes: Sequence[Take]) -> Ids:
+        """Sample ids of all places of the rows ``first`` to ``last`` - 1."""
+
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Rows and places at which positions of a stream's order are."""
 
@@ -135,6 +138,18 @@ class RandomRows:
         else:
             out = takes[0](self.deal.positions(numbers))
         return out.reshape(len(rows), len(places))
+
+    def whole(self, first: int, last: int, takes: Sequence[Take]) -> Ids:
+        """Sample ids of all places of the rows ``first`` to ``last`` - 1."""
+        dealt = self.dealt
+        begin, end = first * dealt.row, last * dealt.row
+        ids = takes[0](self.deal.stretch(begin, min(end, self.deal.total)))
+        if len(ids) < end - begin:
+            ids = np.concatenate([ids, np.full(end - begin - len(ids), -1, np.int64)])
+        # Dealt round by round: positions in the batch, then ranks, then nodes.
+        grid = ids.reshape(last - first, dealt.batch, dealt.ranks, dealt.nodes)
+        rows: Ids = grid.transpose(0, 3, 2, 1).reshape(last - first, dealt.row)
+        return rows
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Rows and places at which positions are."""

@@ -28,7 +28,7 @@ def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any
     Takes the arguments of EpochPlan and raises what it raises.
     """
     plan = EpochPlan(streams, world, **order)
-    return whole(plan.shape, plan.rows, [each.reader() for each in plan.orders])
+    return whole(plan.shape, plan.rows, [each.hold() for each in plan.orders])
 
 
 def get_partitions(
@@ -58,13 +58,11 @@ def whole(shape: Shape, rows: Rows, takes: Sequence[Callable[[Ids], Ids]]) -> Id
     # The same memory, row by row.
     by_row = out.transpose(3, 2, 0, 1, 4)
     out[:, :, :, count - 1 :] = -1
-    places = np.arange(shape.row)
     step = max(1, _BLOCK // (shape.row * shape.workers))
     for first in range(0, count, step):
         last = min(first + step, count)
-        numbers = np.arange(first * shape.workers, min(last * shape.workers, rows.count))
-        ids = rows.block(numbers, places, takes)
-        full = len(numbers) // shape.workers
+        ids = rows.whole(first * shape.workers, min(last * shape.workers, rows.count), takes)
+        full = len(ids) // shape.workers
         grid = (shape.workers, shape.nodes, shape.ranks, shape.batch)
         by_row[first : first + full] = ids[: full * shape.workers].reshape(full, *grid)
         for worker, row in enumerate(ids[full * shape.workers :]):

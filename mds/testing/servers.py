@@ -96,7 +96,7 @@ def running(command: Sequence[str], port: int) -> Iterator[None]:
     """Run a program as long as the block lasts, from when it listens on a port."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the commands are in this file
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            [*_WITH_US, *command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
             _listens(process, port, output.fileno())
@@ -108,6 +108,15 @@ def running(command: Sequence[str], port: int) -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+# A test run that is killed cannot stop its servers: on Linux the kernel ends them with it.
+_PROGRAM = (
+    "import ctypes, os, signal, sys;"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM);"  # PR_SET_PDEATHSIG
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+_WITH_US = (sys.executable, "-c", _PROGRAM) if sys.platform == "linux" else ()
 
 
 def _listens(process: subprocess.Popen[bytes], port: int, output: int) -> None:

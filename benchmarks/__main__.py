@@ -7,7 +7,7 @@ import os
 import sys
 
 from benchmarks import questions, systems
-from benchmarks.suite import environment, report
+from benchmarks.suite import environment, report, studies
 from benchmarks.suite.runs import Settings, measure_all
 
 _DOCS = os.path.join(environment.ROOT, "docs")
@@ -41,7 +41,10 @@ def main() -> None:
         # A process for each measurement would cost ten times what smoke measures.
         fresh=options.scale != "smoke",
     )
-    _write(report.collect(settings, measure_all(settings)), options)
+    run = report.collect(settings, measure_all(settings))
+    chosen = _chosen(options.studies, studies.NAMES) if options.studies != "none" else []
+    run["studies"] = studies.run(chosen, python, is_smoke=options.scale == "smoke")
+    _write(run, options)
 
 
 def _write(run: dict[str, object], options: argparse.Namespace) -> None:
@@ -60,7 +63,7 @@ def _write(run: dict[str, object], options: argparse.Namespace) -> None:
 
 
 def _chosen(text: str, known: tuple[str, ...]) -> list[str]:
-    chosen = [name.strip() for name in text.split(",")] if text else [*known]
+    chosen = [name.strip() for name in text.split(",")] if text not in ("", "all") else [*known]
     for name in chosen:
         if name not in known:
             raise SystemExit(f"{name!r} is not one of {', '.join(known)}")
@@ -79,6 +82,9 @@ def _options() -> argparse.Namespace:
     parser.set_defaults(scale="full")
     parser.add_argument("--systems", default="", help=f"some of {', '.join(systems.NAMES)}")
     parser.add_argument("--questions", default="", help=f"some of {', '.join(questions.NAMES)}")
+    parser.add_argument(
+        "--studies", default="none", help=f"also run some of {', '.join(studies.NAMES)}, or all"
+    )
     parser.add_argument("--cases", default="", help="only cases whose name has this text")
     parser.add_argument(
         "--rounds", type=int, help="measurements of each, of which the median counts"

@@ -15,6 +15,7 @@ NAMES = (
     "images",
     "cold",
     "start",
+    "resume",
     "imports",
     "memory",
 )

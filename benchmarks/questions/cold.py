@@ -16,7 +16,6 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_REGION": "us-east-1",
     "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_ALLOW_HTTP": "true",  # what litdata's client asks for before it talks without TLS
 }
 
 

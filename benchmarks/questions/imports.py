@@ -32,13 +32,17 @@ def measure(
     names = [system.module]
     if "torch" in case.name:
         names = ["torch"] if system.name == "limit" else ["torch", *_WITH_TORCH]
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, *names],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    # What pip installs is compiled; a checkout is after its first import, if it may be.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, *names],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
     took, resident = json.loads(done.stdout.strip().splitlines()[-1])
     return {"value": resident if case.unit == "MB" else took}
 

@@ -57,7 +57,8 @@ def entries(run: dict[str, Any]) -> list[Measured]:
 def markdown(run: dict[str, Any]) -> str:
     """All tables of a run."""
     found = entries(run)
-    return "\n".join((*_heading(run), *_verdicts(found), *_tables(found), *_errors(found)))
+    parts = (_heading(run), _verdicts(found), _tables(found), _errors(found), _studies(run))
+    return "\n".join(line for part in parts for line in part)
 
 
 def _heading(run: dict[str, Any]) -> Iterator[str]:
@@ -128,6 +129,11 @@ def _errors(found: Sequence[Measured]) -> Iterator[str]:
     for entry in found:
         if entry.error:
             yield f"- {entry.question}, {entry.case}: {entry.system} failed: `{entry.error}`"
+
+
+def _studies(run: dict[str, Any]) -> Iterator[str]:
+    for name, text in run.get("studies", {}).items():
+        yield from ("", f"### Study: benchmarks/{name}.py", "", "```text", text, "```")
 
 
 def _cases(found: Sequence[Measured]) -> Iterator[tuple[Question, Case, list[Measured]]]:

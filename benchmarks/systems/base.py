@@ -79,6 +79,10 @@ class System:
         """Construct a data set of many shards and take its first sample."""
         raise NotImplementedError
 
+    def half_way(self, data: Data, variant: str) -> Any:
+        """A shuffled data set that goes on at the half of its epoch when it is iterated."""
+        raise NotImplementedError
+
     def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
         """As ``batches``, of a data set in S3 at ``url``, in the bucket of this system's name.
 

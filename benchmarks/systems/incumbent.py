@@ -23,6 +23,7 @@ class Incumbent(System):
         "batches": ("",),
         "images": ("",),
         "small": ("",),
+        "resume": ("",),
         "start": ("",),
         "cold": ("",),
         "imports": ("",),
@@ -60,6 +61,23 @@ class Incumbent(System):
 
     def start(self, data: Data, variant: str) -> Any:
         return next(iter(self._dataset(data)))
+
+    def half_way(self, data: Data, variant: str) -> Any:
+        from streaming import StreamingDataset
+
+        dataset = StreamingDataset(
+            local=data.folder, shuffle=True, batch_size=32, shuffle_algo="py1e"
+        )
+        dataset.load_state_dict(
+            {
+                "epoch": 0,
+                "sample_in_epoch": data.count // 2,
+                "num_canonical_nodes": 1,
+                "shuffle_seed": 9176,
+                "initial_physical_nodes": 1,
+            }
+        )
+        return dataset
 
     def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
         from streaming import StreamingDataset

@@ -25,6 +25,7 @@ class Mds(System):
         "batches": _BATCHES,
         "images": _BATCHES,
         "small": ("",),
+        "resume": ("py1e first", "py1e again", "seekable"),
         "start": ("first time", "again"),
         "cold": _BATCHES,
         "imports": ("",),
@@ -66,6 +67,26 @@ class Mds(System):
 
     def start(self, data: Data, variant: str) -> Any:
         return next(iter(self._dataset(data)))
+
+    def half_way(self, data: Data, variant: str) -> Any:
+        from mds import StreamingDataset
+
+        dataset = StreamingDataset(
+            local=data.folder,
+            shuffle=True,
+            batch_size=32,
+            shuffle_algo=variant.split(maxsplit=1)[0],
+        )
+        dataset.load_state_dict(
+            {
+                "epoch": 0,
+                "sample_in_epoch": data.count // 2,
+                "num_canonical_nodes": 1,
+                "shuffle_seed": 9176,
+                "initial_physical_nodes": 1,
+            }
+        )
+        return dataset
 
     def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
         from mds import StreamingDataset

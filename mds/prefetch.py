@@ -12,6 +12,7 @@ Everything local costs one array operation a window: no thread is started.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,9 @@ class Prefetcher:
 
         Raises, when a shard is asked for, what went wrong with it in the background.
         """
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            stack.enter_context(self._runtime.reading())
             while True:
                 taken = self._ids.take(self._plan.next_size())
                 if not len(taken[0]):
@@ -103,8 +106,6 @@ class Prefetcher:
                 self._plan.begin(taken[1], taken[2])
                 yield Window(*taken, _Readers(wanted, self._plan.open))
                 self._plan.end()
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Give everything back and let the threads end. Closing twice is fine."""

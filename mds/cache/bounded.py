@@ -22,7 +22,8 @@ import numpy as np
 
 from mds.cache import policy
 from mds.cache.foresight import BUCKET, Foresight
-from mds.cache.lookahead import Lookahead, distinct
+from mds.cache.lookahead import Lookahead, distinct, working_set
+from mds.cache.obtain import Need, Obtained, Obtainer
 from mds.cache.pool import Pool
 from mds.units import format_bytes
 
@@ -36,18 +37,18 @@ if TYPE_CHECKING:
 
 FIRST = 32  # ids of the first window, so that the first sample comes at once
 MOST = 4096  # ids of a window
-LOOK = 64  # buckets to look ahead before the first decision
+LOOK = 64  # buckets that are looked at before the first decision
 
 log = logging.getLogger("mds.cache")
 
 
-@dataclass(frozen=True, slots=True)
-class _Obtained:
-    """A reader for one shard of a window, and what has to be given back after it."""
+@dataclass(slots=True)
+class _Window:
+    """So many ids, and what is got for each of their shards, by its first use."""
 
-    reader: Reader
-    is_held: bool = False
-    is_pinned: bool = False
+    size: int
+    needs: dict[int, tuple[Need, float]]
+    promises: dict[int, Promise[Obtained | None]]
 
 
 class Bounded:
@@ -59,49 +60,57 @@ class Bounded:
         self._runtime, self._ids = runtime, ids
         self._sight = Foresight(runtime.catalog.shards, ids, orders)
         runtime.budget.foresight = self._sight
+        self._obtainer = Obtainer(runtime, self._sight)
         self._pool = Pool(runtime.threads)
-        self._pins = _Pins(policy.share(runtime.limit, runtime.processes))
-        most = policy.ROWS_IN_MEMORY // (2 * max(runtime.catalog.mean_row_size, 1))
-        self._most = max(FIRST, min(MOST, most))
+        self._most = FIRST  # until it was seen what the order is like
         self._planned = 0  # positions before this one have been sent for
-        # A compressed shard has to come whole for the first row too: let it serve many.
-        self._size = FIRST if runtime.catalog.has_raw else self._most
-        #: The windows that are used and planned: how many ids, and what is got for each shard.
-        self._windows: deque[tuple[int, dict[int, Promise[_Obtained]]]] = deque()
-        self._is_announced = False
-        self._sight.extend(LOOK)
+        self._size = FIRST
+        self._has_looked = False
+        self._windows: deque[_Window] = deque()  # the one in use and the next
+        self._progress = _Progress()
+        self._floor = 0  # nobody of the node is believed to be farther behind
+        self._sight.extend(LOOK, is_sampled=True)
 
     def next_size(self) -> int:
         """How many ids the next window has."""
-        self._sight.advance(self._ids.position)
         if not self._windows:
             self._plan()
-        return self._windows[0][0] if self._windows else 1
+        return self._windows[0].size if self._windows else 1
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """A window begins, so the one after it is sent for."""
-        del shards, rows  # they are what was planned
+        del rows  # they are what was planned
+        window = self._windows[0]
+        self._floor = max(self._ids.position - 2 * len(shards), 0)
+        self._note_served()
+        for shard, promise in list(window.promises.items()):
+            if promise.done() and not promise.exception() and promise.result() is None:
+                self._send(window, shard, is_early=False)
+        if not self._has_looked:
+            self._has_looked = True
+            self._look_around()
         self._plan()
-        self._announce()
 
     def open(self, shard: int) -> Reader:
         """The reader of a shard of the window."""
-        promise = self._windows[0][1][shard]
-        if not promise.done():
-            with self._runtime.waiting_for(shard):
-                promise.result()
-        return promise.result().reader
+        window = self._windows[0]
+        obtained = self._wait(window.promises[shard], shard)
+        if obtained is None:  # was put off until the window begins, just as it did
+            self._send(window, shard, is_early=False)
+            obtained = self._wait(window.promises[shard], shard)
+        assert obtained is not None
+        return obtained.reader
 
     def end(self) -> None:
         """The window is used up."""
         if self._windows:
-            self._give_back(self._windows.popleft()[1])
+            self._give_back(self._windows.popleft())
 
     def close(self) -> None:
         """Stop fetching and give back what is held. Closing twice is fine."""
         self._pool.close()
         while self._windows:
-            self._give_back(self._windows.popleft()[1])
+            self._give_back(self._windows.popleft())
         if self._runtime.budget.foresight is self._sight:
             self._runtime.budget.foresight = None
 
@@ -113,130 +122,144 @@ class Bounded:
     def _plan(self) -> None:
         """Send for what the next window needs."""
         self._sight.extend(4 * -(-self._size // BUCKET))
-        start, stop = self._planned, self._planned + self._size
-        shards, rows = self._ids.look(start, stop)
+        start = self._planned
+        shards, rows = self._ids.look(start, start + self._size)
         if not len(shards):
             return
         self._planned = stop = start + len(shards)
         self._size = min(self._size * 4, self._most)
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
-        rows_of = dict(zip(values.tolist(), np.split(rows[order], begins[1:]), strict=True))
-        first = dict(zip(values.tolist(), (start + order[begins]).tolist(), strict=True))
-        promises = {
-            shard: self._pool.submit(
-                self._obtain, shard, rows_of[shard].tolist(), stop, deadline=float(first[shard])
+        needs = {
+            shard: (Need(shard, group.tolist(), start, stop), float(start + first))
+            for shard, group, first in zip(
+                values.tolist(),
+                np.split(rows[order], begins[1:]),
+                order[begins].tolist(),
+                strict=True,
             )
-            for shard in distinct(shards).tolist()
         }
-        self._windows.append((len(shards), promises))
+        window = _Window(len(shards), needs, {})
+        for shard in distinct(shards).tolist():
+            self._send(window, shard, is_early=True)
+        self._windows.append(window)
 
-    def _give_back(self, promises: dict[int, Promise[_Obtained]]) -> None:
-        for shard, promise in promises.items():
+    def _send(self, window: _Window, shard: int, *, is_early: bool) -> None:
+        need, deadline = window.needs[shard]
+        self._progress.begin(int(deadline))
+        promise = self._pool.submit(self._obtainer.obtain, need, is_early, deadline=deadline)
+        window.promises[shard] = promise
+        promise.add_done_callback(functools.partial(self._served, int(deadline)))
+
+    def _served(self, position: int, promise: Promise[Obtained | None]) -> None:
+        """A task ended; what was put off is not served yet."""
+        is_put_off = not promise.cancelled() and not promise.exception() and not promise.result()
+        self._progress.end(position, is_put_off=is_put_off)
+        self._note_served()
+
+    def _note_served(self) -> None:
+        least = self._runtime.note_served(self._progress.first(self._planned))
+        self._sight.advance(max(least, self._floor))
+
+    def _wait(self, promise: Promise[Obtained | None], shard: int) -> Obtained | None:
+        if promise.done():
+            return promise.result()
+        with self._runtime.waiting_for(shard):
+            return promise.result()
+
+    def _give_back(self, window: _Window) -> None:
+        for promise in window.promises.values():
             # Also what nobody asked for and is still on its way.
-            promise.add_done_callback(functools.partial(self._release, shard))
+            promise.add_done_callback(self._take_back)
 
-    def _release(self, shard: int, promise: Promise[_Obtained]) -> None:
+    def _take_back(self, promise: Promise[Obtained | None]) -> None:
         if promise.cancelled() or promise.exception() is not None:
             return
-        if promise.result().is_held:
-            self._runtime.release(shard)
-        if promise.result().is_pinned:
-            self._pins.remove(shard)
-
-    # ------------------------------------------------------------------ one shard of a window
-
-    def _obtain(self, shard: int, rows: list[int], stop: int) -> _Obtained:
-        runtime = self._runtime
-        if not runtime.is_cacheable(shard):
-            # The user's own file: nothing to fetch, to pin or to evict.
-            return _Obtained(runtime.hold(shard), is_held=True)
-        size = int(runtime.catalog.sizes[shard])
-        if not self._pins.add(shard, size):
-            local = runtime.local_rows(shard, rows)
-            if local is not None:
-                return _Obtained(local)
-        else:
-            reader = runtime.hold_local(shard)
-            if reader is None and self._fetch(shard, size, len(rows), stop):
-                reader = runtime.hold_local(shard)
-            if reader is not None:
-                return _Obtained(reader, is_held=True, is_pinned=True)
-            self._pins.remove(shard)
-        return _Obtained(runtime.rows(shard, rows))
-
-    def _fetch(self, shard: int, size: int, rows: int, stop: int) -> bool:
-        """Fetch a whole shard if there is or can be room and it is worth it."""
-        sight, runtime = self._sight, self._runtime
-        again = sight.next_after(shard, stop)
-        if not runtime.can_range(shard):
-            # It has to come whole now; what counts is when it would be needed again.
-            return runtime.fetch(shard, again)
-        row_size = runtime.catalog.row_size(shard)
-        others = 1 if sight.is_whole else runtime.processes
-
-        def saved(until: float) -> int:
-            """Bytes of the ranges that a whole shard spares until a time."""
-            ahead = max(sight.rows_before(shard, until) * others, rows)
-            return policy.range_cost(ahead, row_size)
-
-        def is_worth(victims: Sequence[policy.Resident]) -> bool:
-            until = min((victim.next_use for victim in victims), default=policy.NEVER)
-            refetch = sum(v.size for v in victims if v.next_use < policy.NEVER)
-            return policy.pays(size, saved(until), refetch)
-
-        if not policy.pays(size, saved(policy.NEVER), 0):
-            return False
-        return runtime.fetch(shard, again, is_worth)
+        obtained = promise.result()
+        if obtained is not None:
+            self._obtainer.give_back(obtained)
 
     # ------------------------------------------------------------------ what it costs
 
-    def _announce(self) -> None:
-        """Say once what the limit costs, when enough of the order is known to tell."""
-        if self._is_announced or self._sight.horizon < self._planned + 4 * BUCKET:
-            return
-        self._is_announced = True
+    def _look_around(self) -> None:
+        """Choose the size of windows by what the order and the limit are, and say what it costs."""
+        runtime, catalog = self._runtime, self._runtime.catalog
+        row = max(catalog.mean_row_size, 1)
+        large = max(FIRST, min(MOST, policy.ROWS_IN_MEMORY // (2 * row)))
+        room = (runtime.limit or 0) - runtime.control_bytes
+        small = max(FIRST, min(large, room // (8 * runtime.processes * row)))
+        shards, _ = self._ids.look(self._ids.position, self._ids.position + LOOK * BUCKET)
+        once = max(int(catalog.sizes[np.unique(shards)].sum()), 1)
+        # Of workers whose order is not known it is believed that they are no better.
+        others = 1 if self._sight.is_whole else runtime.processes
+        kept = policy.lru_bytes(self._sight.turns(small, len(shards)), catalog.sizes, room)
+        passes = others * sum(
+            int(catalog.sizes[turn].sum())
+            for turn in self._sight.turns(large, len(shards), is_apart=True)
+        )
+        self._sight.forget_sample()
+        # Rows that are fetched alone come in fewer requests when a window is large. Of compressed
+        # shards a large window saves passes where the cache does not hold what is in use, and
+        # small ones let the workers of a node share what it does hold.
+        self._most = large if catalog.has_raw or passes < kept else small
+        if not catalog.has_raw:
+            self._size = self._most
+        need = working_set(shards, catalog.sizes) + runtime.control_bytes
+        self._obtainer.may_pin = 2 * need < (runtime.limit or 0)
+        if need > (runtime.limit or 0) and not runtime.is_announced:
+            runtime.is_announced = True
+            self._announce(max(min(kept, passes) / once, 1.0), need)
+
+    def _announce(self, times: float, need: int) -> None:
+        """Say beforehand, once a node, what a limit costs and which one would cost nothing."""
         runtime = self._runtime
-        limit, need = runtime.limit or 0, self._sight.working_set(runtime.catalog.sizes)
-        if need > limit - runtime.control_bytes:
-            log.warning(
-                "cache_limit=%s does not hold the %s of shards that are in use at one time, so "
-                "parts of them are fetched by range or again. With cache_limit=%d (%s) or more "
-                "each would be fetched once an epoch.",
-                format_bytes(limit),
-                format_bytes(need),
-                need + runtime.control_bytes,
-                format_bytes(need + runtime.control_bytes),
+        if not runtime.speaks_for_the_node():
+            return
+        total = runtime.catalog.remote_bytes
+        if runtime.catalog.has_raw:
+            cost = (
+                f"Samples whose shards find no room come by ranged reads of their own: still about "
+                f"{format_bytes(total)} in an epoch, in many more requests."
             )
+        else:
+            cost = (
+                f"About {format_bytes(times * total)} will be fetched in an epoch, {times:.1f} times "
+                f"the dataset."
+            )
+        log.warning(
+            "cache_limit=%s does not hold the shards that are in use at one time. %s With "
+            "cache_limit=%d (%s) each would be fetched once.",
+            format_bytes(runtime.limit or 0),
+            cost,
+            need,
+            format_bytes(need),
+        )
 
 
-class _Pins:
-    """The shards that the windows of this process have pinned, within its share of the limit."""
+class _Progress:
+    """The positions at which something is needed that is not there yet."""
 
-    def __init__(self, share: int | None) -> None:
-        self._share = share
-        self._counts: dict[int, int] = {}
-        self._sizes: dict[int, int] = {}
-        self._used = 0
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._put_off: set[int] = set()
         self._lock = threading.Lock()
 
-    def add(self, shard: int, size: int) -> bool:
-        """Count a pin, if there is room for the shard or nothing else is pinned."""
+    def begin(self, position: int) -> None:
+        """Something is sent for, perhaps again."""
         with self._lock:
-            count = self._counts.get(shard, 0)
-            if not count:
-                is_over = self._share is not None and self._used + size > self._share
-                if is_over and self._counts:
-                    return False
-                self._used += size
-                self._sizes[shard] = size
-            self._counts[shard] = count + 1
-            return True
+            self._put_off.discard(position)
+            self._open[position] = self._open.get(position, 0) + 1
 
-    def remove(self, shard: int) -> None:
-        """Take a pin away."""
+    def end(self, position: int, *, is_put_off: bool) -> None:
+        """It came, or it was put off."""
         with self._lock:
-            self._counts[shard] -= 1
-            if not self._counts[shard]:
-                del self._counts[shard]
-                self._used -= self._sizes.pop(shard)
+            self._open[position] -= 1
+            if not self._open[position]:
+                del self._open[position]
+            if is_put_off:
+                self._put_off.add(position)
+
+    def first(self, default: int) -> int:
+        """The first of them; ``default`` when everything is there."""
+        with self._lock:
+            return min((*self._open, *self._put_off), default=default)

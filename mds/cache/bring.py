@@ -97,13 +97,15 @@ class Bringer:
         place, entries = account.place, account.ledger.entries
         if place.folder_of(info) != place.folder or not self._is_right(account, info):
             return False
-        size, mark = place.measure(info)
-        self._seen.add((place.number, shard))
         with account.ledger.change():
+            # Looked at once more in here: somebody may have evicted it while we read it.
+            size, mark = place.measure(info)
+            if entries["owner"][shard] or not size:
+                return False
             is_ours = entries["state"][shard] == PRESENT and int(entries["mark"][shard]) == mark
-            if not entries["owner"][shard]:
-                state = PRESENT if is_ours else FOREIGN
-                account.ledger.settle(shard, state, size, mark, is_checked=True)
+            state = PRESENT if is_ours else FOREIGN
+            account.ledger.settle(shard, state, size, mark, is_checked=True)
+        self._seen.add((place.number, shard))
         return True
 
     def _fetch(

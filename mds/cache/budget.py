@@ -202,7 +202,10 @@ class Budget:
         whose = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
         sight = self.foresight
         when = sight.next_use(shards) if sight else np.full(len(shards), policy.NEVER)
-        order = np.lexsort((-used if sight and sight.is_whole else used, -when))
+        # Among equals, what was used longest ago has been served to all who need it now. But of
+        # what is not needed in all that is known, a part should stay from epoch to epoch.
+        is_known = sight is not None and sight.is_whole
+        order = np.lexsort((np.where(is_known & (when == policy.NEVER), -used, used), -when))
         for at in order.tolist():
             account = self._accounts[whose[at]]
             shard = int(shards[at]) - account.place.first

@@ -71,6 +71,16 @@ class Catalog:
         return raw // max(samples, 1)
 
     @property
+    def remote_bytes(self) -> int:
+        """Bytes of all shards as they are stored."""
+        total = 0
+        for place in self.places:
+            index = place.index
+            packed = index.zip_size > 0
+            total += int(np.where(packed, index.zip_size, index.raw_size).sum())
+        return total
+
+    @property
     def has_raw(self) -> bool:
         """Whether some shards are stored uncompressed."""
         return any(not place.index.zip_size.all() for place in self.places)

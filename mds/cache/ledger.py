@@ -40,7 +40,7 @@ PATIENCE = 60.0  # seconds for a lock that is held for microseconds
 _MAGIC = b"mds-ledger-1\n\0\0\0"
 _HEADER = struct.Struct("16s16s8sqq")  # magic, fingerprint, boot, shards, bytes of other files
 _HEAD = 64
-_SLOT = np.dtype([("pid", "i8"), ("shards", "i8")])
+_SLOT = np.dtype([("pid", "i8"), ("readers", "i8"), ("served", "i8")])
 ENTRY = np.dtype(
     [
         ("name", "u8"),  # which file, also for a later index that numbers its shards otherwise
@@ -56,7 +56,7 @@ ENTRY = np.dtype(
 )
 
 # Bytes of the lock file; shards are numbered below 2**40.
-_LEDGER = 0
+_LEDGER, _SPEAKER = 0, 1
 _SLOT_AT = 1 << 41
 _PIN_AT = 1 << 42
 _FETCH_AT = 1 << 43
@@ -241,7 +241,7 @@ class Ledger:
             is_owner = bool((self.entries["owner"] == slot + 1).any())
             if not is_owner and self._locks.try_lock(_SLOT_AT + slot):
                 self.slot = slot
-                self._slots["pid"][slot] = os.getpid()
+                self._slots[slot] = (os.getpid(), 0, 0)
                 return
         raise CacheError(
             f"{self.control}: {SLOTS} processes use this cache folder, which is as many as can. "
@@ -251,6 +251,22 @@ class Ledger:
     def processes(self) -> list[int]:
         """The process ids in the book; the dead are among them until somebody looks."""
         return [int(pid) for pid in self._slots["pid"] if pid]
+
+    def count_reader(self, change: int) -> None:
+        """Note that this process began (1) or ended (-1) to read an epoch."""
+        if self.slot >= 0:
+            self._slots["readers"][self.slot] += change
+
+    def readers(self) -> int:
+        """How many processes are reading an epoch; the dead count until somebody looks."""
+        return int(((self._slots["readers"] > 0) & (self._slots["pid"] != 0)).sum())
+
+    def note_served(self, position: int) -> int:
+        """Note up to which of its samples this process has what it needs; the least of all."""
+        if self.slot >= 0:
+            self._slots["served"][self.slot] = position
+        is_reading = (self._slots["readers"] > 0) & (self._slots["pid"] != 0)
+        return int(self._slots["served"][is_reading].min(initial=position))
 
     def adopt_orphans(self) -> list[int]:
         """Take over the entries of dead processes; the caller must look what is on the disk."""
@@ -346,6 +362,11 @@ class Ledger:
         """The right to fetch a shard, or None when its owner did not let go in time."""
         self.refresh()
         return lock_within(self.lock_path, _FETCH_AT + shard, seconds, self._mode)
+
+    def is_speaker(self) -> bool:
+        """Whether this process is the one of the node that tells what concerns all."""
+        with self._threads:
+            return self._locks is not None and self._locks.try_lock(_SPEAKER)
 
     def __repr__(self) -> str:
         if self._locks is None:

@@ -88,6 +88,16 @@ def locate(blocks: Iterable[Int64s], offsets: Int64s, size: int) -> Iterator[Int
         yield offsets.searchsorted(rest, "right") - 1
 
 
+def working_set(shards: Int64s, sizes: Int64s) -> int:
+    """The most bytes of shards that are between their first and last use at one time."""
+    used, first = np.unique(shards, return_index=True)
+    last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
+    change = np.zeros(len(shards) + 1, np.int64)
+    np.add.at(change, first, sizes[used])
+    np.add.at(change, last + 1, -sizes[used])
+    return int(np.cumsum(change).max(initial=0))
+
+
 def distinct(shards: Int64s) -> Int64s:
     """The distinct shards in the order of their first use."""
     values, first = np.unique(shards, return_index=True)

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mds.errors import ConfigError, CorruptError
+from mds.errors import ConfigError, CorruptError, NotFoundError
 from mds.storage.files import temporary_owner
 
 if TYPE_CHECKING:
@@ -206,9 +206,11 @@ def mark_of(paths: Iterable[str]) -> int:
 def check_file(file: FileInfo, path: str, name: str | None, where: str) -> None:
     """Raise CorruptError with the facts when a file is not what the index says."""
     size = size_of(path)
+    if size < 0:
+        raise NotFoundError(f"check {where}: there is no such file.", url=where, verb="check")
     if size != file.size:
         raise CorruptError(
-            f"{where}: the index says {file.size} bytes, found {max(size, 0)}",
+            f"{where}: the index says {file.size} bytes, found {size}",
             url=where,
             verb="check",
         )

@@ -10,14 +10,23 @@ than it does, and more than fetching its victims again.
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, SupportsInt
+
+
+class Sizes(Protocol):
+    """Bytes of shards by number: a list or an array."""
+
+    def __getitem__(self, shard: int, /) -> SupportsInt: ...
+
 
 NEVER = float("inf")
 NOW = -1.0  # before every time that a plan knows
 
 #: What one more request costs, in bytes that could have come meanwhile; ranges that are nearer to
 #: each other than this are fetched as one.
-REQUEST = 16 << 10
+REQUEST = 8 << 10
 
 #: A window's samples that were fetched by range wait in memory; at most so many bytes a window.
 ROWS_IN_MEMORY = 32 << 20
@@ -86,12 +95,30 @@ def least_limit(control: int, largest: int) -> int:
     return control + 2 * largest
 
 
-def share(limit: int | None, processes: int) -> int | None:
-    """The bytes that one of ``processes`` may have in hand at a time.
+def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> int:
+    """The bytes that come when whole shards are kept by last use, each turn needing some shards."""
+    kept: OrderedDict[int, int] = OrderedDict()
+    used = came = 0
+    for turn in turns:
+        for each in turn:
+            shard = int(each)
+            if shard in kept:
+                kept.move_to_end(shard)
+                continue
+            kept[shard] = size = int(sizes[shard])
+            came += size
+            used += size
+            while used > capacity and len(kept) > 1:
+                used -= kept.popitem(last=False)[1]
+    return came
 
-    Each has a window in use and one on its way, and together they leave the limit whole.
+
+def share(limit: int, processes: int) -> int:
+    """The bytes that one of ``processes`` may have in hand, and as many on their way.
+
+    Together they leave half of the limit to what is kept for later.
     """
-    return None if limit is None else limit // (2 * max(processes, 1))
+    return limit // (4 * max(processes, 1))
 
 
 def threads(processes: int, *, total: int = 48, most: int = 16) -> int:

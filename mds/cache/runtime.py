@@ -75,11 +75,12 @@ class Runtime:
         self._accounts: dict[int, Account | None] = {}
         self._opening: dict[int, Future[None]] = {}
         self._seen: set[int] = set()  # shards of the user's own whose digest was right
-        self._gate = Gate(PASSING)
+        self._gate = Gate(lambda: PASSING)
         self._wires = Pool(WIRES, "mds-range")
         self._ranges = RangeReader(self._wires)
         self._awaited: int | None = None
         self._warned = -10 * SLOW
+        self.is_announced = False
         self.scattered = Scattered(self)
         for place in places if limit is not None else ():
             if place.home is None:
@@ -117,8 +118,20 @@ class Runtime:
 
     @property
     def processes(self) -> int:
-        """How many processes use our cache folders, this one included."""
-        return max((len(a.ledger.processes()) for a in self.budget.accounts), default=1)
+        """How many processes are reading through our cache folders, this one included."""
+        return max((account.ledger.readers() for account in self.budget.accounts), default=1) or 1
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Count this process among those that read an epoch."""
+        accounts = list(self.budget.accounts)
+        for account in accounts:
+            account.ledger.count_reader(1)
+        try:
+            yield
+        finally:
+            for account in accounts:
+                account.ledger.count_reader(-1)
 
     @property
     def threads(self) -> int:
@@ -129,6 +142,17 @@ class Runtime:
     def control_bytes(self) -> int:
         """Bytes in the cache folders that are no shards."""
         return sum(account.ledger.size for account in self.budget.accounts)
+
+    def note_served(self, position: int) -> int:
+        """Tell the node up to which sample this process has what it needs; the least of all."""
+        return min(
+            (account.ledger.note_served(position) for account in self.budget.accounts),
+            default=position,
+        )
+
+    def speaks_for_the_node(self) -> bool:
+        """Whether this process says once what all processes could say."""
+        return all(account.ledger.is_speaker() for account in self.budget.accounts)
 
     def is_cacheable(self, shard: int) -> bool:
         """Whether a shard is not simply the user's own file."""
@@ -294,22 +318,16 @@ class Runtime:
                 whole = memory_reader(info, parts, where, self._columns)
                 samples = {row: bytes(whole.sample_bytes(row)) for row in sorted(set(rows))}
             self.counters.add(in_memory_shards=1, fetched_bytes=came)
+        return self._sparse(info, samples, where)
+
+    def copied(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
+        """A reader of some rows alone of an open shard, which need not stay open for it."""
+        samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
+        return self._sparse(self.catalog.info(shard), samples, reader.where)
+
+    def _sparse(self, info: ShardInfo, samples: dict[int, bytes], where: str) -> Reader:
         return open_sparse(
             info, samples, where, allow_unsafe_types=self._unsafe, columns=self._columns
-        )
-
-    def local_rows(self, shard: int, rows: Sequence[int]) -> Reader | None:
-        """A reader of some rows of a shard in the cache, which is not pinned for it afterwards."""
-        reader = self.hold_local(shard)
-        if reader is None:
-            return None
-        try:
-            samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
-        finally:
-            self.release(shard)
-        info = self.catalog.info(shard)
-        return open_sparse(
-            info, samples, reader.where, allow_unsafe_types=self._unsafe, columns=self._columns
         )
 
     # ------------------------------------------------------------------ care

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2048  # ids of a window when everything is here
 COLD = 512  # ids of a window while shards are on their way
-FIRST = 32  # ids of the first window at most, when shards are far
+FIRST = 32  # ids of the first window at most, when shards are far,
+FIRST_BYTES = 512 << 10  # and bytes, since they come twice
 AHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
 
 
@@ -50,7 +51,8 @@ class Unbounded:
     def next_size(self) -> int:
         """How many ids the next window has."""
         if self._is_first:
-            few = max(1, min(self._predownload // 8, FIRST))
+            few = FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
+            few = max(1, min(self._predownload // 8, FIRST, few))
             shards = distinct(self._ids.look(0, few)[0])
             return few if not self._runtime.is_local(shards).all() else COLD
         self._schedule()

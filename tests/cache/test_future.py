@@ -7,48 +7,70 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds.cache.future import Future
-from mds.cache.lookahead import Lookahead, distinct, locate
+from mds.cache.lookahead import Lookahead, distinct, locate, working_set
 from mds.cache.policy import NEVER
 
 SHARDS = 6
-buckets = st.lists(st.lists(st.integers(0, SHARDS - 1), min_size=1, max_size=8), max_size=40)
+SIZE = 4  # of a bucket
+WORKERS = 2
+orders = st.lists(
+    st.lists(st.integers(0, SHARDS - 1), min_size=0, max_size=60),
+    min_size=WORKERS,
+    max_size=WORKERS,
+)
 
 
-@given(buckets, st.data())
-def test_the_table_says_what_the_list_says(buckets, data):
-    """Next use, rows ahead and the working set are those of the order itself."""
+@given(orders, st.data())
+def test_the_table_says_what_the_orders_say(orders, data):
+    """Next use and rows ahead are those of the orders themselves, to the position."""
     future = Future(SHARDS)
-    known, now = 0, 0
-    while known < len(buckets):
-        for _ in range(data.draw(st.integers(1, 5))):
-            if known < len(buckets):
-                future.append(np.array(buckets[known], np.int64))
-                known += 1
-        now = data.draw(st.integers(now, known))
+    length = max(map(len, orders))
+    known = now = 0
+    while known < length:
+        for _ in range(data.draw(st.integers(1, 4))):
+            pieces = [np.array(order[known : known + SIZE], np.int64) for order in orders]
+            if known < length:
+                future.append([piece for piece in pieces if len(piece)])
+                known += SIZE
+        now = data.draw(st.integers(now, max(now, min(known, length))))
         future.advance(now)
-        ahead = list(enumerate(buckets))[now:known]
-        assert future.entries == sum(len(set(bucket)) for _, bucket in ahead)
         for shard in range(SHARDS):
-            uses = [at for at, bucket in ahead if shard in bucket]
+            uses = sorted(
+                at
+                for order in orders
+                for at, used in enumerate(order[:known])
+                if used == shard and at >= now
+            )
             expected = float(uses[0]) if uses else NEVER
-            assert future.next_use(np.array([shard]))[0] == expected
-            when = data.draw(st.integers(now, known))
+            told = future.next_use(np.array([shard]))[0]
+            if uses and uses[0] // SIZE == now // SIZE:  # within a bucket it may be told earlier
+                assert now <= told <= expected
+            else:
+                assert told == expected
+            when = data.draw(st.integers(now, now + 20))
             later = [at for at in uses if at >= when]
-            assert future.next_after(shard, when) == (later[0] if later else NEVER)
-            assert future.rows_before(shard, when) == sum(
-                bucket.count(shard) for at, bucket in ahead if at < when
-            )
-        alive = [
-            sum(
-                10 + shard
-                for shard in range(SHARDS)
-                if any(shard in b for t, b in ahead if t <= at)
-                and any(shard in b for t, b in ahead if t >= at)
-            )
-            for at, _ in ahead
-        ]
-        sizes = np.arange(SHARDS) + 10
-        assert future.working_set(sizes) == max(alive, default=0)
+            told = future.next_after(shard, when)
+            if later and later[0] // SIZE == when // SIZE:
+                assert when <= told <= later[0]
+            else:
+                assert told == (later[0] if later else NEVER)
+            rows = future.rows_before(shard, when)
+            assert rows >= sum(at < when for at in uses)
+            start = now - now % SIZE
+            end = when - when % SIZE + SIZE
+            both = [at for o in orders for at, used in enumerate(o[:known]) if used == shard]
+            assert rows <= sum(start <= at < end for at in both)
+
+
+@given(st.lists(st.integers(0, SHARDS - 1), max_size=40))
+def test_the_working_set_is_what_is_between_first_and_last_use(order):
+    """The most bytes that are needed at one time."""
+    alive = [
+        sum(10 + s for s in range(SHARDS) if s in order[: at + 1] and s in order[at:])
+        for at in range(len(order))
+    ]
+    sizes = np.arange(SHARDS) + 10
+    assert working_set(np.array(order, np.int64), sizes) == max(alive, default=0)
 
 
 @given(

@@ -99,7 +99,7 @@ def test_a_shard_is_downloaded_once_by_all_processes(remote, folder):
 
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
-    """At any instant, by kill -9: the others go on, the next start works, no part of a file stays."""
+    """At any instant, by kill -9: the others go on, the next start works, no part file stays."""
     instants = random.Random(limit)
     with Watch(folder) as watch:
         steady = start("epochs", remote, folder, limit, 6, 0)

@@ -1,0 +1,346 @@
+"""A cold epoch from a loopback S3, beside a plain parallel download of the same objects.
+
+    python benchmarks/remote.py [--smoke] [--other PYTHON] [--folder /dev/shm/mds] [--rounds 3]
+
+The server is `rclone serve s3`, once as it is and once behind a proxy that holds every request
+back by 30 ms. PYTHON is one that has mosaicml-streaming. Every contender runs in processes of its
+own, in turns; figures are the median of the rounds, with the fastest and the slowest.
+
+    plain     boto3 in two processes of eight threads each, every object once, written to files
+    cache     our cache and prefetcher in two forked workers, shuffled, nothing decoded twice
+    mds       our StreamingDataset in a torch DataLoader of two workers
+    streaming the incumbent in the same DataLoader
+
+Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs, beside
+the least that is possible. For compressed shards that is Belady's rule on the trace of this very
+run (every sample of both workers in turn, whole shards, room for as many as the limit leaves); for
+raw ones, of which single samples can be fetched, every byte once and then what does not fit.
+
+Bias: server, proxy and clients share the processors of one machine, and a proxy in Python costs
+some of them; a plain download neither checks digests nor makes samples. The page cache is warm.
+"""
+
+import argparse
+import heapq
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+WORKERS = 2
+BUCKET = "data"
+BATCH = 32
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+# ------------------------------------------------------------------------- the data
+
+def write(folder, megabytes, compression=None, shard=4 << 20, row=64 << 10):
+    """Samples of 64 KB that do not compress, about 60 to a shard."""
+    from mds.writers import MDSWriter
+
+    rng = np.random.default_rng(0)
+    columns = {"x": "int", "b": "bytes"}
+    with MDSWriter(
+        out=folder, columns=columns, size_limit=shard, compression=compression, hashes=["xxh3_64"]
+    ) as writer:
+        for number in range((megabytes << 20) // row):
+            writer.write({"x": number, "b": rng.bytes(row)})
+
+
+def order(samples, epoch, block):
+    """Blocks in another order each epoch, and the samples of a block shuffled."""
+    rng = np.random.default_rng(epoch)
+    starts = np.arange(0, samples, block)
+    rng.shuffle(starts)
+    return np.concatenate(
+        [start + rng.permutation(min(block, samples - start)) for start in starts]
+    )
+
+
+# ------------------------------------------------------------------------- contenders, each a process
+
+def forked(act):
+    """Run act(worker) in forked workers; what each of them prints as JSON."""
+    readers = []
+    for worker in range(WORKERS):
+        reader, writer = os.pipe()
+        if not os.fork():
+            os.write(writer, json.dumps(act(worker)).encode())
+            os._exit(0)
+        os.close(writer)
+        readers.append(reader)
+    told = []
+    for reader in readers:
+        with os.fdopen(reader, "rb") as file:
+            told.append(json.loads(file.read()))
+    for _ in readers:
+        os.wait()
+    return told
+
+
+def plain(url, folder):
+    """Every object once, by a good many threads, into files."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import boto3
+    from botocore.config import Config
+
+    def client():
+        settings = Config(max_pool_connections=16, s3={"addressing_style": "path"})
+        return boto3.client("s3", endpoint_url=url, config=settings)
+
+    started = time.perf_counter()
+    index = json.loads(client().get_object(Bucket=BUCKET, Key="index.json")["Body"].read())
+    names = [(s["zip_data"] or s["raw_data"])["basename"] for s in index["shards"]]
+    os.makedirs(folder, exist_ok=True)
+
+    def download(worker):
+        s3 = client()
+
+        def fetch(name):
+            body = s3.get_object(Bucket=BUCKET, Key=name)["Body"]
+            with open(os.path.join(folder, name), "wb") as file:
+                for chunk in body.iter_chunks(1 << 20):
+                    file.write(chunk)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(fetch, names[worker::WORKERS]))
+
+    forked(download)
+    return {"seconds": time.perf_counter() - started}
+
+
+def open_cache(remote, folder, limit=None):
+    from mds.cache import ShardCache, fetch_index
+    from mds.stream import Source
+
+    index = fetch_index(remote, folder)
+    return ShardCache([Source(index, remote, folder)], limit=limit)
+
+
+def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
+    """Our cache and prefetcher, without torch."""
+    from mds.prefetch import Prefetcher
+
+    import boto3  # as in the plain download, its import is not counted
+
+    assert boto3
+    os.environ["S3_ENDPOINT_URL"] = url or ""
+    started = time.perf_counter()
+    shards = open_cache(remote or f"s3://{BUCKET}", folder, limit)
+    index = shards.sources[0].index
+    orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
+
+    # A training step takes a batch of every worker, so none runs away from the others.
+    step = multiprocessing.Barrier(WORKERS) if limit else None
+
+    def work(worker):
+        first, seen, taken = None, 0, 0
+        for epoch in range(epochs):
+            node = [[o[other::WORKERS] for o in orders[epoch : epoch + 2]] for other in range(WORKERS)]
+            mine = [orders[epoch][worker::WORKERS]]
+            with Prefetcher(
+                shards, mine, index.offsets, predownload=8 * BATCH, node_orders=node
+            ) as ahead:
+                for window in ahead.windows():
+                    for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                        seen += len(window.readers[shard][row]["b"])
+                        first = first or time.perf_counter() - started
+                        taken += 1
+                        if step is not None and not taken % BATCH:
+                            step.wait()
+        return {**shards.stats(), "first": first, "seen": seen}
+
+    told = forked(work)
+    size = int((index.zip_size if index.zip_size.any() else index.raw_size).sum())
+    came = sum(one["fetched_bytes"] + one["ranged_bytes"] for one in told)
+    return {
+        "seconds": time.perf_counter() - started,
+        "first": min(one["first"] for one in told),
+        "bytes": came / size / epochs,
+        "came": came,
+        "told": told,
+        "requests": sum(one["ranged_reads"] + one["fetched_shards"] for one in told),
+    }
+
+
+def loader(module, url, folder):
+    """A StreamingDataset in a DataLoader, from when it is made."""
+    import importlib
+
+    import torch
+
+    os.environ["S3_ENDPOINT_URL"] = url
+    library = importlib.import_module(module)
+    started, first, seen = time.perf_counter(), None, 0
+    data = library.StreamingDataset(
+        remote=f"s3://{BUCKET}", local=folder, shuffle=True, batch_size=BATCH,
+        shuffle_block_size=1 << 12,
+    )
+    batches = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=WORKERS)
+    for batch in batches:
+        first = first or time.perf_counter() - started
+        seen += len(batch["x"])
+    return {"seconds": time.perf_counter() - started, "first": first, "seen": seen}
+
+
+ROLES = {
+    "plain": plain,
+    "cache": cache,
+    "mds": lambda url, folder: loader("mds", url, folder),
+    "streaming": lambda url, folder: loader("streaming", url, folder),
+}
+
+
+# ------------------------------------------------------------------------- the least that is possible
+
+def belady(trace, sizes, capacity):
+    """The fewest bytes that whole shards cost when the whole future is known."""
+    upcoming = {}
+    for when in range(len(trace) - 1, -1, -1):
+        upcoming.setdefault(trace[when], []).append(when)
+    resident, heap, used, came = {}, [], 0, 0
+    for shard in trace:
+        uses = upcoming[shard]
+        uses.pop()
+        after = uses[-1] if uses else len(trace)
+        if shard not in resident:
+            came += sizes[shard]
+            used += sizes[shard]
+        resident[shard] = after
+        heapq.heappush(heap, (-after, shard))
+        kept = []
+        while used > capacity:
+            when, other = heapq.heappop(heap)
+            if other == shard:  # is being used
+                kept.append((when, other))
+            elif resident.get(other) == -when:
+                del resident[other]
+                used -= sizes[other]
+        for entry in kept:
+            heapq.heappush(heap, entry)
+    return came
+
+
+def least_bytes(folder, epochs, block, limit):
+    """What three epochs must cost with whole shards only, and with single samples too."""
+    from mds.cache.ledger import ledger_size
+    from mds.index import Index
+
+    index = Index.read(os.path.join(folder, "index.json"))
+    came = index.zip_size if index.zip_size.any() else index.raw_size
+    control = ledger_size(len(index)) + 2 * os.path.getsize(os.path.join(folder, "index.json"))
+    room = limit - control
+    orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
+    trace = np.searchsorted(index.offsets, np.concatenate(orders), "right") - 1
+    scale = came.sum() / index.raw_size.sum()
+    whole = belady(trace.tolist(), index.raw_size.tolist(), room) * scale
+    rows = epochs * came.sum() - (epochs - 1) * room * scale
+    return float(whole), float(rows)
+
+
+# ------------------------------------------------------------------------- running them
+
+def run(python, role, folder, *arguments):
+    """One contender in a process and a cold folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    done = subprocess.run(
+        [python, os.path.abspath(__file__), "--role", role, "--arguments",
+         json.dumps([*arguments[:1], folder, *arguments[1:]])],
+        env={**os.environ, **KEYS}, capture_output=True, text=True, check=False,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    if done.returncode:
+        sys.exit(f"{role}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def spread(values):
+    return f"{statistics.median(values):7.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def cold(options, url, latency):
+    """Cold epochs of all contenders, in turns."""
+    roles = [("plain", sys.executable), ("cache", sys.executable), ("mds", sys.executable)]
+    if options.other:
+        roles.append(("streaming", options.other))
+    found = {role: [] for role, _ in roles}
+    for _ in range(options.rounds):
+        for role, python in roles:
+            found[role].append(run(python, role, os.path.join(options.folder, role), url))
+    base = statistics.median(one["seconds"] for one in found["plain"])
+    print(f"\ncold epoch, {options.megabytes} MB, {latency * 1000:.0f} ms of latency")
+    print(f"{'':10} {'seconds':24} {'x plain':>8} {'first sample':>24} {'bytes / dataset':>16}")
+    for role, runs in found.items():
+        seconds = [one["seconds"] for one in runs]
+        first = spread([one["first"] for one in runs]) if "first" in runs[0] else ""
+        sent = f"{runs[-1]['bytes']:.3f}" if "bytes" in runs[0] else ""
+        ratio = statistics.median(seconds) / base
+        print(f"{role:10} {spread(seconds):24} {ratio:8.2f} {first:>24} {sent:>16}")
+
+
+def limited(options, folders):
+    """What a quarter of the dataset as a limit costs."""
+    print(f"\na limit of 25 %, three epochs, {WORKERS} workers: bytes that came, beside the least")
+    print(f"{'':8} {'shuffled over':>14} {'came':>8} {'whole shards':>14} {'with samples':>14}")
+    epochs = 3
+    for form, folder in folders.items():
+        size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
+        limit = size // 4
+        for share in (0.05, 0.15, 1.0):
+            block = max(int(options.megabytes * 16 * share), 1)
+            where = os.path.join(options.folder, "limited")
+            told = run(sys.executable, "cache", where, "", epochs, limit, block, folder)
+            whole, rows = least_bytes(folder, epochs, block, limit)
+            least = f"{told['came'] / rows:14.3f}" if form == "raw" else f"{'':14}"
+            print(
+                f"{form:8} {share:13.0%} {told['came'] / size:8.2f} "
+                f"{told['came'] / whole:14.3f} {least}   {told['seconds']:.1f} s"
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it works")
+    parser.add_argument("--other", help="a Python that has mosaicml-streaming")
+    parser.add_argument("--folder", default="/dev/shm/mds-remote", help="scratch space")
+    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
+    parser.add_argument("--arguments", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role:
+        print(json.dumps(ROLES[options.role](*json.loads(options.arguments))))
+        return
+    if options.smoke:
+        options.megabytes, options.rounds = 16, 1
+    from mds.testing.proxy import proxy_process
+    from mds.testing.servers import s3_server
+
+    print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
+    served = os.path.join(options.folder, "served")
+    packed = os.path.join(options.folder, "packed")
+    shutil.rmtree(options.folder, ignore_errors=True)
+    try:
+        shard = (1 << 18) if options.smoke else (4 << 20)
+        write(os.path.join(served, BUCKET), options.megabytes, shard=shard)
+        write(packed, options.megabytes, "zstd", shard=shard)
+        with s3_server(served, etags=False) as url:
+            cold(options, url, 0.0)
+            with proxy_process(url, latency=0.03) as slow:
+                cold(options, slow, 0.03)
+        limited(options, {"raw": os.path.join(served, BUCKET), "zstd": packed})
+    finally:
+        shutil.rmtree(options.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Draw the pictures of docs/order.md beside this file: ``python docs/pictures/order.py``."""
+
+import os
+import warnings
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from mds.plan import EpochPlan
+from mds.shuffle import get_shuffle
+from mds.world import World
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COLORS = {"py1s": "#888888", "py1br": "#d98b2b", "py1e": "#2b6fd9", "seekable": "#2a9d5c"}
+SHARDS, SHARD, BLOCK = 600, 200, 12_000
+
+
+def save(figure, name):
+    figure.tight_layout()
+    figure.savefig(os.path.join(HERE, f"{name}.png"), dpi=110)
+    plt.close(figure)
+
+
+def line_of(order, size):
+    """Shards numbered by where they are around the epoch, which may wrap."""
+    shard = order // size
+    turn = np.exp(2j * np.pi * np.arange(len(order)) / len(order))
+    total = np.bincount(shard, turn.real) + 1j * np.bincount(shard, turn.imag)
+    number = np.empty(len(total), np.int64)
+    number[np.argsort(np.angle(total) % (2 * np.pi))] = np.arange(len(total))
+    return number[shard]
+
+
+def orders(algos, nodes=1, shards=SHARDS, size=SHARD, block=BLOCK):
+    sizes = np.full(shards, size)
+    return {algo: get_shuffle(algo, sizes, nodes, 1, 0, block) for algo in algos}
+
+
+def draw_dealing():
+    """Which canonical node the samples of each step come from, on two and on four nodes."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True)
+    for axis, nodes in zip(axes, (2, 4), strict=True):
+        plan = EpochPlan(
+            [{"shards": [30] * 8}],
+            World(nodes, 8 // nodes, 1, 0),
+            batch_size=2,
+            num_canonical_nodes=4,
+        )
+        grid = np.stack([plan.batch(step).reshape(-1) for step in range(plan.steps)])
+        axis.imshow((grid // 60).T, cmap="Set2", aspect="auto", interpolation="nearest", vmax=7)
+        axis.set_title(f"{nodes} nodes of {8 // nodes} ranks", fontsize=10)
+        axis.set_xlabel("step")
+        for edge in np.arange(1, nodes) * 16 // nodes:
+            axis.axhline(edge - 0.5, color="black", linewidth=1.5)
+    axes[0].set_ylabel("place in the global batch")
+    save(figure, "order-dealing")
+
+
+def draw_spread(found):
+    """Which shards the samples at each position are from."""
+    figure, axes = plt.subplots(1, len(found), figsize=(10, 2.9), sharey=True)
+    for axis, (algo, order) in zip(axes, found.items(), strict=True):
+        line = line_of(order, SHARD)
+        some = np.arange(0, len(order), 7)
+        axis.plot(some, line[some], ",", color=COLORS[algo], alpha=0.6)
+        axis.set_title(algo, fontsize=10)
+        axis.set_xlabel("position")
+        axis.set_xticks([0, 60_000, 120_000])
+    axes[0].set_ylabel("shard, in the order of the line")
+    save(figure, "order-spread")
+
+
+def touched(order, size, window):
+    """How many shards a window of positions touches, for windows side by side."""
+    shard = order[: len(order) // window * window].reshape(-1, window) // size
+    return np.array([len(np.unique(row)) for row in shard])
+
+
+def draw_open(found):
+    """Shards that a stretch of positions needs, along an epoch."""
+    figure, axis = plt.subplots(figsize=(8, 3))
+    window = 1_000
+    for algo, order in found.items():
+        counts = touched(order, SHARD, window)
+        axis.plot(np.arange(len(counts)) * window, counts, label=algo, color=COLORS[algo])
+    axis.set_xlabel("position")
+    axis.set_ylabel(f"shards in {window:,} samples")
+    axis.set_ylim(0)
+    axis.legend(fontsize=8, ncols=4)
+    save(figure, "order-open")
+
+
+def draw_mixing(found):
+    """How far two neighbours in a shard are apart, in blocks."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.9), sharey=True)
+    for algo in ("py1e", "seekable"):
+        order = found[algo]
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        grid = position.reshape(SHARDS, SHARD)
+        apart = np.abs(np.diff(grid, axis=1)) / BLOCK
+        at = grid.mean(axis=1)
+        # Of samples on both ends of the wrapped line the short way counts.
+        apart = np.minimum(apart, len(order) / BLOCK - apart)
+        edge = (at < BLOCK / 2) | (at > len(order) - BLOCK / 2)
+        if algo == "seekable":
+            # A shard that wraps around has samples at both ends.
+            edge = np.abs(grid - at[:, None]).max(axis=1) > BLOCK
+        for axis, mine in zip(axes, (~edge, edge), strict=True):
+            style = {"density": True, "histtype": "step", "color": COLORS[algo], "label": algo}
+            axis.hist(apart[mine].reshape(-1), np.linspace(0, 1.2, 49), **style)
+    axes[0].set_title("in the middle of a node", fontsize=10)
+    axes[1].set_title("at its ends", fontsize=10)
+    axes[0].set_ylabel("share of neighbours")
+    for axis in axes:
+        axis.set_xlabel("distance in blocks")
+        axis.legend(fontsize=8)
+    save(figure, "order-mixing")
+
+
+def draw_balance():
+    """New shards that each of eight nodes needs in a stretch of its positions."""
+    nodes, shards, size, block, window = 8, 6_400, 200, 20_000, 2_000
+    found = orders(("py1br", "py1e", "seekable"), nodes, shards, size, block)
+    figure, axes = plt.subplots(1, 3, figsize=(10, 2.7), sharey=True)
+    for axis, (algo, order) in zip(axes, found.items(), strict=True):
+        per_node = order.reshape(nodes, -1) // size
+        opened = []
+        for shard in per_node:
+            _, first = np.unique(shard, return_index=True)
+            opened.append(np.bincount(first // window, minlength=per_node.shape[1] // window))
+        opened = np.stack(opened)
+        steady = opened[:, block // window + 1 : -block // window - 1]
+        axis.plot(opened.T, color=COLORS[algo], alpha=0.35, linewidth=0.9)
+        spread = steady.std() / steady.mean()
+        axis.set_title(f"{algo}: spread {spread:.0%} of the mean", fontsize=10)
+        axis.set_xlabel(f"stretch of {window:,} samples")
+        print(f"{algo}: new shards per stretch {steady.mean():.1f}, spread {spread:.1%}")
+    axes[0].set_ylabel("new shards, per node")
+    save(figure, "order-balance")
+
+
+def main():
+    warnings.simplefilter("ignore")
+    found = orders(("py1s", "py1br", "py1e", "seekable"))
+    draw_dealing()
+    draw_spread(found)
+    draw_open(found)
+    draw_mixing(found)
+    draw_balance()
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Int64s = npt.NDArray[np.int64]
 
-LARGEST = 2048  # ids of a window when everything is here
+LARGEST = 8192  # ids of a window when everything is here
 COLD = 512  # ids of a window while shards are on their way
 FIRST = 32  # ids of the first window at most, when shards are far,
 FIRST_BYTES = 512 << 10  # and bytes, since they come twice
@@ -43,6 +43,9 @@ class Unbounded:
         self._changed = threading.Event()
         self._looked = 0  # positions before this one are here or on their way
         self._known = np.zeros(runtime.catalog.shards, np.bool_)
+        for place in runtime.catalog.places:
+            if place.home is not None and not place.index.zip_size.any():
+                self._known[place.first : place.first + len(place)] = True  # read where they are
         self._coming: dict[int, Promise[Any]] = {}
         self._rows: dict[int, Promise[Reader]] = {}  # of the first window
         self._held: list[int] = []
@@ -55,6 +58,9 @@ class Unbounded:
             few = max(1, min(self._predownload // 8, FIRST, few))
             shards = distinct(self._ids.look(0, few)[0])
             return few if not self._runtime.is_local(shards).all() else COLD
+        if not self._coming and self._known.all():
+            # Looking ahead would be two thirds of what a window costs.
+            return LARGEST
         self._schedule()
         return COLD if self._coming else LARGEST
 

@@ -86,8 +86,9 @@ def test_head_shows_samples(dataset):
     assert rows[1]["a"] == [1, 1, 1]
 
 
-def test_head_opens_no_pickle(tmp_path):
+def test_head_opens_no_pickle(tmp_path, monkeypatch):
     """A pickle is shown as its bytes: to load it would run its author's code."""
+    monkeypatch.setenv("COLUMNS", "160")  # wide enough for all of it, wherever this runs
     out = str(tmp_path / "data")
     with MDSWriter(out=out, columns={"p": "pkl"}) as writer:
         writer.write({"p": {1, 2}})

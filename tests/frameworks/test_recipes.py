@@ -75,7 +75,7 @@ class Runs:
             "TOKENIZERS_PARALLELISM": "false",
         }
 
-    def to(self, step):
+    def to(self, step, **environment):
         """Run to a step; what it printed."""
         command = [sys.executable, *self.launcher, str(self.script), self.shards]
         done = subprocess.run(
@@ -83,7 +83,7 @@ class Runs:
             capture_output=True,
             text=True,
             check=False,
-            env=self.environment,
+            env={**self.environment, **environment},
             cwd=self.script.parent,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -118,3 +118,19 @@ def test_iteration_without_torch(shards, tmp_path):
     ids = [int(n) for line in out.splitlines() for n in line.split()[1:]]
     assert len(out.splitlines()) == 6
     assert sorted(ids) == list(range(SAMPLES))
+
+
+def test_the_variables_of_slurm_are_enough(shards, tmp_path):
+    """Under srun each task has its own part, though nobody passes a topology."""
+    ids = []
+    for task in range(4):
+        folder = tmp_path / str(task)
+        folder.mkdir()
+        runs = Runs("JAX, or numpy alone", ALONE, shards, folder)
+        text = runs.script.read_text().replace(", topology=(0, 1)", "")
+        runs.script.write_text(text.replace("16", "8"))
+        told = {"SLURM_PROCID": task, "SLURM_NTASKS": 4, "SLURM_NTASKS_PER_NODE": "2(x2)"}
+        out = runs.to(100, **{name: str(value) for name, value in told.items()})
+        ids.append([int(n) for line in out.splitlines() for n in line.split()[1:]])
+    assert [len(part) for part in ids] == [24] * 4
+    assert sorted(n for part in ids for n in part) == list(range(SAMPLES))

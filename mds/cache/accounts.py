@@ -61,7 +61,7 @@ def control_bytes(place: Place) -> int:
     out = ledger_size(len(place))
     for path, times in (
         (os.path.join(place.folder, "index.json"), 2),
-        *((os.path.join(place.control, name), 2) for name in ("index.mds", "origin.json")),
+        *((os.path.join(place.folder, CONTROL, name), 2) for name in ("index.mds", "origin.json")),
     ):
         with contextlib.suppress(OSError):
             out += times * os.path.getsize(path)
@@ -72,11 +72,14 @@ def look_around(account: Account) -> None:
     """Enter what lies in a folder whose ledger is new."""
     place, ledger = account.place, account.ledger
     names = _names_in(place)
+    names.discard("index.json")
     with ledger.change() as entries:
         former, ledger.former = ledger.former, None
         ours = {int(entry["name"]): entry for entry in former} if former is not None else {}
         foreign = 0
-        for shard in range(len(place)) if names else ():
+        for shard in range(len(place)):
+            if not names:
+                break
             info = place.index.shard(shard)
             if any(file.basename in names for file in place.files(info)):
                 names.difference_update(file.basename for file in place.files(info))
@@ -84,6 +87,7 @@ def look_around(account: Account) -> None:
             # Compressed files that somebody left are used, and count, and are not ours.
             for _, packed in info.files:
                 if packed is not None and packed.basename in names:
+                    names.discard(packed.basename)
                     foreign += max(size_of(place.path(packed)), 0)
         ledger.size = control_bytes(place) + foreign
     _delete_orphans(place, names, {key: int(entry["mark"]) for key, entry in ours.items()})

@@ -223,8 +223,8 @@ class Bounded:
             )
         else:
             cost = (
-                f"About {format_bytes(times * total)} will be fetched in an epoch, {times:.1f} times "
-                f"the dataset."
+                f"About {format_bytes(times * total)} will be fetched in an epoch, {times:.1f} "
+                f"times the dataset."
             )
         log.warning(
             "cache_limit=%s does not hold the shards that are in use at one time. %s With "

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class Foresight(Protocol):
     """What is known of the time to come."""
 
-    #: Whether it is known of all processes of the node.
-    is_whole: bool
-
     def next_use(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """When shards are needed next, `policy.NEVER` when that is not known."""
+
+    def is_done(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of those are not needed any more in this epoch."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,10 +103,10 @@ class Budget:
     ) -> bool:
         """Enter ``size`` bytes for a shard that is about to be fetched, and evict for it.
 
-        What goes is needed later than ``needed_at``, in the order of farthest next use; among
-        equals what was used last goes first when the future is known (so that a part of the dataset
-        stays from epoch to epoch), else what was used longest ago. False when there is no room, or
-        when it ``is_worth`` less than those that would have to go.
+        What goes is needed later than ``needed_at``, in the order of farthest next use; of what
+        this epoch is done with, what was used last goes first (so that a part of the dataset stays
+        from epoch to epoch); of what nothing is known of, what was used longest ago. False when
+        there is no room, or when it ``is_worth`` less than those that would have to go.
         """
         claims = self._enter(account, shard, size, needed_at, is_worth)
         if claims is None:  # perhaps the room is held by the dead
@@ -203,9 +203,10 @@ class Budget:
         sight = self.foresight
         when = sight.next_use(shards) if sight else np.full(len(shards), policy.NEVER)
         # Among equals, what was used longest ago has been served to all who need it now. But of
-        # what is not needed in all that is known, a part should stay from epoch to epoch.
-        is_known = sight is not None and sight.is_whole
-        order = np.lexsort((np.where(is_known & (when == policy.NEVER), -used, used), -when))
+        # what this epoch is done with, the same part should stay from epoch to epoch.
+        is_done = sight.is_done(shards) if sight else np.zeros(len(shards), np.bool_)
+        is_done &= when == policy.NEVER
+        order = np.lexsort((np.where(is_done, -used, used), ~is_done, -when))
         for at in order.tolist():
             account = self._accounts[whose[at]]
             shard = int(shards[at]) - account.place.first

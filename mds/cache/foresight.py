@@ -85,6 +85,13 @@ class Foresight:
         with self._lock:
             return self._future.next_use(shards)
 
+    def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
+        """Which shards nobody needs any more, as far as that is known."""
+        if self.is_whole:
+            return np.ones(len(shards), np.bool_)
+        with self._lock:
+            return self._future.is_done(shards)
+
     def next_after(self, shard: int, position: int) -> float:
         """When a shard is needed next by anybody, beyond what this worker has up to a position."""
         with self._lock:

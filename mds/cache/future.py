@@ -105,6 +105,11 @@ class Future:
         when[is_known] = np.maximum(self._from[entry[is_known] - self._base], self.now)
         return when
 
+    def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
+        """Which shards were needed, and are not any more."""
+        is_done: npt.NDArray[np.bool_] = self.next_use(shards) == policy.NEVER
+        return is_done & (self._last[shards] >= 0)
+
     def next_after(self, shard: int, position: int) -> float:
         """When a shard is needed next from ``position`` on."""
         entry = int(self._first[shard])

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mds.cache.filesystem import control_folder
 from mds.cache.locks import lock_within
 from mds.cache.places import CONTROL, ORIGIN, derived_folder, read_origin
 from mds.errors import ConfigError, IndexFileError, NotFoundError, TransientError
@@ -63,8 +64,10 @@ def fetch_index(
     if not _can_write(folder):
         return _without_writing(store, remote, path)
     os.makedirs(os.path.join(folder, CONTROL), exist_ok=True)
+    control = control_folder(folder, CONTROL)
+    os.makedirs(control, exist_ok=True)
     # One download for all processes that start together.
-    lock = lock_within(os.path.join(folder, CONTROL, "lock"), _LOCK_AT, _PATIENCE, _mode(folder))
+    lock = lock_within(os.path.join(control, "lock"), _LOCK_AT, _PATIENCE, _mode(folder))
     try:
         now = read_origin(folder)
         if now == before or not _is_copy(now, remote, path):

@@ -11,6 +11,7 @@ A file is ours when its inode, time and size are those in the ledger. Only such 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mds.cache.filesystem import control_folder
 from mds.errors import ConfigError, CorruptError, NotFoundError
 from mds.storage.files import temporary_owner
 
@@ -73,10 +75,10 @@ class Place:
         """The most bytes on the disk that one shard needs."""
         return int(self.sizes().max(initial=0))
 
-    @property
+    @functools.cached_property
     def control(self) -> str:
-        """The folder of our own files."""
-        return os.path.join(self.folder, CONTROL)
+        """The folder of our books and locks."""
+        return control_folder(self.folder, CONTROL)
 
     def _check_hashes(self) -> None:
         if not self.check:

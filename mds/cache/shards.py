@@ -6,6 +6,7 @@ every process that uses it (forked, spawned, or the one that made it) has a runt
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.cache import policy
 from mds.cache.accounts import control_bytes
+from mds.cache.filesystem import network_kind
 from mds.cache.places import Place
 from mds.cache.runtime import Runtime
 from mds.errors import CacheLimitError, ShardError
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
     from mds.readers import Reader
     from mds.stream import Source
+
+
+log = logging.getLogger("mds.cache")
 
 
 class ShardCache:
@@ -72,6 +77,15 @@ class ShardCache:
         if not cached:
             return
         control = sum(control_bytes(place) for place in cached)
+        for place in cached:
+            if place.home is None and (kind := network_kind(place.folder)) is not None:
+                log.warning(
+                    "%s is on a network file system (%s). cache_limit holds for each node by "
+                    "itself there, and a node must not evict what another has mapped: give every "
+                    "node a folder of its own, best on its own disk.",
+                    place.folder,
+                    kind,
+                )
         largest = max(place.largest() for place in cached)
         least = policy.least_limit(control, largest)
         if self.limit < least:

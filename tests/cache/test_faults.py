@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cachetools import SAMPLES, contents, open_cache, read, shuffled, write
 
+from mds.cache.filesystem import network_kind
 from mds.cache.locks import FileLockFile, RangeLockFile, lock_within
 from mds.errors import CacheError, NoSpaceError
 from mds.prefetch import Prefetcher
@@ -175,3 +176,43 @@ def test_a_forked_child_does_not_keep_the_locks_of_its_parent(tmp_path):
     os.close(go)
     os.waitpid(child, 0)
     os.close(waiting)
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/export /mnt/shared\\040data nfs4 rw 0 0
+s3fs /mnt/bucket fuse.s3fs rw 0 0
+/dev/vdb /mnt/bucket/local xfs rw 0 0
+tmpfs /mnt/again nfs rw 0 0
+tmpfs /mnt/again tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", None),
+        ("/mnt/shared data/cache", "nfs4"),
+        ("/mnt/shared", None),
+        ("/mnt/bucket", "fuse.s3fs"),
+        ("/mnt/bucket/local/x", None),
+        ("/mnt/again/x", None),
+    ],
+)
+def test_network_file_systems_are_recognised(folder, kind):
+    """By the innermost mount that a folder is below."""
+    assert network_kind(folder, MOUNTS) == kind
+
+
+def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
+    remote, folder, tmp_path, monkeypatch, caplog
+):
+    """The folder there has whole files only, and a limit is told to be the node's."""
+    monkeypatch.setattr("mds.cache.filesystem.network_kind", lambda _: "nfs4")
+    monkeypatch.setattr("mds.cache.shards.network_kind", lambda _: "nfs4")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
+    with open_cache(remote, folder, limit=120_000) as cache:
+        assert sorted(read(cache, shuffled())) == list(range(SAMPLES))
+    assert "nfs4" in caplog.text
+    assert os.listdir(os.path.join(folder, ".mds")) == ["origin.json"]
+    assert list((tmp_path / "own").glob("mds-*/*/ledger"))

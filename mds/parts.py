@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.contents import Contents
-from mds.selection import Selection, parse_selection, split_by_hash
+from mds.selection import Selection, key_of, parse_selection, split_by_hash
 from mds.sieve import Sieve
 from mds.units import parse_count
 
@@ -28,6 +28,10 @@ class Parts:
     def num_samples(self) -> int:
         """Samples of all streams, before anything is left out or repeated."""
         return self._contents.num_samples
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """One sample by its number."""
+        raise NotImplementedError
 
     def _become(self, contents: Contents) -> None:
         """Be a dataset of these contents that has not begun yet."""
@@ -57,15 +61,26 @@ class Parts:
         part._become(self._contents)  # noqa: SLF001 - a part of us
         return part
 
-    def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
+    def split(
+        self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
+    ) -> dict[str, Self]:
         """Disjoint datasets by name that together are this one.
 
         A sample's part depends on its number and ``seed`` alone, so it stays when samples are
-        added behind it.
+        added behind it. With ``by`` it depends on the value of that column instead, so that what
+        belongs together (a user, a book) stays together; every sample is read once for that.
 
-        >>> parts = dataset.split({"train": 0.98, "val": 0.02})  # doctest: +SKIP
+        >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
         """
-        parts = split_by_hash(self.num_samples, shares, seed)
+        if by is None:
+            keys = np.arange(self.num_samples, dtype=np.uint64)
+        else:
+            keys = np.fromiter(
+                (key_of(self.get_item(i)[by]) for i in range(self.num_samples)),
+                np.uint64,
+                self.num_samples,
+            )
+        parts = split_by_hash(keys, shares, seed)
         return {name: self._selected(ids) for name, ids in parts.items()}
 
     def _selected(self, ids: Any) -> Self:

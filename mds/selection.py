@@ -87,19 +87,28 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
 
 
 def split_by_hash(
-    samples: int, shares: Mapping[str, float], seed: int
+    keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Disjoint, exhaustive parts of ``samples`` numbers, each sample's place from its number alone.
+    """Disjoint, exhaustive parts of the samples with these keys; equal keys share a part.
 
-    A sample keeps its part when the dataset grows at its end. Shares must sum to 1.
+    Shares must sum to 1, or ConfigError (a ValueError) is raised.
     """
     if not shares or any(s < 0 for s in shares.values()):
         raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
     if not np.isclose(total := sum(shares.values()), 1.0):
         raise ConfigError(f"the shares of split() must sum to 1, got {total:g}.")
     bounds = np.cumsum(list(shares.values()))[:-1]
-    part = np.searchsorted(bounds, _uniform(np.arange(samples, dtype=np.uint64), seed), "right")
+    part = np.searchsorted(bounds, _uniform(keys, seed), "right")
     return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}
+
+
+def key_of(value: Any) -> int:
+    """A number for a column's value, the same everywhere: of its bytes, or of its text."""
+    if isinstance(value, np.ndarray):
+        data = value.tobytes()
+    else:
+        data = bytes(value) if isinstance(value, (bytes, bytearray)) else str(value).encode()
+    return int(hexdigest("xxh3_64", data), 16)
 
 
 def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:

@@ -126,6 +126,21 @@ def test_parts_are_planned_like_wholes(make):
     assert ids(dataset.select(mask)[:]) == [40, 41, 42, 43, 44]
 
 
+def test_a_split_by_a_column_keeps_together_what_belongs_together(make):
+    """Samples with one value are in one part, whatever their numbers."""
+    data = make(columns={"id": "int", "book": "str"}, value=by_book)
+    parts = StreamingDataset(local=data, batch_size=4).split({"a": 0.5, "b": 0.5}, by="book")
+    books = {name: {s["book"] for s in part} for name, part in parts.items()}
+    assert not books["a"] & books["b"]
+    assert len(books["a"]) + len(books["b"]) == 10
+    assert sorted(ids(parts["a"]) + ids(parts["b"])) == list(range(100))
+
+
+def by_book(i):
+    """Ten books of ten pages each, mixed."""
+    return {"id": i, "book": f"book {i % 10}"}
+
+
 def test_a_part_gives_a_subclass_its_own_numbers(make):
     """__getitem__ of a part is asked for numbers of the part."""
 

@@ -83,7 +83,8 @@ def _settings(
                 else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
             )
         )
-    rows.append(("batching_method", spec.batching_method, f"{len(contents.indexes)} streams"))
+    streams = len(contents.indexes)
+    rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
     rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
     return rows
 

@@ -247,7 +247,7 @@ def _make_client(options: S3Options, timeout: float) -> Any:
         tcp_keepalive=True,
         # One try: trying again is the business of the wrapper around the store.
         retries={"total_max_attempts": 1, "mode": "standard"},
-        s3={"addressing_style": options.addressing_style},  # type: ignore[arg-type]
+        s3={"addressing_style": options.addressing_style},
         signature_version=botocore.UNSIGNED if options.anonymous else None,
     )
 

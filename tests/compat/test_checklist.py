@@ -169,9 +169,13 @@ def test_4_the_order_is_the_plans(numbers, method):
         shuffle=True,
         batching_method=method,
     )
-    ids = generate_work(method, dataset, _alone(), 0, 0).reshape(-1)
+    ids = generate_work(method, dataset, _alone(), 0, 0)
+    assert ids.shape[:3] == (1, 1, 1)
+    assert ids.shape[4] == 6
     seen = [s["n"] for s in dataset]
     assert seen == [int(i) % 200 for i in ids[ids >= 0]]
+    later = generate_work(method, dataset, _alone(), 0, 60)
+    assert [int(i) % 200 for i in later[later >= 0]] == seen[60:]
 
 
 def _alone():

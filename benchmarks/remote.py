@@ -11,8 +11,8 @@ own, in turns; figures are the median of the rounds, with the fastest and the sl
     mds       our StreamingDataset in a torch DataLoader of two workers
     streaming the incumbent in the same DataLoader
 
-Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs, beside
-the least that is possible. For compressed shards that is Belady's rule on the trace of this very
+Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs,
+beside the least that is possible. For compressed shards that is Belady's rule on the trace of this very
 run (every sample of both workers in turn, whole shards, room for as many as the limit leaves); for
 raw ones, of which single samples can be fetched, every byte once and then what does not fit.
 
@@ -40,7 +40,8 @@ BATCH = 32
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
 
-# ------------------------------------------------------------------------- the data
+# ----------------------------------------------------------------- the data
+
 
 def write(folder, megabytes, compression=None, shard=4 << 20, row=64 << 10):
     """Samples of 64 KB that do not compress, about 60 to a shard."""
@@ -65,7 +66,8 @@ def order(samples, epoch, block):
     )
 
 
-# ------------------------------------------------------------------------- contenders, each a process
+# ----------------------------------------------------------------- contenders, each a process
+
 
 def forked(act):
     """Run act(worker) in forked workers; what each of them prints as JSON."""
@@ -108,8 +110,7 @@ def plain(url, folder):
         def fetch(name):
             body = s3.get_object(Bucket=BUCKET, Key=name)["Body"]
             with open(os.path.join(folder, name), "wb") as file:
-                for chunk in body.iter_chunks(1 << 20):
-                    file.write(chunk)
+                file.writelines(body.iter_chunks(1 << 20))
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(fetch, names[worker::WORKERS]))
@@ -128,9 +129,9 @@ def open_cache(remote, folder, limit=None):
 
 def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
     """Our cache and prefetcher, without torch."""
-    from mds.prefetch import Prefetcher
-
     import boto3  # as in the plain download, its import is not counted
+
+    from mds.prefetch import Prefetcher
 
     assert boto3
     os.environ["S3_ENDPOINT_URL"] = url or ""
@@ -145,13 +146,17 @@ def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
     def work(worker):
         first, seen, taken = None, 0, 0
         for epoch in range(epochs):
-            node = [[o[other::WORKERS] for o in orders[epoch : epoch + 2]] for other in range(WORKERS)]
+            node = [
+                [o[other::WORKERS] for o in orders[epoch : epoch + 2]] for other in range(WORKERS)
+            ]
             mine = [orders[epoch][worker::WORKERS]]
             with Prefetcher(
                 shards, mine, index.offsets, predownload=8 * BATCH, node_orders=node
             ) as ahead:
                 for window in ahead.windows():
-                    for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                    for shard, row in zip(
+                        window.shards.tolist(), window.rows.tolist(), strict=True
+                    ):
                         seen += len(window.readers[shard][row]["b"])
                         first = first or time.perf_counter() - started
                         taken += 1
@@ -167,7 +172,6 @@ def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
         "first": min(one["first"] for one in told),
         "bytes": came / size / epochs,
         "came": came,
-        "told": told,
         "requests": sum(one["ranged_reads"] + one["fetched_shards"] for one in told),
     }
 
@@ -182,7 +186,10 @@ def loader(module, url, folder):
     library = importlib.import_module(module)
     started, first, seen = time.perf_counter(), None, 0
     data = library.StreamingDataset(
-        remote=f"s3://{BUCKET}", local=folder, shuffle=True, batch_size=BATCH,
+        remote=f"s3://{BUCKET}",
+        local=folder,
+        shuffle=True,
+        batch_size=BATCH,
         shuffle_block_size=1 << 12,
     )
     batches = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=WORKERS)
@@ -200,7 +207,8 @@ ROLES = {
 }
 
 
-# ------------------------------------------------------------------------- the least that is possible
+# ----------------------------------------------------------------- the least that is possible
+
 
 def belady(trace, sizes, capacity):
     """The fewest bytes that whole shards cost when the whole future is known."""
@@ -247,17 +255,32 @@ def least_bytes(folder, epochs, block, limit):
     return float(whole), float(rows)
 
 
-# ------------------------------------------------------------------------- running them
+# ----------------------------------------------------------------- running them
+
 
 def run(python, role, folder, *arguments):
     """One contender in a process and a cold folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     done = subprocess.run(
-        [python, os.path.abspath(__file__), "--role", role, "--arguments",
-         json.dumps([*arguments[:1], folder, *arguments[1:]])],
-        env={**os.environ, **KEYS}, capture_output=True, text=True, check=False,
+        [
+            python,
+            os.path.abspath(__file__),
+            "--role",
+            role,
+            "--arguments",
+            json.dumps([*arguments[:1], folder, *arguments[1:]]),
+        ],
+        env={**os.environ, **KEYS},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     shutil.rmtree(folder, ignore_errors=True)
+    if (
+        done.returncode and role == "streaming"
+    ):  # it has been seen to read shards that are not whole
+        print(f"streaming failed: {done.stderr.strip().splitlines()[-1]}")
+        return None
     if done.returncode:
         sys.exit(f"{role}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -275,11 +298,14 @@ def cold(options, url, latency):
     found = {role: [] for role, _ in roles}
     for _ in range(options.rounds):
         for role, python in roles:
-            found[role].append(run(python, role, os.path.join(options.folder, role), url))
+            told = run(python, role, os.path.join(options.folder, role), url)
+            found[role] += [told] if told else []
     base = statistics.median(one["seconds"] for one in found["plain"])
     print(f"\ncold epoch, {options.megabytes} MB, {latency * 1000:.0f} ms of latency")
     print(f"{'':10} {'seconds':24} {'x plain':>8} {'first sample':>24} {'bytes / dataset':>16}")
     for role, runs in found.items():
+        if not runs:
+            continue
         seconds = [one["seconds"] for one in runs]
         first = spread([one["first"] for one in runs]) if "first" in runs[0] else ""
         sent = f"{runs[-1]['bytes']:.3f}" if "bytes" in runs[0] else ""

@@ -12,12 +12,12 @@ own, in turns; figures are the median of the rounds, with the fastest and the sl
     streaming the incumbent in the same DataLoader
 
 Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs,
-beside the least that is possible. For compressed shards that is Belady's rule on the trace of this
-very run (every sample of both workers in turn, whole shards, room for as many as the limit leaves); for
-raw ones, of which single samples can be fetched, every byte once and then what does not fit.
+beside the least that is possible. For compressed shards that is Belady's rule on the trace of
+this very run (every sample of both workers in turn, whole shards, room for as many as the limit
+leaves); for raw ones, of which single samples can be fetched, every byte once and then what does
+not fit.
 
-Bias: server, proxy and clients share the processors of one machine, and a proxy in Python costs
-some of them; a plain download neither checks digests nor makes samples. The page cache is warm.
+Bias: server, proxy and clients share the processors of one machine, a proxy in Python costs some; a plain download neither checks digests nor makes samples. The page cache is warm.
 """
 
 import argparse

@@ -17,7 +17,8 @@ this very run (every sample of both workers in turn, whole shards, room for as m
 leaves); for raw ones, of which single samples can be fetched, every byte once and then what does
 not fit.
 
-Bias: server, proxy and clients share the processors of one machine, a proxy in Python costs some; a plain download neither checks digests nor makes samples. The page cache is warm.
+Bias: server, proxy and clients share the processors of one machine, and a proxy in Python takes
+some; a plain download neither checks digests nor makes samples. The page cache is warm.
 """
 
 import argparse

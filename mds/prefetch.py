@@ -97,7 +97,7 @@ class Prefetcher:
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
-            stack.enter_context(self._runtime.reading())
+            stack.enter_context(self._runtime.node.reading())
             while True:
                 taken = self._ids.take(self._plan.next_size())
                 if not len(taken[0]):

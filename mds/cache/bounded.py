@@ -61,7 +61,7 @@ class Bounded:
         self._sight = Foresight(runtime.catalog.shards, ids, orders)
         runtime.budget.foresight = self._sight
         self._obtainer = Obtainer(runtime, self._sight)
-        self._pool = Pool(runtime.threads)
+        self._pool = Pool(runtime.node.threads)
         self._most = FIRST  # until it was seen what the order is like
         self._planned = 0  # positions before this one have been sent for
         self._size = FIRST
@@ -158,7 +158,7 @@ class Bounded:
         self._note_served()
 
     def _note_served(self) -> None:
-        least = self._runtime.note_served(self._progress.first(self._planned))
+        least = self._runtime.node.note_served(self._progress.first(self._planned))
         self._sight.advance(max(least, self._floor))
 
     def _wait(self, promise: Promise[Obtained | None], shard: int) -> Obtained | None:
@@ -187,11 +187,11 @@ class Bounded:
         row = max(catalog.mean_row_size, 1)
         large = max(FIRST, min(MOST, policy.ROWS_IN_MEMORY // (2 * row)))
         room = (runtime.limit or 0) - runtime.control_bytes
-        small = max(FIRST, min(large, room // (8 * runtime.processes * row)))
+        small = max(FIRST, min(large, room // (8 * runtime.node.processes * row)))
         shards, _ = self._ids.look(self._ids.position, self._ids.position + LOOK * BUCKET)
         once = max(int(catalog.sizes[np.unique(shards)].sum()), 1)
         # Of workers whose order is not known it is believed that they are no better.
-        others = 1 if self._sight.is_whole else runtime.processes
+        others = 1 if self._sight.is_whole else runtime.node.processes
         kept = policy.lru_bytes(self._sight.turns(small, len(shards)), catalog.sizes, room)
         passes = others * sum(
             int(catalog.sizes[turn].sum())
@@ -213,7 +213,7 @@ class Bounded:
     def _announce(self, times: float, need: int) -> None:
         """Say beforehand, once a node, what a limit costs and which one would cost nothing."""
         runtime = self._runtime
-        if not runtime.speaks_for_the_node():
+        if not runtime.node.is_speaker():
             return
         total = runtime.catalog.remote_bytes
         if runtime.catalog.has_raw:

@@ -59,14 +59,19 @@ class Bringer:
         info: ShardInfo,
         needed_at: float = policy.NOW,
         is_worth: Callable[[Sequence[policy.Resident]], bool] = lambda _: True,
+        *,
+        is_ahead: bool = False,
     ) -> bool:
         """Have a shard fetched, by us or by somebody else; False when there is no room for it.
 
+        With ``is_ahead`` it is enough that somebody else is fetching it, who is not waited for.
         Raises the StoreError that its remote met, NoSpaceError when the disk is full and nothing
         can be evicted.
         """
         ledger, started = account.ledger, time.monotonic()
-        lock = ledger.fetch_lock(shard, PATIENCE)
+        lock = ledger.fetch_lock(shard, 0.0 if is_ahead else PATIENCE)
+        if lock is None and is_ahead:
+            return True  # somebody else is at it
         if lock is None:
             # Alive but stuck. Two downloads of one shard are better than none.
             log.warning(

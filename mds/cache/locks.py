@@ -141,6 +141,9 @@ def lock_within(path: str, at: int, seconds: float, mode: int = 0o666) -> LockFi
     locks = open_locks(path, mode)
     if locks.try_lock(at):
         return locks
+    if seconds <= 0:
+        locks.close()
+        return None
     waiter = _Waiter(locks, at)
     threading.Thread(target=waiter.run, name="mds-lock", daemon=True).start()
     return waiter.result(seconds)

@@ -88,7 +88,7 @@ class Obtainer:
 
     def _share(self) -> int:
         """The bytes on the disk that this process may have in hand, or under way."""
-        return policy.share(self._runtime.limit or 0, self._runtime.processes)
+        return policy.share(self._runtime.limit or 0, self._runtime.node.processes)
 
     def _fetch(self, need: Need) -> bool:
         """Fetch a whole shard if there is or can be room and it is worth it."""
@@ -98,12 +98,12 @@ class Obtainer:
         if not runtime.can_range(shard):
             # It has to come whole, in whatever way. In the cache others of the node find it now, or
             # else whoever needs it again.
-            if sight.is_shared(shard, len(need.rows), need.stop, runtime.processes):
+            if sight.is_shared(shard, len(need.rows), need.stop, runtime.node.processes):
                 again = sight.next_after(shard, need.start)
             with self._gate.passing(size):  # or those under way would crowd each other out
                 return runtime.fetch(shard, again)
         row_size = runtime.catalog.row_size(shard)
-        others = 1 if sight.is_whole else runtime.processes
+        others = 1 if sight.is_whole else runtime.node.processes
 
         def saved(until: float) -> int:
             """Bytes of the ranges that a whole shard spares until a time."""

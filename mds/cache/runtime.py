@@ -27,6 +27,7 @@ from mds.cache.fetch import Fetcher
 from mds.cache.gate import Gate
 from mds.cache.hands import Hands, Held
 from mds.cache.ledger import FOREIGN, PRESENT
+from mds.cache.node import Node
 from mds.cache.places import Place, check_file
 from mds.cache.pool import Pool
 from mds.cache.rows import RangeReader, memory_reader
@@ -68,6 +69,7 @@ class Runtime:
         self.counters = Counters()
         self.hands = Hands()
         self.budget = Budget(limit, self.hands)
+        self.node = Node(self.budget)
         self.fetchers = [Fetcher(place, self.counters) for place in places]
         self._unsafe, self._columns = allow_unsafe_types, columns
         self._bringer = Bringer(self.budget, self.fetchers, self.counters)
@@ -117,42 +119,9 @@ class Runtime:
         return self.limit is not None and self.catalog.is_cached
 
     @property
-    def processes(self) -> int:
-        """How many processes are reading through our cache folders, this one included."""
-        return max((account.ledger.readers() for account in self.budget.accounts), default=1) or 1
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Count this process among those that read an epoch."""
-        accounts = list(self.budget.accounts)
-        for account in accounts:
-            account.ledger.count_reader(1)
-        try:
-            yield
-        finally:
-            for account in accounts:
-                account.ledger.count_reader(-1)
-
-    @property
-    def threads(self) -> int:
-        """How many transfers this process has under way at a time."""
-        return policy.threads(self.processes)
-
-    @property
     def control_bytes(self) -> int:
         """Bytes in the cache folders that are no shards."""
         return sum(account.ledger.size for account in self.budget.accounts)
-
-    def note_served(self, position: int) -> int:
-        """Tell the node up to which sample this process has what it needs; the least of all."""
-        return min(
-            (account.ledger.note_served(position) for account in self.budget.accounts),
-            default=position,
-        )
-
-    def speaks_for_the_node(self) -> bool:
-        """Whether this process says once what all processes could say."""
-        return all(account.ledger.is_speaker() for account in self.budget.accounts)
 
     def is_cacheable(self, shard: int) -> bool:
         """Whether a shard is not simply the user's own file."""
@@ -228,6 +197,14 @@ class Runtime:
         if self._bringer.is_ready(account, number, info):
             return True
         return self._bringer.bring(account, number, info, needed_at, is_worth)
+
+    def fetch_ahead(self, shard: int) -> None:
+        """Have a shard on its way to the disk, if not by us then by another process."""
+        place, number = self.catalog.place_of(shard)
+        info = place.index.shard(number)
+        account = self.account(place) if self._home_of(place, info) is None else None
+        if account is not None and not self._bringer.is_ready(account, number, info):
+            self._bringer.bring(account, number, info, is_ahead=True)
 
     def _open(self, shard: int) -> Held:
         place, number = self.catalog.place_of(shard)

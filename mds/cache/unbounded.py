@@ -107,7 +107,7 @@ class Unbounded:
                 del self._coming[shard]
         position = self._ids.position
         while self._looked < position + AHEAD:
-            is_busy = len(self._coming) >= 2 * self._runtime.threads
+            is_busy = len(self._coming) >= 2 * self._runtime.node.threads
             if self._looked >= position + self._predownload + COLD and (
                 is_busy or not self._coming
             ):
@@ -125,7 +125,9 @@ class Unbounded:
             return
         self._known[shards] = True
         for shard in shards[~self._runtime.is_local(shards)].tolist():
-            self._coming[shard] = self._submit(self._runtime.fetch, shard, deadline=float(position))
+            self._coming[shard] = self._submit(
+                self._runtime.fetch_ahead, shard, deadline=float(position)
+            )
 
     def _fetch_first(self, shards: Int64s, rows: Int64s) -> None:
         """Have the very first rows come by themselves: a whole shard takes longer."""
@@ -137,7 +139,7 @@ class Unbounded:
 
     def _submit(self, act: Callable[..., Any], *args: Any, deadline: float) -> Promise[Any]:
         if self._pool is None:
-            self._pool = Pool(self._runtime.threads)
+            self._pool = Pool(self._runtime.node.threads)
         promise = self._pool.submit(act, *args, deadline=deadline)
         promise.add_done_callback(lambda _: self._changed.set())
         return promise

@@ -67,7 +67,8 @@ class _Cursor:
         pieces = [self._held] if len(self._held) else []
         end = self.first + len(self._held)
         while end <= high:
-            pieces.append(next(self._windows))
+            # A copy: a window is good until the next one.
+            pieces.append(next(self._windows).copy())
             end += len(pieces[-1])
             while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))

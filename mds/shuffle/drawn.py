@@ -8,7 +8,6 @@ The price of a node is that of its own samples, plus once the drawing for all no
 from __future__ import annotations
 
 import abc
-import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +38,9 @@ class DrawnShuffle(abc.ABC):
         self.starts = spec.node_starts()
         # Nodes may be read side by side, each with a window of its own.
         self.chunk = max(CHUNK // spec.num_canonical_nodes, 1 << 13)
-        self._saved = [save(self.begin())]
+        rng = self.begin()
+        self._saved = [save(rng)]  # where the generator stands when a node begins
+        self._next: tuple[int, np.random.Generator] | None = (0, rng)  # it stands at this node
 
     @abc.abstractmethod
     def begin(self) -> np.random.Generator:
@@ -47,7 +48,10 @@ class DrawnShuffle(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The ids of a node in windows; ``rng`` is left as the next node finds it."""
+        """The ids of a node in windows; ``rng`` is left as the next node finds it.
+
+        A window is good until the next one is asked for.
+        """
 
     def skip(self, node: int, rng: np.random.Generator) -> None:
         """Draw what a node draws, for the sake of the nodes behind it."""
@@ -55,20 +59,35 @@ class DrawnShuffle(abc.ABC):
             continue
 
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
-        """The ids of canonical node ``node`` in order, in windows of any length."""
+        """The ids of canonical node ``node`` in order, in windows of any length.
+
+        A window is good until the next one is asked for.
+        """
         while len(self._saved) <= node:
-            rng = restore(self._saved[-1])
-            self.skip(len(self._saved) - 1, rng)
-            self._saved.append(save(rng))
-        rng = restore(self._saved[node])
+            last = len(self._saved) - 1
+            rng = self._at(last)
+            self.skip(last, rng)
+            self._done(last, rng)
+        rng = self._at(node)
         yield from self.draw(node, rng)
+        self._done(node, rng)
+
+    def _at(self, node: int) -> np.random.Generator:
+        if self._next is not None and self._next[0] == node:
+            rng = self._next[1]
+            self._next = None
+            return rng
+        return restore(self._saved[node])
+
+    def _done(self, node: int, rng: np.random.Generator) -> None:
+        self._next = node + 1, rng
         if len(self._saved) == node + 1:
             self._saved.append(save(rng))
 
 
 def save(rng: np.random.Generator) -> dict[str, Any]:
     """Where a generator stands."""
-    return copy.deepcopy(dict(rng.bit_generator.state))
+    return dict(rng.bit_generator.state)
 
 
 def restore(state: dict[str, Any]) -> np.random.Generator:

@@ -26,7 +26,9 @@ def shuffled_slices(
 ) -> Iterator[NDArray[np.integer]]:
     """The ids of ``parts``, with every slice (first, last + 1) shuffled in turn.
 
-    Slices begin in ascending order and may overlap; what no slice covers stays as it is.
+    Slices begin in ascending order and may overlap; what no slice covers stays as it is. A window
+    is good until the next one is asked for: all are parts of one buffer, because fresh memory for
+    each would cost as much as the shuffle.
     """
     begin, size = parts
     ends = np.cumsum(size)
@@ -34,27 +36,24 @@ def shuffled_slices(
     longest = max((last - first for first, last in slices), default=0)
     small = total == 0 or int((begin + size).max()) <= 1 << 32
     kind = np.dtype(np.uint32 if small and longest >= _NARROW_FROM else np.int64)
-    held: NDArray[Any] = np.zeros(0, kind)  # filled in and not given out
-    done = 0  # how many were given out
+    # Of a slice before, no more than the length of a slice is left when the next begins.
+    held = np.empty(min(2 * longest, total), kind)
+    done = filled = 0  # how many were given out, and how many were filled in
     for i, (first, last) in enumerate(slices):
-        have = done + len(held)
-        if last > have:
-            more = _range(begin, size, ends, (have, last), kind)
-            held = np.concatenate([held, more]) if len(held) else more
+        while filled < last:
+            step = min(filled + CHUNK, last)
+            held[filled - done : step - done] = _range(begin, size, ends, (filled, step), kind)
+            filled = step
         rng.shuffle(held[first - done : last - done])
         # What no later slice reaches is final.
-        until = min(slices[i + 1][0] if i + 1 < len(slices) else last, done + len(held))
+        until = min(slices[i + 1][0], filled) if i + 1 < len(slices) else filled
         if until > done:
             yield held[: until - done]
-            held = held[until - done :]
+            left = held[until - done : filled - done].copy()
+            held[: len(left)] = left
             done = until
-    if len(held):
-        yield held
-        done += len(held)
-    while done < total:
-        step = min(done + CHUNK, total)
-        yield _range(begin, size, ends, (done, step), kind)
-        done = step
+    for at in range(done, total, CHUNK):
+        yield _range(begin, size, ends, (at, min(at + CHUNK, total)), kind)
 
 
 def _range(

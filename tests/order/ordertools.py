@@ -27,8 +27,8 @@ def steps_of(plan):
 
 
 def joined(blocks):
-    """Blocks as one array."""
-    return np.concatenate([np.zeros(0, np.int64), *blocks])
+    """Blocks as one array; each is copied, because it is good only until the next is asked for."""
+    return np.concatenate([np.zeros(0, np.int64), *(np.array(block) for block in blocks)])
 
 
 def uneven(shards, samples, seed=7):

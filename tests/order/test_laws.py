@@ -173,7 +173,7 @@ def test_blocks_are_the_worker_s_part_of_the_whole(streams, world, algo, method,
         "batch_size": 3,
         "shuffle": True,
         "shuffle_algo": algo,
-        "shuffle_block_size": 64,
+        "shuffle_block_size": 3_000,
         "batching_method": method,
         "exact": exact and method == "random",
     }

@@ -1,6 +1,6 @@
 """What writing costs: this library beside a plain file, and beside others where they are installed.
 
-    python benchmarks/write.py [--other PYTHON] [--folder /dev/shm] [--rounds 5] [--megabytes 256]
+    python benchmarks/write.py [--other PYTHON] [--folder /dev/shm] [--rounds 5] [--megabytes 256] [--smoke]
 
 PYTHON is one that has mosaicml-streaming or array_record. Every contender is a process of its own
 that writes the same samples again and again, in turns, so that whatever slows the machine slows
@@ -203,8 +203,11 @@ def main():
     parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=256, help="written in a round")
+    parser.add_argument("--smoke", action="store_true", help="does it work? one small round")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.smoke:
+        options.rounds, options.megabytes = 1, 8
     if options.serve:
         return serve(options.serve)
     others = versions(options.other) if options.other else {}

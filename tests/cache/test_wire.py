@@ -36,7 +36,7 @@ def patient_cache(url, folder, limit=None, timeout=5.0):
         Fault("status", match=SHARDS, times=5, status=429, retry_after=0),
         Fault("cut", match=SHARDS, times=5, after=2000),
         Fault("reset", match=SHARDS, times=5, after=2000),
-        Fault("short", match=SHARDS, times=3, after=2000),
+        Fault("short", match=SHARDS, times=1, after=2000),
         Fault("stall", match=SHARDS, times=2, after=2000),
         Fault("whole", match=SHARDS, times=None),
     ],

@@ -1,6 +1,7 @@
 """What writing costs: this library beside a plain file, and beside others where they are installed.
 
-    python benchmarks/write.py [--other PYTHON] [--folder /dev/shm] [--rounds 5] [--megabytes 256] [--smoke]
+    python benchmarks/write.py [--smoke] [--other PYTHON] [--folder /dev/shm] [--rounds 5]
+                               [--megabytes 256]
 
 PYTHON is one that has mosaicml-streaming or array_record. Every contender is a process of its own
 that writes the same samples again and again, in turns, so that whatever slows the machine slows

@@ -8,6 +8,7 @@ when it is asked for.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,35 +34,42 @@ class KeyedSampled:
     """The samples of an epoch, one unit a shard, from one stream or several."""
 
     def __init__(self, parts: Sequence[Part], draws: Draws) -> None:
-        self._granularity = draws.granularity
+        self._parts, self._draws = tuple(parts), draws
         self.samples = sum(part.choose for part in parts)
         self.is_plain = all(part.is_plain for part in parts)
-        self.is_same = self.is_plain and parts[0].first == 0
-        self.top = max(part.first + int(part.sizes.sum()) for part in parts)
-        self._name = (tuple(parts), draws)
-        self._key = derive(_TAG, draws.sample_seed)
+        self._first = parts[0].first
+        self.is_same = self.is_plain and not self._first
         self._sizes = np.concatenate([part.sizes for part in parts])
-        self._starts = np.concatenate(
-            [part.first + np.cumsum(part.sizes) - part.sizes for part in parts]
-        )
-        self.units = np.concatenate(
+        self.top = self._first + int(self._sizes.sum())
+        self._key = derive(_TAG, draws.sample_seed, self._first)
+
+    @functools.cached_property
+    def units(self) -> Ids:
+        """The sizes of the units: one a shard, also where it gives nothing."""
+        if self.is_plain:
+            return self._sizes
+        grain, seed = self._draws.granularity, self._draws.shard_seed
+        return np.concatenate(
             [
-                keyed_counts(
-                    part.sizes,
-                    part.choose,
-                    draws.granularity,
-                    derive(_TAG, _SHARDS, draws.shard_seed, part.first),
-                )
-                for part in parts
+                keyed_counts(part.sizes, part.choose, grain, derive(_TAG, seed, part.first))
+                for part in self._parts
             ]
         )
-        self._ends = np.cumsum(self.units)
+
+    @functools.cached_property
+    def _starts(self) -> Ids:
+        # Streams that are chosen from together follow each other.
+        starts: Ids = self._first + np.cumsum(self._sizes) - self._sizes
+        return starts
+
+    @functools.cached_property
+    def _ends(self) -> Ids:
+        return np.cumsum(self.units)
 
     def look_up(self, big: Ids) -> Ids:
         """Sample ids of big ids."""
         if self.is_plain:
-            first = int(self._starts[0])
-            return big + first if first else big
+            return big + self._first if self._first else big
         shard = np.searchsorted(self._ends, big, side="right")
         offset: Ids = big - (self._ends[shard] - self.units[shard])
         size = self._sizes[shard]
@@ -74,7 +82,7 @@ class KeyedSampled:
 
     def find(self, sample: int) -> Ids:
         """All big ids of a sample."""
-        if not self._starts.min() <= sample < int((self._starts + self._sizes).max()):
+        if not self._first <= sample < self.top:
             return np.zeros(0, np.int64)
         full = np.flatnonzero(self._sizes)
         shard = int(full[np.searchsorted(self._starts[full], sample, side="right") - 1])
@@ -86,15 +94,15 @@ class KeyedSampled:
 
     def key(self) -> str:
         """A name for all that the samples depend on."""
-        return parts_key("keyed", *self._name)
+        return parts_key("keyed", self._parts, self._draws)
 
     def data_key(self) -> str:
         """A name for what they are chosen from, the same in every epoch."""
-        return parts_key("data", self._name[0], None)
+        return parts_key("data", self._parts, None)
 
     def _chosen(self, offset: Ids, shard: Ids) -> Ids:
         """Samples of shards that give a part of theirs: the ``offset``-th chosen."""
-        size, grain = self._sizes[shard], self._granularity
+        size, grain = self._sizes[shard], self._draws.granularity
         whole = size // grain
         pick, inside = offset // grain, offset % grain
         picked = np.flatnonzero(pick < whole)

@@ -71,18 +71,24 @@ class Seekable:
     def _lay_out(self) -> None:
         """The line of this epoch: parts of units, node after node."""
         spec = self.spec
-        begin = np.cumsum(spec.sizes) - spec.sizes
-        present = spec.sizes > 0
-        begin, size = begin[present], spec.sizes[present]
+        # First id and size of a unit side by side, so that both come with one access to memory.
+        units = np.empty((len(spec.sizes), 2), np.int64)
+        units[:, 1] = spec.sizes
+        units[:, 0] = np.cumsum(spec.sizes) - spec.sizes
+        if len(units) and not int(spec.sizes.min()):
+            units = units[spec.sizes > 0]
         nodes = None
         if spec.num_canonical_nodes > 1:
-            deal = shuffled(derive(_TAG, _DEAL, spec.seed), len(size))
-            spans = divide(begin[deal], size[deal], spec)
-            begin, size = spans.begin, spans.size
+            units = units.take(shuffled(derive(_TAG, _DEAL, spec.seed), len(units)), axis=0)
+            spans = divide(units[:, 0], units[:, 1], spec)
+            units = np.column_stack([spans.begin, spans.size])
             nodes = np.repeat(np.arange(spec.num_canonical_nodes), np.diff(spans.edges))
-        line = shuffled(derive(_TAG, _LINE, spec.seed, spec.epoch), len(size), nodes)
-        self._first, self._size = begin[line], size[line]
+        units = units.take(
+            shuffled(derive(_TAG, _LINE, spec.seed, spec.epoch), len(units), nodes), axis=0
+        )
+        self._size = units[:, 1].copy()
         self._ends = np.cumsum(self._size)
+        self._first = units[:, 0].copy()
 
     def take(self, positions: Ids) -> Ids:
         """The ids at positions of the order, int64."""
@@ -169,7 +175,8 @@ class Seekable:
         """The ids at places of the line."""
         part = np.searchsorted(self._ends, line, side="right")
         offset = line - (self._ends[part] - self._size[part])
-        return self._first[part] + self._inside(offset, part)
+        ids: Ids = self._first[part] + self._inside(offset, part)
+        return ids
 
     def _inside(self, offset: Ids, part: Ids, *, inverse: bool = False) -> Ids:
         """Offsets in parts, shuffled where the part is long."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mds.dataloader import StreamingDataLoader
     from mds.dataset import StreamingDataset
     from mds.local import LocalDataset
+    from mds.samples import Samples
     from mds.stream import Stream
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
@@ -24,6 +25,7 @@ _HOMES = {
     "JSONWriter": "mds.writers",
     "LocalDataset": "mds.local",
     "MDSWriter": "mds.writers",
+    "Samples": "mds.samples",
     "Stream": "mds.stream",
     "StreamingDataLoader": "mds.dataloader",
     "StreamingDataset": "mds.dataset",
@@ -38,6 +40,7 @@ __all__ = [
     "JSONWriter",
     "LocalDataset",
     "MDSWriter",
+    "Samples",
     "Stream",
     "StreamingDataLoader",
     "StreamingDataset",

@@ -131,3 +131,58 @@ class Spanner:
 
 def _starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]]).astype(np.int64)
+
+
+class Counted:
+    """What a dataset tells of its contents, under the names that outside code reads."""
+
+    _contents: Contents
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams, before anything is left out or repeated."""
+        return self._contents.num_samples
+
+    @property
+    def size(self) -> int:
+        """The same as ``num_samples``."""
+        return self._contents.num_samples
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all streams."""
+        return self._contents.num_shards
+
+    @property
+    def shards(self) -> ShardList:
+        """Facts about each shard, made when asked for."""
+        return ShardList(self._contents)
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The index of each stream."""
+        return self._contents.indexes
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._contents)
+
+    def __getattr__(self, name: str) -> Any:
+        # Sizes and maps that outside code reads live in one place.
+        if name in _SIZES and "_contents" in self.__dict__:
+            return getattr(self._contents, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_SIZES = frozenset(
+    (
+        "samples_per_shard",
+        "sample_offset_per_shard",
+        "shards_per_stream",
+        "shard_offset_per_stream",
+        "samples_per_stream",
+        "sample_offset_per_stream",
+        "stream_per_shard",
+    )
+)

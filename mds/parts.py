@@ -24,11 +24,6 @@ class Parts:
     sieve: Sieve
     _contents: Contents
 
-    @property
-    def num_samples(self) -> int:
-        """Samples of all streams, before anything is left out or repeated."""
-        return self._contents.num_samples
-
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """One sample by its number."""
         raise NotImplementedError
@@ -43,11 +38,11 @@ class Parts:
         ``choice``: distinct sample numbers, a boolean mask of ``num_samples``, or a ``.npy`` file
         of either. Order, resume and ranks hold for it as for a whole dataset.
         """
-        return self._selected(parse_selection(choice, self.num_samples))
+        return self._selected(parse_selection(choice, self._contents.num_samples))
 
     def limit(self, samples: int | str) -> Self:
         """A dataset of the first ``samples`` samples (a number, or a text such as "10k")."""
-        return self._selected(np.arange(min(parse_count(samples), self.num_samples)))
+        return self._selected(np.arange(min(parse_count(samples), self._contents.num_samples)))
 
     def filter(self, keep: Callable[[Any], bool]) -> Self:
         """A dataset that leaves out the samples for which ``keep`` is false, while iterating.
@@ -73,12 +68,12 @@ class Parts:
         >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
         """
         if by is None:
-            keys = np.arange(self.num_samples, dtype=np.uint64)
+            keys = np.arange(self._contents.num_samples, dtype=np.uint64)
         else:
             keys = np.fromiter(
-                (key_of(self.get_item(i)[by]) for i in range(self.num_samples)),
+                (key_of(self.get_item(i)[by]) for i in range(self._contents.num_samples)),
                 np.uint64,
-                self.num_samples,
+                self._contents.num_samples,
             )
         parts = split_by_hash(keys, shares, seed)
         return {name: self._selected(ids) for name, ids in parts.items()}

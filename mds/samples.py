@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.cache import ShardCache
 from mds.cache.orders import shared_plan
-from mds.contents import Contents, ShardList, Spanner
+from mds.contents import Contents, Counted
 from mds.epochs import EpochBook, Turn
 from mds.errors import ConfigError
 from mds.explain import explain
@@ -36,11 +36,10 @@ from mds.topology import Ranks, find_ranks, worker_group, worker_place
 from mds.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
-    from mds.index import Index
     from mds.world import World
 
 
-class Samples(Parts, Ordered):
+class Samples(Counted, Parts, Ordered):
     """Samples of one or several streams, in an order that is a function of its arguments alone.
 
     One of ``streams`` and ``remote`` / ``local`` is needed; see Stream for what they mean.
@@ -157,16 +156,6 @@ class Samples(Parts, Ordered):
     # ------------------------------------------------------------------ what there is
 
     @property
-    def num_samples(self) -> int:
-        """Samples of all streams, before anything is left out or repeated."""
-        return self._contents.num_samples
-
-    @property
-    def size(self) -> int:
-        """The same as ``num_samples``."""
-        return self._contents.num_samples
-
-    @property
     def length(self) -> int:
         """Samples of an epoch that this rank sees, rounded up."""
         return math.ceil(self.epoch_size / self._world().num_ranks)
@@ -179,32 +168,6 @@ class Samples(Parts, Ordered):
         """How many streams are mixed."""
         return len(self.streams)
 
-    @property
-    def num_shards(self) -> int:
-        """Shards of all streams."""
-        return self._contents.num_shards
-
-    @property
-    def shards(self) -> ShardList:
-        """Facts about each shard, made when asked for."""
-        return ShardList(self._contents)
-
-    @property
-    def indexes(self) -> tuple[Index, ...]:
-        """The index of each stream."""
-        return self._contents.indexes
-
-    @property
-    def spanner(self) -> Spanner:
-        """``spanner[sample]`` is (shard, row)."""
-        return Spanner(self._contents)
-
-    def __getattr__(self, name: str) -> Any:
-        # Sizes and maps that outside code reads live in one place.
-        if name in _SIZES and "_contents" in self.__dict__:
-            return getattr(self._contents, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def __repr__(self) -> str:
         shuffled = f"{self.shuffle_algo} shuffled" if self.shuffle else "in order"
         return (
@@ -212,6 +175,11 @@ class Samples(Parts, Ordered):
             f"{self.num_streams} stream{'s' * (self.num_streams != 1)}, {shuffled}, "
             f"epoch {self.next_epoch} next>"
         )
+
+    @property
+    def epoch_seed_change(self) -> bool:
+        """Whether every epoch takes other samples, where it does not take all."""
+        return self.sampling_method == "balanced"
 
     def explain(self) -> str:
         """What every setting became and why, and what it will cost; a text to print."""
@@ -400,16 +368,3 @@ def _check(method: str, granularity: int, seed: int, predownload: int | None) ->
         raise ConfigError(f"sampling_method is 'balanced' or 'fixed', got {method!r}.")
     if predownload is not None and predownload < 0:
         raise ConfigError(f"predownload must not be negative, got {predownload}.")
-
-
-_SIZES = frozenset(
-    (
-        "samples_per_shard",
-        "sample_offset_per_shard",
-        "shards_per_stream",
-        "shard_offset_per_stream",
-        "samples_per_stream",
-        "sample_offset_per_stream",
-        "stream_per_shard",
-    )
-)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import getpass
 import hashlib
 import os
@@ -235,8 +236,13 @@ class StreamRegistry:
     def __init__(self) -> None:
         self._classes: dict[str, Callable[..., Stream]] = {}
 
-    def register(self, name: str, *, func: Callable[..., Stream]) -> Callable[..., Stream]:
-        """Let ``stream_name=name`` make streams with ``func``."""
+    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
+        """Let ``stream_name=name`` make streams with ``func``; without it, a decorator."""
+        if func is None:
+            return functools.partial(self._add, name)
+        return self._add(name, func)
+
+    def _add(self, name: str, func: Callable[..., Stream]) -> Callable[..., Stream]:
         self._classes[name] = func
         return func
 

@@ -44,6 +44,8 @@ def main() -> None:
     run = report.collect(settings, measure_all(settings))
     chosen = _chosen(options.studies, studies.NAMES) if options.studies != "none" else []
     run["studies"] = studies.run(chosen, python, is_smoke=options.scale == "smoke")
+    if options.update:
+        run = report.merged(report.load(options.update), run)
     _write(run, options)
 
 
@@ -95,6 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--torch", help="pip requirement for torch, as torch==2.13.0")
     parser.add_argument("--data", default=os.path.join(environment.HOME, "data"), help="for data")
     parser.add_argument("--output", help="write the results here, as JSON")
+    parser.add_argument("--update", help="put the results into these, which --output wrote")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md and its plot")
     parser.add_argument("--report", help="measure nothing, report on a file that --output wrote")
     return parser.parse_args()

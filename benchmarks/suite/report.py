@@ -35,6 +35,20 @@ def collect(settings: Settings, measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A run with what was measured again put in its place; scale and machine must be the same."""
+    if old["settings"]["scale"] != new["settings"]["scale"] or old["machine"] != new["machine"]:
+        raise SystemExit("runs of another scale or machine are not put together")
+    names = ("question", "case", "system", "variant")
+    found = {tuple(e[name] for name in names): e for e in old["measured"] + new["measured"]}
+    return {
+        **new,
+        "versions": {**old["versions"], **new["versions"]},
+        "studies": {**old.get("studies", {}), **new.get("studies", {})},
+        "measured": [*found.values()],
+    }
+
+
 def load(path: str) -> dict[str, Any]:
     """A run that was saved."""
     with open(path) as file:

@@ -135,6 +135,15 @@ def _unpack_small(record: bytes) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c}
 
 
+# Workers are told of these by name, so they have one.
+def _unpack_tokens(record: bytes) -> dict[str, Any]:
+    return {"tokens": np.frombuffer(record, np.int32)}
+
+
+def _unpack_image(record: bytes) -> dict[str, Any]:
+    return {"image": record[4:], "label": _HEAD.unpack_from(record)[0]}
+
+
 _PACK: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "tokens": lambda sample: sample["tokens"].tobytes(),
     "text": _pack_text,
@@ -142,9 +151,9 @@ _PACK: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "small": lambda sample: _SMALL.pack(sample["a"], sample["b"], sample["c"]),
 }
 _UNPACK: dict[str, Callable[[bytes], dict[str, Any]]] = {
-    "tokens": lambda record: {"tokens": np.frombuffer(record, np.int32)},
+    "tokens": _unpack_tokens,
     "text": _unpack_text,
-    "images": lambda record: {"image": record[4:], "label": _HEAD.unpack_from(record)[0]},
+    "images": _unpack_image,
     "small": _unpack_small,
 }
 

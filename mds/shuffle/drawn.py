@@ -120,3 +120,11 @@ def shuffle_parts(
             rng.shuffle(ids[at : at + count])
         at += count
     return ids
+
+
+def skip_parts(size: NDArray[np.int64], rng: np.random.Generator) -> None:
+    """Draw what shuffling parts of these sizes draws."""
+    scratch = np.empty(int(size.max(initial=0)), np.int64)
+    for count in size.tolist():
+        if count > 1:
+            rng.shuffle(scratch[:count])

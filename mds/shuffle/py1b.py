@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mds.errors import PlanError
 from mds.shuffle.drawn import DrawnShuffle
-from mds.shuffle.slices import shuffled_slices
+from mds.shuffle.slices import shuffled_slices, skip_slices
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
@@ -28,8 +28,13 @@ class Py1b(DrawnShuffle):
 
     def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The blocks of a node."""
-        parts = self._spans.of_node(node)
-        total, block = int(parts[1].sum()), self.spec.block_size
+        yield from shuffled_slices(self._spans.of_node(node), self._slices(node), rng)
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """The blocks of a node, for the random numbers alone."""
+        skip_slices(self._slices(node), rng)
+
+    def _slices(self, node: int) -> list[tuple[int, int]]:
+        total, block = int(self._spans.of_node(node)[1].sum()), self.spec.block_size
         # A negative size made no blocks at all in the incumbent, so none is shuffled.
-        slices = [(start, min(start + block, total)) for start in range(0, total, block)]
-        yield from shuffled_slices(parts, slices, rng)
+        return [(start, min(start + block, total)) for start in range(0, total, block)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mds.errors import PlanError
 from mds.shuffle.drawn import DrawnShuffle
-from mds.shuffle.slices import shuffled_slices
+from mds.shuffle.slices import shuffled_slices, skip_slices
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
@@ -37,12 +37,19 @@ class Py1br(DrawnShuffle):
 
     def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The blocks of a node: first all their lengths are drawn, then they are shuffled."""
-        parts = self._spans.of_node(node)
-        total, stagger = int(parts[1].sum()), int(self._staggers[node])
+        slices = self._slices(node, rng)
+        yield from shuffled_slices(self._spans.of_node(node), slices, rng)
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """The blocks of a node, for the random numbers alone."""
+        skip_slices(self._slices(node, rng), rng)
+
+    def _slices(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+        total, stagger = int(self._spans.of_node(node)[1].sum()), int(self._staggers[node])
         slices, place = [], 0
         while place < total:
             length = int(rng.integers(self._low, self._high))
             first, last = max(place - stagger, 0), min(place + length - stagger, total)
             slices.append((first, last))
             place += last - first
-        yield from shuffled_slices(parts, slices, rng)
+        return slices

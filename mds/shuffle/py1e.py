@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
-from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, restore, save, shuffle_parts
+from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, restore, save, shuffle_parts, skip_parts
 from mds.shuffle.merge import Merge
 from mds.shuffle.spans import epoch_spans
 
@@ -54,7 +54,7 @@ class Py1e(DrawnShuffle):
             kept = self._shuffled(begin, size, rng)
         else:
             replay = restore(save(rng))
-            self._advance(size, rng)
+            skip_parts(size, rng)
         merge = Merge(self.spec.samples, (self._high - 1) // 2 + 1)
         at = 0
         for first, last in groups(size, CHUNK):
@@ -73,7 +73,7 @@ class Py1e(DrawnShuffle):
     def skip(self, node: int, rng: np.random.Generator) -> None:
         """Both phases, for the random numbers alone."""
         _, size = self._spans.of_node(node)
-        self._advance(size, rng)
+        skip_parts(size, rng)
         bits = rng.bit_generator
         for count in size.tolist():
             rng.integers(self._low, self._high)
@@ -90,13 +90,6 @@ class Py1e(DrawnShuffle):
             kept[at : at + len(ids)] = ids
             at += len(ids)
         return kept
-
-    def _advance(self, size: NDArray[np.int64], rng: np.random.Generator) -> None:
-        """The first phase, for the random numbers alone."""
-        scratch = np.empty(int(size.max(initial=0)), np.int64)
-        for count in size.tolist():
-            if count > 1:
-                rng.shuffle(scratch[:count])
 
     def _places(
         self, size: NDArray[np.int64], at: int, total: int, rng: np.random.Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.shuffle.drawn import DrawnShuffle, groups, shuffle_parts
+from mds.shuffle.drawn import DrawnShuffle, groups, shuffle_parts, skip_parts
 from mds.shuffle.spans import epoch_spans
 
 if TYPE_CHECKING:
@@ -27,3 +27,7 @@ class Py1s(DrawnShuffle):
         begin, size = self._spans.of_node(node)
         for first, last in groups(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)
+
+    def skip(self, node: int, rng: np.random.Generator) -> None:
+        """The parts of a node, for the random numbers alone."""
+        skip_parts(self._spans.of_node(node)[1], rng)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.shuffle.drawn import DrawnShuffle, groups
+from mds.shuffle.drawn import DrawnShuffle, groups, skip_parts
 from mds.shuffle.spans import divide
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ class Py2s(DrawnShuffle):
         first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
-        sizes = self._spans.size[parts]
-        scratch = np.empty(int(sizes.max(initial=0)), np.int64)
-        for size in sizes.tolist():
-            rng.shuffle(scratch[:size])
+        skip_parts(self._spans.size[parts], rng)
 
     def _first(self, part: int) -> NDArray[np.int64]:
         """The ids of a part as the first shuffle leaves them."""

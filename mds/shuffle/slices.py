@@ -56,6 +56,14 @@ def shuffled_slices(
         yield _range(begin, size, ends, (at, min(at + CHUNK, total)), kind)
 
 
+def skip_slices(slices: Sequence[tuple[int, int]], rng: np.random.Generator) -> None:
+    """Draw what shuffling slices draws."""
+    scratch = np.empty(max((last - first for first, last in slices), default=0), np.int64)
+    narrow = scratch.view(np.uint32) if len(scratch) >= _NARROW_FROM else scratch
+    for first, last in slices:
+        rng.shuffle(narrow[: last - first])
+
+
 def _range(
     begin: NDArray[np.int64],
     size: NDArray[np.int64],

@@ -13,6 +13,7 @@ Everything local costs one array operation a window: no thread is started.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,7 @@ class Prefetcher:
         node_orders: Sequence[Iterable[Int64s]] | None = None,
     ) -> None:
         self._runtime = cache.runtime
+        self._owner = os.getpid()
         self._ids = Lookahead(blocks, offsets)
         self._plan: Unbounded | Bounded
         if self._runtime.is_bounded:
@@ -109,7 +111,8 @@ class Prefetcher:
 
     def close(self) -> None:
         """Give everything back and let the threads end. Closing twice is fine."""
-        self._plan.close()
+        if self._owner == os.getpid():  # what a forked child has of it is its parent's
+            self._plan.close()
 
     def __enter__(self) -> Prefetcher:
         return self

@@ -59,7 +59,7 @@ class Bounded:
     ) -> None:
         self._runtime, self._ids = runtime, ids
         self._sight = Foresight(runtime.catalog.shards, ids, orders)
-        runtime.budget.foresight = self._sight
+        runtime.budget.sights.append(self._sight)
         self._obtainer = Obtainer(runtime, self._sight)
         self._pool = Pool(runtime.node.threads)
         self._most = FIRST  # until it was seen what the order is like
@@ -111,8 +111,9 @@ class Bounded:
         self._pool.close()
         while self._windows:
             self._give_back(self._windows.popleft())
-        if self._runtime.budget.foresight is self._sight:
-            self._runtime.budget.foresight = None
+        if self._sight in self._runtime.budget.sights:
+            self._runtime.budget.sights.remove(self._sight)
+        self._runtime.node.forget(id(self))
 
     def __repr__(self) -> str:
         return f"{len(self._windows)} windows up to sample {self._planned}"
@@ -158,7 +159,7 @@ class Bounded:
         self._note_served()
 
     def _note_served(self) -> None:
-        least = self._runtime.node.note_served(self._progress.first(self._planned))
+        least = self._runtime.node.note_served(id(self), self._progress.first(self._planned))
         self._sight.advance(max(least, self._floor))
 
     def _wait(self, promise: Promise[Obtained | None], shard: int) -> Obtained | None:

@@ -74,7 +74,8 @@ class Budget:
     def __init__(self, limit: int | None, hands: Hands) -> None:
         self.limit = limit
         self._hands = hands
-        self.foresight: Foresight | None = None
+        #: What each reader of this process knows of the time to come.
+        self.sights: list[Foresight] = []
         self.evicted = self.evicted_bytes = 0
         self._accounts: list[Account] = []
 
@@ -200,11 +201,14 @@ class Budget:
             [a.ledger.entries["used"][ids] for ids, a in zip(found, self._accounts, strict=True)]
         )
         whose = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
-        sight = self.foresight
-        when = sight.next_use(shards) if sight else np.full(len(shards), policy.NEVER)
+        when = np.full(len(shards), policy.NEVER)
+        sights = list(self.sights)
+        is_done = np.full(len(shards), bool(sights))
+        for sight in sights:
+            when = np.minimum(when, sight.next_use(shards))
+            is_done &= sight.is_done(shards)
         # Among equals, what was used longest ago has been served to all who need it now. But of
         # what this epoch is done with, the same part should stay from epoch to epoch.
-        is_done = sight.is_done(shards) if sight else np.zeros(len(shards), np.bool_)
         is_done &= when == policy.NEVER
         order = np.lexsort((np.where(is_done, -used, used), ~is_done, -when))
         for at in order.tolist():

@@ -49,12 +49,13 @@ def fetch_index(
     """
     if remote is None:
         return _in_place(folder)
-    store = open_store(
-        remote, options=options, retry=RetryPolicy(retries + 1, notify=_retried), timeout=timeout
-    )
     path = os.path.join(folder, INDEX)
     before = read_origin(folder)
-    if _is_copy(before, remote, path):
+    has_copy = _is_copy(before, remote, path)
+    # Who has a copy need not wait for minutes.
+    retry = RetryPolicy(retries + 1, within=60.0 if has_copy else 300.0, notify=_retried)
+    store = open_store(remote, options=options, retry=retry, timeout=timeout)
+    if has_copy:
         try:
             if _is_same(before, store.head(INDEX)):
                 return Index.read(path, os.path.join(folder, CONTROL, SIDECAR))

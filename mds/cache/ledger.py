@@ -14,6 +14,7 @@ needs that byte alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import mmap
 import os
@@ -27,7 +28,7 @@ import numpy as np
 
 from mds.cache.locks import LockFile, lock_within, open_locks
 from mds.errors import CacheError
-from mds.storage.files import disk, publish
+from mds.storage.files import disk, publish, write_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -174,11 +175,7 @@ class Ledger:
         with publish(self._path) as temporary, open(temporary, "wb") as file:
             os.fchmod(file.fileno(), self._mode & 0o666)
             # All blocks now: a full disk is an error here, and would be a signal in a map.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.write(bytes(size))
-                file.seek(0)
+            _allocate(file.fileno(), size)
             file.write(_HEADER.pack(_MAGIC, self.fingerprint, _boot(), self.shards, size))
         if not self._map():
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
@@ -254,12 +251,12 @@ class Ledger:
 
     def count_reader(self, change: int) -> None:
         """Note that this process began (1) or ended (-1) to read an epoch."""
-        if self.slot >= 0:
+        if self.slot >= 0 and self._owner == os.getpid():
             self._slots["readers"][self.slot] += change
 
     def readers(self) -> int:
-        """How many processes are reading an epoch; the dead count until somebody looks."""
-        return int(((self._slots["readers"] > 0) & (self._slots["pid"] != 0)).sum())
+        """How many are reading an epoch, in all processes; the dead count until somebody looks."""
+        return int(self._slots["readers"][self._slots["pid"] != 0].sum())
 
     def note_served(self, position: int) -> int:
         """Note up to which of its samples this process has what it needs; the least of all."""
@@ -377,6 +374,15 @@ class Ledger:
             f"<Ledger {self.control}: {self.used} bytes, {local} local, "
             f"{states[FETCHING]} fetching, {states[EVICTING]} leaving>"
         )
+
+
+def _allocate(file: int, size: int) -> None:
+    try:
+        os.posix_fallocate(file, 0, size)
+    except (AttributeError, OSError) as error:  # not everywhere, and not on every file system
+        if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        write_at(file, bytes(size), 0)
 
 
 def ledger_size(shards: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ class Node:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._served: dict[int, int] = {}  # by reader of this process
+        self._lock = threading.Lock()
 
     @property
     def processes(self) -> int:
-        """How many processes are reading through our cache folders, this one included."""
+        """How many readers there are of our cache folders, those of this process included."""
         return max((account.ledger.readers() for account in self._budget.accounts), default=1) or 1
 
     @property
@@ -40,12 +43,20 @@ class Node:
             for account in accounts:
                 account.ledger.count_reader(-1)
 
-    def note_served(self, position: int) -> int:
-        """Tell up to which sample this process has what it needs; the least of all."""
+    def note_served(self, reader: int, position: int) -> int:
+        """Tell up to which of its samples a reader has what it needs; the least of the node."""
+        with self._lock:
+            self._served[reader] = position
+            least = min(self._served.values())
         return min(
-            (account.ledger.note_served(position) for account in self._budget.accounts),
-            default=position,
+            (account.ledger.note_served(least) for account in self._budget.accounts),
+            default=least,
         )
+
+    def forget(self, reader: int) -> None:
+        """A reader of this process ended."""
+        with self._lock:
+            self._served.pop(reader, None)
 
     def is_speaker(self) -> bool:
         """Whether this process says once what all processes could say."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class Pool:
         self._name = name
         # Whoever forgets to close is helped: threads hold the state and not the pool.
         self._finalizer = weakref.finalize(self, self._state.stop)
+        self._finalizer.atexit = False
 
     def submit(self, function: Callable[..., T], *args: Any, deadline: float = 0.0) -> Future[T]:
         """Have ``function(*args)`` called before work with a later deadline."""
@@ -55,6 +57,7 @@ class _State:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        self.owner = os.getpid()
         self.running = self.idle = 0
         self.is_stopped = False
         self.changed = threading.Condition()
@@ -63,6 +66,8 @@ class _State:
 
     def stop(self) -> None:
         """Cancel what waits and wake everybody."""
+        if self.owner != os.getpid():
+            return  # a forked child's copy: there are no threads here, and the lock may be taken
         with self.changed:
             self.is_stopped = True
             work, self.work = self.work, []

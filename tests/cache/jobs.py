@@ -9,6 +9,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 from cachetools import SAMPLES, open_cache, read, shuffled
 
+from mds.prefetch import Prefetcher
+
 
 def epochs(remote, folder, limit, count, seed):
     """Shuffled epochs, one after the other; prints a line when each is complete and right."""
@@ -44,6 +46,22 @@ def forked(remote, folder, limit, workers, count):
         for pid in children:
             assert os.waitpid(pid, 0)[1] == 0
     assert read(cache, [SAMPLES - 1]) == [SAMPLES - 1]
+
+
+def forked_inside(remote, folder, limit):
+    """A child that is forked while its parent reads, reads itself, and ends as any program does."""
+    with open_cache(remote, folder, int(limit) or None) as cache:
+        ids = shuffled()
+        with Prefetcher(cache, [ids], cache.sources[0].index.offsets, predownload=50) as prefetcher:
+            windows = prefetcher.windows()
+            seen = len(next(windows).ids)
+            child = os.fork()
+            if not child:
+                assert read(cache, ids) == ids.tolist()
+                sys.exit(0)
+            assert seen + sum(len(window.ids) for window in windows) == SAMPLES
+        assert os.waitpid(child, 0)[1] == 0
+        assert read(cache, ids) == ids.tolist()
 
 
 if __name__ == "__main__":

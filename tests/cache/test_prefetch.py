@@ -233,3 +233,24 @@ def test_bytes_of_samples_are_right_under_a_limit_with_large_samples(tmp_path, f
     with open_cache(remote, folder, limit=1_200_000) as cache:
         ids = np.concatenate([shuffled(i, 64) for i in range(3)])
         assert read(cache, ids, size=50_000) == ids.tolist()
+
+
+@pytest.mark.parametrize("limit", [None, 90_000])
+@pytest.mark.parametrize("form", ["remote", "packed"])
+def test_readers_in_threads_share_a_cache(request, folder, limit, form):
+    """Several prefetchers of one process, each with its part of the order."""
+    got = {}
+    with open_cache(request.getfixturevalue(form), folder, limit) as cache:
+
+        def work(number):
+            ids = shuffled()[number::3]
+            got[number] = read(cache, ids) == ids.tolist()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert cache.stats()["held_shards"] == 0
+    assert got == {0: True, 1: True, 2: True}
+    assert limit is None or disk_usage(folder) <= limit

@@ -129,6 +129,14 @@ def test_forked_children_have_connections_of_their_own(remote, folder, workers):
         finish(start("forked", url, folder, LIMIT, workers, count))
 
 
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_a_child_forked_while_its_parent_reads_is_on_its_own(remote, folder, limit):
+    """It inherits nothing that it could break, and ends without waiting for anything."""
+    with http_server(remote) as url:
+        for _ in range(3):
+            finish(start("forked_inside", url, folder, limit))
+
+
 def test_a_stopped_process_does_not_stop_the_others(remote, folder, monkeypatch):
     """Whoever waits for a stuck download in vain does it himself."""
     with open_cache(remote, folder) as first, open_cache(remote, folder) as second:

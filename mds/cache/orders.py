@@ -190,6 +190,7 @@ class _Shared:
         self._starts = self._order.starts()
         self._mapped: Mapped | None = None
         self._places = np.zeros(0, np.int64)
+        self._is_all = False
         self._otherwise: Any = None
 
     def __call__(self, positions: Ids) -> Ids:
@@ -198,6 +199,8 @@ class _Shared:
             self._begin()
         if self._mapped is None:
             return self._compute(positions)
+        if self._is_all:
+            return self._mapped.take(positions)
         node = np.searchsorted(self._starts, positions, side="right") - 1
         places = self._places[node]
         if len(places) and int(places.min()) < 0:
@@ -228,6 +231,7 @@ class _Shared:
             self._otherwise = self._order.read()
             return
         self._places = file.places
+        self._is_all = len(file.nodes) == len(file.places)
         _ahead.begin(self._plan, self._folder)
 
 

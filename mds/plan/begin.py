@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from mds.errors import StateError
+from mds.errors import ConfigError, StateError
 from mds.state import State, parse_state
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Beginning:
         initial: int | None,
     ) -> Beginning:
         """The beginning of ``epoch``, or of the state's epoch when that is not before it."""
+        if epoch < 0:
+            raise ConfigError(f"epoch {epoch} must not be negative.")
         canonical = spec.canonical_nodes(world.num_nodes)
         if resume is not None:
             state = parse_state(resume)

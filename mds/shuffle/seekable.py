@@ -130,8 +130,13 @@ class Seekable:
             yield self.take(np.arange(at, min(at + _CHUNK, last)))
 
     def _node(self, positions: Ids) -> Ids:
-        if self.spec.num_canonical_nodes == 1:
+        if self.spec.num_canonical_nodes == 1 or not len(positions):
             return np.zeros((), np.int64)
+        ends = np.array([positions.min(), positions.max()])
+        first, last = np.searchsorted(self.starts, ends, side="right") - 1
+        # A worker mostly reads one node, and arithmetic with its numbers alone is quicker.
+        if first == last:
+            return np.asarray(first)
         return np.searchsorted(self.starts, positions, side="right") - 1
 
     def _forward(self, place: Ids, node: Ids) -> Ids:

@@ -42,8 +42,9 @@ class Lanes:
             threading.Thread(target=lane.run, args=(make,), name=f"mds-lane-{i}", daemon=True)
             for i, (lane, make) in enumerate(zip(self._lanes, makers, strict=True))
         ]
-        # A loop that is left early drops the iterator: its lanes must not go on for nobody.
-        self._stop = weakref.finalize(self, _stop_all, self._lanes)
+        # A loop that is left early drops the iterator: its lanes must not go on for nobody. The
+        # same at the interpreter's end, which would kill a thread inside torch, and torch aborts.
+        self._stop = weakref.finalize(self, _stop_all, self._lanes, self._threads)
         for thread in self._threads:
             thread.start()
 
@@ -69,9 +70,6 @@ class Lanes:
         """Stop the threads and wait for them; closing twice is fine."""
         self._left.clear()
         self._stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
 
     def __enter__(self) -> Lanes:
         return self
@@ -144,6 +142,9 @@ class _Lane:
             self._changed.notify_all()
 
 
-def _stop_all(lanes: Sequence[_Lane]) -> None:
+def _stop_all(lanes: Sequence[_Lane], threads: Sequence[threading.Thread]) -> None:
     for lane in lanes:
         lane.stop()
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(_JOIN_SECONDS)

@@ -1,6 +1,8 @@
 """Lanes: batches from threads come in order, with their errors, and no thread is left."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -75,3 +77,15 @@ def test_a_loop_that_is_left_early_stops_the_threads():
         thread.join(10)
     assert closed.is_set()
     assert not running()
+
+
+def test_a_program_that_ends_in_the_middle_of_an_epoch_ends_well(make):
+    """No thread is killed inside torch: the interpreter waits for the batch in hand."""
+    code = f"""
+from mds import StreamingDataLoader, StreamingDataset
+dataset = StreamingDataset(local={make()!r}, batch_size=2)
+loader = iter(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
+next(loader)
+"""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

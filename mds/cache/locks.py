@@ -46,8 +46,9 @@ class RangeLockFile:
     """Byte locks of an open file description (Linux)."""
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
+        self._fd = -1
+        _opened.add(self)  # first: a fork right after the opening must find it
         self._fd = _open(path, mode)
-        _opened.add(self)
 
     def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
         """Take the lock on byte ``at`` if nobody is in the way."""
@@ -69,6 +70,15 @@ class RangeLockFile:
 
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            # Closing alone would leave the locks to a child that was forked a moment ago and has
+            # not let go of its copy yet.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close what is the parent's, whose locks stay."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -116,6 +126,10 @@ class FileLockFile:
         fds, self._fds = self._fds, {}
         for fd in fds.values():
             os.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close what is the parent's, whose locks stay."""
+        self.close()
 
     def __del__(self) -> None:
         # As above.
@@ -201,7 +215,7 @@ _opened: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()
 
 def _close_inherited() -> None:
     for locks in list(_opened):
-        locks.close()
+        locks.abandon()
     _opened.clear()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
-from mds.bundles import LARGEST, MOST, Bundle, Tag
+from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled
 from mds.dataset import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
@@ -51,16 +51,18 @@ class Batches(IterableDataset[Any]):
         self._collate = collate_samples if collate is default_collate else collate
 
     def __iter__(self) -> Iterator[Batch | Bundle]:
-        return self.begin(*worker_place(), worker_group())
+        return self.begin(*worker_place(), worker_group(), may_bundle=in_worker())
 
-    def begin(self, worker: int, workers: int, group: int) -> Iterator[Batch | Bundle]:
+    def begin(
+        self, worker: int, workers: int, group: int, *, may_bundle: bool
+    ) -> Iterator[Batch | Bundle]:
         """Take the turn of one worker of ``workers`` at once, and give its batches."""
         if not self.is_plain:
             return self._of_samples(iter(self.dataset))
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
             windows = self.dataset.windows(part)
-            if in_worker() and self._is_sliceable and not isinstance(part, Masked):
+            if may_bundle and self._is_sliceable and not isinstance(part, Masked):
                 return self._bundled(worker, part, windows, self._size)
             size = self._size
             batches = self._of_columns(windows, lambda: size)
@@ -118,7 +120,7 @@ class Batches(IterableDataset[Any]):
     def _bundled(
         self, worker: int, part: Part, windows: Iterable[Window], size: int
     ) -> Iterator[Bundle]:
-        """Batches as `_of_columns` makes them, several in a message to another process."""
+        """Batches as `_of_columns` makes them, several in a message."""
         taken, count = 0, 1  # ids, and batches of the next message
 
         def wanted() -> int:
@@ -207,8 +209,12 @@ class Threaded(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         group = -2 - next(_iterations)
-        parts = [self._batches.begin(w, self._workers, group) for w in range(self._workers)]
-        return Lanes([functools.partial(iter, part) for part in parts], self._ahead)
+        parts = [
+            self._batches.begin(worker, self._workers, group, may_bundle=True)
+            for worker in range(self._workers)
+        ]
+        lanes = Lanes([functools.partial(iter, part) for part in parts], self._ahead)
+        return Unbundled(lanes, self._workers)
 
 
 _MASK = (1 << 64) - 1

@@ -1,10 +1,11 @@
-"""Batches on their way from a worker process: several in one message, handed out one by one.
+"""Batches on their way from a worker: several in one message, handed out one by one.
 
 Crossing to another process costs per tensor (a file in memory, its descriptor over a socket, a
 map, page faults) and hardly per byte: eight batches of 32 token rows in one tensor arrive 2 to 4
-times as fast as in eight. So a worker gathers a few consecutive batches into one column each, and
-the trainer cuts them. The first messages are single batches, so that the first arrives at once.
-A batch is a view that keeps its message alive, which is at most a few megabytes.
+times as fast as in eight. Between threads it is the waking up that costs. So a worker gathers a few
+consecutive batches into one column each, and the trainer cuts them. The first messages are single
+batches, so that the first arrives at once. A batch is a view that keeps its message alive, which is
+at most a few megabytes.
 """
 
 from __future__ import annotations

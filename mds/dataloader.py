@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from mds.batches import Batches, Threaded, find_streaming
 from mds.bundles import Tag, Unbundled
@@ -102,20 +103,26 @@ class StreamingDataLoader(DataLoader[Any]):
         self.num_samples_yielded, self.order_hash = 0, OrderHash()
         if self._streaming is None:
             return super().__iter__()
-        if self._inner is None or not self.persistent_workers:
-            self._inner = self._make_inner()
-        messages: Iterator[Any] = iter(self._inner)
         if self.num_workers and not self._threaded:
-            messages = Unbundled(messages, self.num_workers)
-        return _Counted(self, messages)
-
-    def _make_inner(self) -> DataLoader[Any]:
-        settings = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
-        source: Any = self._batches
+            if self._inner is None or not self.persistent_workers:
+                self._inner = self._make_inner(self._batches, **self._passed_on())
+            return _Counted(self, Unbundled(iter(self._inner), self.num_workers))
+        source: IterableDataset[Any] = self._batches
         if self._threaded:
             source = Threaded(self._batches, max(1, self.num_workers), self.prefetch_factor or 2)
-        if self._threaded or not self.num_workers:
-            settings = {"pin_memory": self.pin_memory, "generator": self.generator}
+        if self.pin_memory:
+            pinning = self._make_inner(source, pin_memory=True, generator=self.generator)
+            return _Counted(self, iter(pinning))
+        # Without a loader inside, whose ``next`` costs 10 us a batch. torch's iterator draws a seed
+        # even where it has no workers: random numbers must not depend on which loader is taken.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return _Counted(self, iter(source))
+
+    def _passed_on(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
+
+    @staticmethod
+    def _make_inner(source: IterableDataset[Any], **settings: Any) -> DataLoader[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about workers; said of the outer one
             return DataLoader(source, batch_size=None, collate_fn=_as_it_is, **settings)

@@ -163,6 +163,10 @@ class NoSpaceError(StoreError):
     """The local disk is full."""
 
 
+class VanishedError(StoreError, FileNotFoundError):
+    """What was being written was deleted meanwhile, or the folder that it was in."""
+
+
 class CacheError(MdsError, RuntimeError):
     """The cache folder cannot be used as asked."""
 

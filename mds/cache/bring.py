@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mds.cache import policy
 from mds.cache.ledger import FOREIGN, PRESENT
 from mds.cache.places import check_file
-from mds.errors import CorruptError, NoSpaceError, ShardError
+from mds.errors import CorruptError, NoSpaceError, ShardError, VanishedError
 from mds.events import Replaced, emit
 
 if TYPE_CHECKING:
@@ -130,16 +130,18 @@ class Bringer:
             try:
                 came = self._fetchers[place.number].whole(info)
                 break
-            except BaseException as error:
-                has_vanished = not account.ledger.is_current()
+            except NoSpaceError:
                 account.look(shard)
-                if isinstance(error, NoSpaceError):
-                    if not self._budget.evict_for_disk(place.folder, place.peak(info)):
-                        raise
-                elif has_vanished and isinstance(error, OSError) and vanished < _VANISHED:
-                    vanished += 1  # the folder was deleted while we wrote into it
-                else:
+                if not self._budget.evict_for_disk(place.folder, place.peak(info)):
                     raise
+            except VanishedError:
+                account.look(shard)
+                vanished += 1
+                if vanished > _VANISHED:
+                    raise
+            except BaseException:
+                account.look(shard)
+                raise
         size, mark = place.measure(info)
         with account.ledger.change():
             account.ledger.describe(shard, place.name(info), place.tag(info))

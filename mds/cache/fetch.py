@@ -41,7 +41,7 @@ class Fetcher:
         with self._lock:
             if self._store is None:
                 source = self.place.source
-                retry = RetryPolicy(attempts=source.retries + 1, notify=self._retried)
+                retry = RetryPolicy(attempts=source.retries, notify=self._retried)
                 self._store = open_store(
                     self.place.remote, options=source.options, retry=retry, timeout=source.timeout
                 )

@@ -53,7 +53,7 @@ def fetch_index(
     before = read_origin(folder)
     has_copy = _is_copy(before, remote, path)
     # Who has a copy need not wait for minutes.
-    retry = RetryPolicy(retries + 1, within=60.0 if has_copy else 300.0, notify=_retried)
+    retry = RetryPolicy(retries, within=60.0 if has_copy else 300.0, notify=_retried)
     store = open_store(remote, options=options, retry=retry, timeout=timeout)
     if has_copy:
         try:

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from mds.errors import NoSpaceError
+from mds.errors import NoSpaceError, StoreError, VanishedError
 
 _TEMPORARY = re.compile(r"^\..+\.(\d+)-[0-9a-f]{12}\.mds-part$")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -38,7 +38,7 @@ def publish(path: str, *, durable: bool = False) -> Iterator[str]:
     The folder is made when it is missing. The block creates the file itself; when it raises, the
     temporary file is removed and whatever was at ``path`` stays. ``durable`` also brings the bytes
     and the name to the disk, which a power cut then cannot take back. Raises NoSpaceError when the
-    disk is full.
+    disk is full, VanishedError when the file or the folder is deleted before the end.
 
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "word")
@@ -71,18 +71,38 @@ def write_file(path: str, data: bytes | memoryview, *, durable: bool = False) ->
 
 @contextlib.contextmanager
 def disk(path: str) -> Iterator[None]:
-    """Turn "no space left" into a NoSpaceError that names the folder and what is free there."""
+    """Tell what a disk does to a file that is being written.
+
+    "No space left" becomes a NoSpaceError that names the folder and what is free there; a file or
+    folder that is gone a VanishedError, so that nobody takes it for a missing source.
+    """
     try:
         yield
+    except StoreError:
+        raise
     except OSError as error:
-        if error.errno not in _FULL or isinstance(error, NoSpaceError):
-            raise
-        raise NoSpaceError(
-            f"write {path}: {os.strerror(error.errno)} ({_free(path)}). Free some space, or lower "
-            f"cache_limit, or choose another folder.",
-            url=path,
-            verb="write",
-        ) from error
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"write {path}: {os.strerror(error.errno)} ({_free(path)}). Free some space or "
+                f"choose another folder; a cache can also be given a lower cache_limit.",
+                url=path,
+                verb="write",
+            ) from error
+        if error.errno == errno.ENOENT and _is_beside(error.filename, path):
+            raise VanishedError(
+                f"write {path}: {error.filename} is gone. Was it deleted by somebody else?",
+                url=path,
+                verb="write",
+            ) from error
+        raise
+
+
+def _is_beside(found: object, path: str) -> bool:
+    """Whether a path is in the folder of the other, or is that folder or one above it."""
+    folder = os.path.dirname(path)
+    return isinstance(found, str) and (
+        os.path.dirname(found) == folder or f"{folder}/".startswith(f"{found}/")
+    )
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:

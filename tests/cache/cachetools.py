@@ -30,11 +30,11 @@ def write(out, samples=SAMPLES, size=SIZE, salt=0, **options):
     return str(out)
 
 
-def open_cache(remote, folder, limit=None, **options):
+def open_cache(remote, folder, limit=None, retries=0, **options):
     """A cache over one source."""
     shard_options = {k: options.pop(k) for k in ("keep_zip", "validate_hash") if k in options}
-    index = fetch_index(remote, str(folder), retries=0, timeout=10.0)
-    source = Source(index, remote, str(folder), retries=0, timeout=10.0, **shard_options)
+    index = fetch_index(remote, str(folder), retries=retries, timeout=10.0)
+    source = Source(index, remote, str(folder), retries=retries, timeout=10.0, **shard_options)
     return ShardCache([source], limit=limit, **options)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 
@@ -14,13 +16,20 @@ from mds.prefetch import Prefetcher
 
 def epochs(remote, folder, limit, count, seed):
     """Shuffled epochs, one after the other; prints a line when each is complete and right."""
-    with open_cache(remote, folder, int(limit) or None) as cache:
+    with open_cache(remote, folder, int(limit) or None, retries=3) as cache:
         print("open", flush=True)
         for number in range(int(count)):
             ids = shuffled(int(seed) + number)
             assert read(cache, ids) == ids.tolist()
             print("epoch", flush=True)
         print(cache.stats()["fetched_shards"], flush=True)
+
+
+def epochs_by_a_bad_clock(remote, folder, limit, count, seed):
+    """The same while the time of the day jumps a day forth or back at every look."""
+    right, jumps = time.time, random.Random(int(seed))
+    time.time = lambda: right() + jumps.choice([-86_400.0, 0.0, 86_400.0])
+    epochs(remote, folder, limit, count, seed)
 
 
 def construct(remote, folder, count):

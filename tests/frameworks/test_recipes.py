@@ -70,6 +70,7 @@ class Runs:
             "MDS_CACHE_DIR": str(tmp_path / "cache"),
             "PYTHONPATH": f"{HERE / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",
             "RAY_TRAIN_V2_ENABLED": "1",
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "240",
             "TOKENIZERS_PARALLELISM": "false",

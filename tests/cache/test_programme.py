@@ -1,0 +1,108 @@
+"""The fault programme: long sittings of kills, forks, jumping clocks and a bad wire.
+
+It runs in a short form with all other tests. ``MDS_FAULTS=long`` runs it whole: 200 kills of an
+8-process job with and without a limit, 40 epochs of 2 and of 8 forked workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import threading
+import time
+
+import pytest
+from cachetools import SAMPLES, disk_usage, open_cache, read
+from sharing import Watch, finish, start
+
+from mds.storage.files import temporary_owner
+from mds.testing.httpserver import http_server
+from mds.testing.proxy import Fault, FaultProxy
+
+IS_LONG = os.environ.get("MDS_FAULTS") == "long"
+KILLS = 200 if IS_LONG else 8
+EPOCHS = 40 if IS_LONG else 3
+LIMIT = 120_000
+TROUBLE = (
+    *(Fault("damage", match=rf"GET /shard\.{number:05}", after=5000) for number in range(0, 20, 3)),
+    *(Fault("short", match=rf"GET /shard\.{number:05}", after=2000) for number in range(1, 20, 3)),
+    Fault("drop", match="GET /shard", times=None, chance=0.02),
+    Fault("status", match="GET /shard", times=None, chance=0.02, status=503, retry_after=0),
+    Fault("status", match="GET /shard", times=None, chance=0.02, status=429, retry_after=0),
+    Fault("cut", match="GET /shard", times=None, chance=0.02, after=2000),
+)
+
+
+def nobody_waits_for_ever(processes, seconds):
+    """Wait for all, and fail with the name of what hangs."""
+    until = time.monotonic() + seconds
+    for process in processes:
+        finish(process, max(until - time.monotonic(), 1))
+
+
+@pytest.fixture
+def bad_wire(remote):
+    """The URL of a dataset whose server answers late and, now and then, wrong."""
+    with http_server(remote) as url, FaultProxy(url, latency=0.005) as proxy:
+        proxy.add(*TROUBLE)
+        yield proxy.url
+
+
+@pytest.mark.parametrize("form", ["remote", "packed"])
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_a_job_of_eight_processes_survives_any_kills(request, folder, form, limit):
+    """Each killed process is started again; in the end all have had their epochs whole."""
+    instants = random.Random(f"{form}{limit}")
+    with http_server(request.getfixturevalue(form)) as url, Watch(folder) as watch:
+        jobs = [(url, folder, limit, 3, seed) for seed in range(8)]
+        running = [start("epochs", *job) for job in jobs]
+        try:
+            for number in range(KILLS):
+                victim = instants.randrange(len(jobs))
+                threading.Event().wait(instants.uniform(0, 0.5))
+                running[victim].kill()
+                running[victim].communicate()
+                running[victim] = start("epochs", *jobs[victim])
+                if number % 40 == 20 and not limit:
+                    shutil.rmtree(folder, ignore_errors=True)  # others write into it
+            nobody_waits_for_ever(running, 120)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    assert not limit or watch.most <= limit
+    with open_cache(request.getfixturevalue(form), folder, limit or None) as cache:
+        assert sorted(read(cache)) == list(range(SAMPLES))
+        assert disk_usage(folder) <= cache.usage
+    assert not [name for name in os.listdir(folder) if temporary_owner(name) is not None]
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_epochs_of_forked_workers_over_plain_http(remote, folder, workers):
+    """The parent has used its connections before it forks; every byte is right."""
+    with http_server(remote) as url:
+        finish(start("forked", url, folder, LIMIT, workers, EPOCHS), 600)
+
+
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_epochs_over_a_bad_wire(bad_wire, folder, limit):
+    """What is dropped, refused, cut, shortened and damaged is asked for again."""
+    jobs = [start("epochs", bad_wire, folder, limit, EPOCHS, seed) for seed in range(4)]
+    nobody_waits_for_ever(jobs, 120 + 10 * EPOCHS)
+
+
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_clocks_may_jump(remote, folder, limit):
+    """Hours forth and back between any two looks, and file times of another year."""
+    years = random.Random(limit)
+    jobs = [start("epochs_by_a_bad_clock", remote, folder, limit, EPOCHS, n) for n in range(4)]
+    while any(job.poll() is None for job in jobs):
+        for path, _, names in os.walk(folder):
+            for name in names:
+                when = time.time() + years.uniform(-1e8, 1e8)
+                with contextlib.suppress(OSError):  # it went in the meantime
+                    os.utime(os.path.join(path, name), (when, when))
+        threading.Event().wait(0.02)
+    nobody_waits_for_ever(jobs, 1)

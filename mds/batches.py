@@ -20,6 +20,7 @@ from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled
 from mds.dataset import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
+from mds.heap import give_back_large_blocks
 from mds.lanes import Lanes
 from mds.part import Masked, Part
 from mds.readers import gather
@@ -51,6 +52,8 @@ class Batches(IterableDataset[Any]):
         self._collate = collate_samples if collate is default_collate else collate
 
     def __iter__(self) -> Iterator[Batch | Bundle]:
+        if in_worker():
+            give_back_large_blocks()
         return self.begin(*worker_place(), worker_group(), may_bundle=in_worker())
 
     def begin(

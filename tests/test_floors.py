@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "mds"
 # From the ground up. Parts on one floor never import each other.
 FLOORS = [
     {"errors", "_version"},
-    {"units"},
+    {"units", "heap"},
     {"encodings", "compression", "hashing", "storage", "shuffle", "world", "events"},
     {"topology"},
     {"layout", "index", "indexing", "epochs"},

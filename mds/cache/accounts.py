@@ -20,6 +20,7 @@ from mds.cache.budget import Account
 from mds.cache.ledger import FOREIGN, PRESENT, Ledger, ledger_size
 from mds.cache.places import CONTROL, Place, mark_of, remove_parts, size_of
 from mds.errors import CacheError
+from mds.storage.files import make_folder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,9 +32,10 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 def open_account(place: Place) -> Account | None:
     """The account of a place, made when there is none; None where nothing can be written."""
-    ledger = Ledger(place.control, len(place), place.fingerprint(), place.mode())
+    own = control_bytes(place)
+    ledger = Ledger(place.control, len(place), place.fingerprint(), place.mode(), own)
     try:
-        os.makedirs(place.folder, exist_ok=True)
+        make_folder(place.folder)
         ledger.open()
     except OSError as error:
         if place.home is not None:  # a convenience of ours; the data are at hand without it
@@ -44,7 +46,15 @@ def open_account(place: Place) -> Account | None:
     account = Account(place, ledger)
     if ledger.was_made:
         look_around(account)
+    else:
+        with ledger.change():
+            ledger.size = max(ledger.size, own)
     account.settle_orphans()
+    living = set(ledger.processes())
+    if len(living) == 1 and not ledger.was_made:
+        # Also what a killed process wrote into a folder that had been deleted under it, which no
+        # ledger knows. The first of a node looks; the folder may have a great many files.
+        remove_parts(place.folder, living)
     return account
 
 
@@ -89,7 +99,7 @@ def look_around(account: Account) -> None:
                 if packed is not None and packed.basename in names:
                     names.discard(packed.basename)
                     foreign += max(size_of(place.path(packed)), 0)
-        ledger.size = control_bytes(place) + foreign
+        ledger.size = ledger.own_bytes + foreign
     _delete_orphans(place, names, {key: int(entry["mark"]) for key, entry in ours.items()})
     remove_parts(place.folder, set(ledger.processes()))
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from mds.cache.filesystem import control_folder
 from mds.cache.locks import lock_within
 from mds.cache.places import CONTROL, ORIGIN, derived_folder, read_origin
-from mds.errors import ConfigError, IndexFileError, NotFoundError, TransientError
+from mds.errors import ConfigError, IndexFileError, NotFoundError, TransientError, VanishedError
 from mds.events import Retried, emit
 from mds.index import Index
 from mds.storage import RetryPolicy, Store, open_store, publish, write_file
+from mds.storage.files import despite_deletion, disk
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo
@@ -49,6 +50,13 @@ def fetch_index(
     """
     if remote is None:
         return _in_place(folder)
+    return despite_deletion(lambda: _up_to_date(remote, folder, options, timeout, retries))
+
+
+def _up_to_date(
+    remote: str, folder: str, options: Mapping[str, Any] | None, timeout: float, retries: int
+) -> Index:
+    """The index from a copy that is up to date; VanishedError when that is deleted meanwhile."""
     path = os.path.join(folder, INDEX)
     before = read_origin(folder)
     has_copy = _is_copy(before, remote, path)
@@ -58,25 +66,38 @@ def fetch_index(
     if has_copy:
         try:
             if _is_same(before, store.head(INDEX)):
-                return Index.read(path, os.path.join(folder, CONTROL, SIDECAR))
+                return _read_copy(folder)
         except TransientError as error:
             log.warning("%s The index in %s is used as it is.", error, folder)
-            return Index.read(path, os.path.join(folder, CONTROL, SIDECAR))
+            return _read_copy(folder)
     if not _can_write(folder):
         return _without_writing(store, remote, path)
-    os.makedirs(os.path.join(folder, CONTROL), exist_ok=True)
-    control = control_folder(folder, CONTROL)
-    os.makedirs(control, exist_ok=True)
-    # One download for all processes that start together.
-    lock = lock_within(os.path.join(control, "lock"), _LOCK_AT, _PATIENCE, _mode(folder))
+    with disk(path):
+        os.makedirs(os.path.join(folder, CONTROL), exist_ok=True)
+        control = control_folder(folder, CONTROL)
+        os.makedirs(control, exist_ok=True)
+        # One download for all processes that start together.
+        lock = lock_within(os.path.join(control, "lock"), _LOCK_AT, _PATIENCE, _mode(folder))
+        try:
+            now = read_origin(folder)
+            if now == before or not _is_copy(now, remote, path):
+                return _bring(store, remote, folder)
+            return _read_copy(folder)
+        finally:
+            if lock is not None:
+                lock.close()
+
+
+def _read_copy(folder: str) -> Index:
+    path = os.path.join(folder, INDEX)
     try:
-        now = read_origin(folder)
-        if now == before or not _is_copy(now, remote, path):
-            return _bring(store, remote, folder)
         return Index.read(path, os.path.join(folder, CONTROL, SIDECAR))
-    finally:
-        if lock is not None:
-            lock.close()
+    except NotFoundError as error:
+        raise VanishedError(
+            f"read {path}: it was there a moment ago. Was it deleted by somebody else?",
+            url=path,
+            verb="read",
+        ) from error
 
 
 def _in_place(folder: str) -> Index:
@@ -113,7 +134,7 @@ def _bring(store: Store, remote: str, folder: str) -> Index:
     write_file(os.path.join(folder, CONTROL, ORIGIN), json.dumps(facts).encode())
     os.chmod(os.path.join(folder, CONTROL, ORIGIN), _mode(folder))
     if index.total_samples and state.st_size >= 256 << 10:
-        return Index.read(path, os.path.join(folder, CONTROL, SIDECAR))  # and write the sidecar
+        return _read_copy(folder)  # and write the sidecar
     return index
 
 

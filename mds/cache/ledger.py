@@ -28,7 +28,7 @@ import numpy as np
 
 from mds.cache.locks import LockFile, lock_within, open_locks
 from mds.errors import CacheError
-from mds.storage.files import disk, publish, write_at
+from mds.storage.files import despite_deletion, disk, publish, write_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,7 +66,14 @@ _FETCH_AT = 1 << 43
 class Ledger:
     """The account of one cache folder, as seen by this process."""
 
-    def __init__(self, control: str, shards: int, fingerprint: bytes, mode: int = 0o666) -> None:
+    def __init__(
+        self,
+        control: str,
+        shards: int,
+        fingerprint: bytes,
+        mode: int = 0o666,
+        own_bytes: int | None = None,
+    ) -> None:
         self.control = control
         self.shards = shards
         self.fingerprint = fingerprint[:16].ljust(16, b"\0")
@@ -83,6 +90,8 @@ class Ledger:
         self._identity: tuple[int, int] | None = None
         self.slot = -1
         self.was_made = False
+        #: Bytes of the folder's own files, which come back when the folder was deleted.
+        self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
         #: The entries of the ledger before this one, when the index changed.
         self.former: npt.NDArray[Any] | None = None
 
@@ -90,7 +99,11 @@ class Ledger:
 
     def open(self) -> None:
         """Map the ledger, making it when there is none for this index."""
-        with self._threads, disk(self._path):
+        with self._threads:
+            despite_deletion(self._open)
+
+    def _open(self) -> None:
+        with disk(self._path):
             os.makedirs(self.control, exist_ok=True)
             self._locks = open_locks(self.lock_path, self._mode)
             with self._held():
@@ -176,7 +189,7 @@ class Ledger:
             os.fchmod(file.fileno(), self._mode & 0o666)
             # All blocks now: a full disk is an error here, and would be a signal in a map.
             _allocate(file.fileno(), size)
-            file.write(_HEADER.pack(_MAGIC, self.fingerprint, _boot(), self.shards, size))
+            file.write(_HEADER.pack(_MAGIC, self.fingerprint, _boot(), self.shards, self.own_bytes))
         if not self._map():
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
         return True

@@ -21,6 +21,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from mds.storage.files import despite_deletion, disk
+
 _BUSY = {errno.EAGAIN, errno.EACCES}
 _FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 64-bit systems
 HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
@@ -198,16 +200,21 @@ class _Waiter:
 
 
 def _open(path: str, mode: int) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags, mode)
-    except FileNotFoundError:  # the folder was deleted under us
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, flags, mode)
+    fd = despite_deletion(lambda: _open_or_make(path, mode))
     # A group that shares the folder shares its locks, whatever the umask of who came first.
     if os.fstat(fd).st_mode & 0o666 != mode & 0o666 and os.fstat(fd).st_uid == os.geteuid():
         os.fchmod(fd, mode & 0o666)
     return fd
+
+
+def _open_or_make(path: str, mode: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:  # the folder was deleted under us
+        with disk(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, mode)
 
 
 _opened: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()

@@ -27,7 +27,7 @@ import numpy as np
 from mds.cache.locks import lock_within, open_locks
 from mds.plan.digests import digest
 from mds.plan.orders import DrawnOrder
-from mds.storage.files import publish, temporary_owner
+from mds.storage.files import make_folder, publish, temporary_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ class OrderFile:
         if self.is_there:
             os.utime(self.path)
             return
-        os.makedirs(self._folder, exist_ok=True)
+        make_folder(self._folder)
         lock = lock_within(os.path.join(self._folder, "lock"), self._lock, _PATIENCE)
         if lock is None:
             raise TimeoutError(f"another process holds the lock of {self.path}")
@@ -116,7 +116,7 @@ class OrderFile:
 
     def try_ensure(self) -> None:
         """Compute the file unless another process does."""
-        os.makedirs(self._folder, exist_ok=True)
+        make_folder(self._folder)
         lock = open_locks(os.path.join(self._folder, "lock"))
         try:
             if lock.try_lock(self._lock) and not self.is_there:

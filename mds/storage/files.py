@@ -11,12 +11,16 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from mds.errors import NoSpaceError, StoreError, VanishedError
 
 _TEMPORARY = re.compile(r"^\..+\.(\d+)-[0-9a-f]{12}\.mds-part$")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_DELETIONS = 8  # while one thing is done
+
+T = TypeVar("T")
 
 
 def temporary_path(path: str) -> str:
@@ -88,7 +92,7 @@ def disk(path: str) -> Iterator[None]:
                 url=path,
                 verb="write",
             ) from error
-        if error.errno == errno.ENOENT and _is_beside(error.filename, path):
+        if error.errno == errno.ENOENT and _is_near(error.filename, path):
             raise VanishedError(
                 f"write {path}: {error.filename} is gone. Was it deleted by somebody else?",
                 url=path,
@@ -97,12 +101,36 @@ def disk(path: str) -> Iterator[None]:
         raise
 
 
-def _is_beside(found: object, path: str) -> bool:
-    """Whether a path is in the folder of the other, or is that folder or one above it."""
+def _is_near(found: object, path: str) -> bool:
+    """Whether a path is in the folder of the other, at whatever depth, or is above it."""
     folder = os.path.dirname(path)
     return isinstance(found, str) and (
-        os.path.dirname(found) == folder or f"{folder}/".startswith(f"{found}/")
+        os.path.dirname(found) == folder
+        or bool(folder and f"{found}/".startswith(f"{folder}/"))
+        or f"{folder}/".startswith(f"{found}/")
     )
+
+
+def despite_deletion(act: Callable[[], T]) -> T:
+    """What ``act`` returns, which is begun anew when a folder is deleted under it.
+
+    Somebody may clean a disk while jobs run. Raises VanishedError when that happens again and
+    again, or FileExistsError (which `os.makedirs` makes of it) from ``act``.
+    """
+    for _ in range(_DELETIONS):
+        with contextlib.suppress(VanishedError, FileExistsError):
+            return act()
+    return act()
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, unless they are there."""
+
+    def make() -> None:
+        with disk(os.path.join(path, "")):
+            os.makedirs(path, exist_ok=True)
+
+    despite_deletion(make)
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -23,6 +24,16 @@ def epochs(remote, folder, limit, count, seed):
             assert read(cache, ids) == ids.tolist()
             print("epoch", flush=True)
         print(cache.stats()["fetched_shards"], flush=True)
+
+
+def epochs_until(remote, folder, limit, seed, path):
+    """Shuffled epochs, each checked, as long as there is no file at ``path``."""
+    with open_cache(remote, folder, int(limit) or None, retries=3) as cache:
+        for number in itertools.count(int(seed)):
+            ids = shuffled(number)
+            assert read(cache, ids) == ids.tolist()
+            if os.path.exists(path):
+                return
 
 
 def epochs_by_a_bad_clock(remote, folder, limit, count, seed):

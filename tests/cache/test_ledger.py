@@ -44,7 +44,8 @@ class _Player:
 
     def __init__(self, place, limit, pid):
         self.place = place
-        self.ledger = Ledger(place.control, len(place), place.fingerprint())
+        own = control_bytes(place)
+        self.ledger = Ledger(place.control, len(place), place.fingerprint(), own_bytes=own)
         self.ledger.open()
         # A process that does not exist, so that its temporary files are seen as left behind.
         self.pid = pid

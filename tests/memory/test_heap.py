@@ -1,0 +1,46 @@
+"""The heap of worker processes gives large blocks back, and only theirs."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mds.heap import LARGE
+
+# Frees a block of twice the size, after which glibc by itself would keep the next one in its heap.
+PROGRAM = f"""
+import ctypes
+from mds.heap import give_back_large_blocks
+print(give_back_large_blocks())
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+libc.free(libc.malloc({4 * LARGE}))
+block = libc.malloc({2 * LARGE})
+libc.malloc_stats()
+"""
+
+
+def heap_after_program(**environment):
+    """Bytes of the heap, in which a block lies that has not been mapped on its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    assert done.stdout.strip() == str(not environment)
+    line = next(line for line in done.stderr.splitlines() if line.startswith("system bytes"))
+    return int(line.split("=")[1])
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has malloc_stats"
+)
+def test_large_blocks_are_mapped_on_their_own():
+    """Also after one was freed, which raises glibc's threshold; a user's choice stays."""
+    assert heap_after_program() < 2 * LARGE
+    assert heap_after_program(MALLOC_MMAP_THRESHOLD_=str(8 * LARGE)) >= 2 * LARGE

@@ -36,6 +36,8 @@ class Catalog:
         self, shards: npt.NDArray[np.int64]
     ) -> list[tuple[Place, npt.NDArray[np.bool_], npt.NDArray[np.int64]]]:
         """(place, which of ``shards`` are there, their numbers there) for each place with some."""
+        if len(self.places) == 1:
+            return [(self.places[0], np.ones(len(shards), np.bool_), shards)]
         whose = self._starts.searchsorted(shards, "right") - 1
         out = []
         for number in np.unique(whose).tolist():

@@ -96,9 +96,9 @@ class Fetcher:
         path = place.path(raw)
         if packed is None:
             with publish(path) as temporary:
-                # Its size is checked on the way; the digest is read back from the page cache.
-                self.store.get_file(raw.basename, temporary, raw.size)
-                check_file(raw, temporary, place.hash_of(raw), self.url(raw))
+                judge = _Judge(self, raw)
+                self.store.get_file(raw.basename, temporary, raw.size, judge.see)
+                judge.verdict()
                 self._let_in(temporary)
             size = raw.size
         else:
@@ -214,12 +214,16 @@ class _Judge:
     def watch(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The chunks as they come, up to one that makes the file too long."""
         for chunk in chunks:
-            self._size += len(chunk)
+            self.see(chunk)
             if self._size > self._file.size:
                 break
-            if self._digest is not None:
-                self._digest.update(chunk)
             yield chunk
+
+    def see(self, chunk: bytes | memoryview) -> None:
+        """The next piece of the file."""
+        self._size += len(chunk)
+        if self._digest is not None and self._size <= self._file.size:
+            self._digest.update(chunk)
 
     def verdict(self) -> None:
         """Raise CorruptError with the facts when the file is not what the index says."""

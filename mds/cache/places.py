@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.cache.filesystem import control_folder
 from mds.errors import ConfigError, CorruptError, NotFoundError
-from mds.storage.files import temporary_owner
+from mds.storage.files import read_back, temporary_owner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,10 +232,7 @@ def digest_of(path: str, name: str) -> str:
     from mds.hashing import new_hash
 
     digest = new_hash(name)
-    buffer = memoryview(bytearray(1 << 20))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
+    read_back(path, digest.update)
     return digest.hexdigest()
 
 

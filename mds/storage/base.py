@@ -22,6 +22,9 @@ from mds.storage.url import join, redact
 #: processor time; 64 KB a quarter more, 8 MB a third more.
 CHUNK = 1 << 20
 
+#: What is shown the bytes of a file, piece by piece; a piece is good until the next one.
+Watch = Callable[["bytes | memoryview"], object]
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -143,15 +146,18 @@ class Store(ABC):
         """The bytes from ``start`` to before ``end``; exactly so many, or an error."""
         return b"".join(self.stream(key, start, end))
 
-    def get_file(self, key: str, path: str, size: int | None = None) -> ObjectInfo:
+    def get_file(
+        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
+    ) -> ObjectInfo:
         """Write the whole object to ``path``, which the caller renames when it is content.
 
         With ``size`` the object must have so many bytes (CorruptError) and large ones come over
-        several connections at once. Raises NoSpaceError when the disk is full.
+        several connections at once. ``watch`` is called with all its bytes in order, in pieces: as
+        they come, or out of the file. Raises NoSpaceError when the disk is full.
         """
         from mds.storage.transfer import download
 
-        return download(self, key, path, size)
+        return download(self, key, path, size, watch)
 
     def put(self, key: str, data: bytes) -> None:
         """Store ``data`` under ``key``, replacing what was there, whole or not at all."""

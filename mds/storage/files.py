@@ -18,6 +18,7 @@ from mds.errors import NoSpaceError, StoreError, VanishedError
 
 _TEMPORARY = re.compile(r"^\..+\.(\d+)-[0-9a-f]{12}\.mds-part$")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_PIECE = 1 << 20
 _DELETIONS = 8  # while one thing is done
 
 T = TypeVar("T")
@@ -131,6 +132,14 @@ def make_folder(path: str) -> None:
             os.makedirs(path, exist_ok=True)
 
     despite_deletion(make)
+
+
+def read_back(path: str, watch: Callable[[memoryview], object]) -> None:
+    """Show all bytes of a file, in order and in pieces that are good until the next one."""
+    buffer = memoryview(bytearray(_PIECE))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            watch(buffer[:count])
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from mds.errors import CorruptError, StoreError
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store, Watch
 from mds.storage.failure import border, guarded
-from mds.storage.files import disk, publish, temporary_owner
+from mds.storage.files import disk, publish, read_back, temporary_owner
 from mds.storage.url import check_key, local_path
 
 
@@ -53,7 +53,9 @@ class LocalStore(Store):
                 raise IsADirectoryError(21, os.strerror(21))
             return self._info(key, state)
 
-    def get_file(self, key: str, path: str, size: int | None = None) -> ObjectInfo:
+    def get_file(
+        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
+    ) -> ObjectInfo:
         """Copy the file to ``path``; the kernel moves the bytes."""
         url = self.url_of(key)
         before = self.head(key)
@@ -64,6 +66,8 @@ class LocalStore(Store):
             copied = os.path.getsize(path)
         if copied != before.size:
             raise _other_size(url, copied, before.size)
+        if watch is not None:
+            read_back(path, watch)
         return before
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from mds.errors import ConfigError, CorruptError, StoreError, TransientError
-from mds.storage.base import Body, ObjectInfo, Store
+from mds.storage.base import Body, ObjectInfo, Store, Watch
 from mds.storage.process import abandon
 from mds.storage.wrappers import Wrapper
 
@@ -73,11 +73,13 @@ class Retrying(Wrapper):
             close=transfer.close,
         )
 
-    def get_file(self, key: str, path: str, size: int | None = None) -> ObjectInfo:
+    def get_file(
+        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
+    ) -> ObjectInfo:
         """The whole object to ``path``."""
         if self.local_path is None:
-            return super().get_file(key, path, size)
-        return self._run(key, lambda: self.inner.get_file(key, path, size))
+            return super().get_file(key, path, size, watch)
+        return self._run(key, lambda: self.inner.get_file(key, path, size, watch))
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version."""

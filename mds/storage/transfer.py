@@ -12,24 +12,34 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from mds.errors import CorruptError
-from mds.storage.files import disk, write_at
+from mds.storage.files import disk, read_back, write_at
 
 if TYPE_CHECKING:
-    from mds.storage.base import Body, ObjectInfo, Store
+    from mds.storage.base import Body, ObjectInfo, Store, Watch
 
 
-def download(store: Store, key: str, path: str, size: int | None) -> ObjectInfo:
+def download(
+    store: Store, key: str, path: str, size: int | None, watch: Watch | None = None
+) -> ObjectInfo:
     """Write an object to ``path``; see `Store.get_file`."""
     with disk(path), open(path, "wb", buffering=0) as file:
         if size is None or size < 2 * store.part_size or store.part_connections < 2:
-            return _whole(store, key, file.fileno(), size)
-        return _parts(store, key, file.fileno(), size)
+            return _whole(store, key, file.fileno(), size, watch)
+        info = _parts(store, key, file.fileno(), size)
+    if watch is not None:
+        read_back(path, watch)
+    return info
 
 
-def _whole(store: Store, key: str, file: int, size: int | None) -> ObjectInfo:
+def _whole(store: Store, key: str, file: int, size: int | None, watch: Watch | None) -> ObjectInfo:
+    written = 0
     with store.stream(key) as body:
         _check_size(store, body, size)
-        written = _copy(body, file, 0)
+        for chunk in body:
+            write_at(file, chunk, written)
+            written += len(chunk)
+            if watch is not None:
+                watch(chunk)
     if size is not None and written != size:
         raise _wrong_size(store, key, written, size)
     return type(body.info)(key, written, body.info.version)
@@ -49,7 +59,11 @@ def _parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
                 raise CorruptError(
                     f"get {url}: the object changed while it was read", url=url, verb="get"
                 )
-            _copy(body, file, start, stop)
+            for chunk in body:
+                write_at(file, chunk, start)
+                start += len(chunk)
+                if stop.is_set():
+                    break
 
     workers = min(store.part_connections, -(-size // step))
     with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
@@ -63,16 +77,6 @@ def _parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
     return seen[0]
-
-
-def _copy(body: Body, file: int, offset: int, stop: threading.Event | None = None) -> int:
-    start = offset
-    for chunk in body:
-        write_at(file, chunk, offset)
-        offset += len(chunk)
-        if stop is not None and stop.is_set():
-            break
-    return offset - start
 
 
 def _check_size(store: Store, body: Body, size: int | None) -> None:

@@ -1,15 +1,16 @@
 """A cold epoch from a loopback S3, beside a plain parallel download of the same objects.
 
-    python benchmarks/remote.py [--smoke] [--other PYTHON] [--folder /dev/shm/mds] [--rounds 3]
+    python benchmarks/remote.py [--smoke] [--other PYTHON] [--folder /dev/shm/mds] [--rounds 5]
 
 The server is `rclone serve s3`, once as it is and once behind a proxy that holds every request
 back by 30 ms. PYTHON is one that has mosaicml-streaming. Every contender runs in processes of its
 own, in turns; figures are the median of the rounds, with the fastest and the slowest.
 
     plain     boto3 in two processes of eight threads each, every object once, written to files
-    cache     our cache and prefetcher in two forked workers, shuffled, nothing decoded twice
-    mds       our StreamingDataset in a torch DataLoader of two workers
-    streaming the incumbent in the same DataLoader
+    cache     our cache and prefetcher in two forked workers, shuffled, every sample read
+    mds       our dataset in our loader with two workers, which are threads
+    processes the same with two worker processes
+    streaming the incumbent's dataset and loader with two worker processes
 
 Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs,
 beside the least that is possible. For compressed shards that is Belady's rule on the trace of
@@ -120,25 +121,20 @@ def plain(url, folder):
     return {"seconds": time.perf_counter() - started}
 
 
-def open_cache(remote, folder, limit=None):
-    from mds.cache import ShardCache, fetch_index
-    from mds.stream import Source
-
-    index = fetch_index(remote, folder)
-    return ShardCache([Source(index, remote, folder)], limit=limit)
-
-
 def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
     """Our cache and prefetcher, without torch."""
-    import boto3  # as in the plain download, its import is not counted
+    import boto3  # as in the plain download, imports are not counted
 
+    from mds.cache import ShardCache, fetch_index
     from mds.prefetch import Prefetcher
+    from mds.stream import Source
 
     assert boto3
     os.environ["S3_ENDPOINT_URL"] = url or ""
     started = time.perf_counter()
-    shards = open_cache(remote or f"s3://{BUCKET}", folder, limit)
-    index = shards.sources[0].index
+    remote = remote or f"s3://{BUCKET}"
+    index = fetch_index(remote, folder)
+    shards = ShardCache([Source(index, remote, folder)], limit=limit)
     orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
 
     # A training step takes a batch of every worker, so none runs away from the others.
@@ -177,23 +173,25 @@ def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
     }
 
 
-def loader(module, url, folder):
-    """A StreamingDataset in a DataLoader, from when it is made."""
+def loader(module, url, folder, **options):
+    """A StreamingDataset in its loader, from when it is made."""
     import importlib
 
-    import torch
+    import boto3  # as in the plain download, its import is not counted
 
+    assert boto3
     os.environ["S3_ENDPOINT_URL"] = url
     library = importlib.import_module(module)
+    dataset, batches_of = library.StreamingDataset, library.StreamingDataLoader
     started, first, seen = time.perf_counter(), None, 0
-    data = library.StreamingDataset(
+    data = dataset(
         remote=f"s3://{BUCKET}",
         local=folder,
         shuffle=True,
         batch_size=BATCH,
         shuffle_block_size=1 << 12,
     )
-    batches = torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=WORKERS)
+    batches = batches_of(data, batch_size=BATCH, num_workers=WORKERS, **options)
     for batch in batches:
         first = first or time.perf_counter() - started
         seen += len(batch["x"])
@@ -204,6 +202,7 @@ ROLES = {
     "plain": plain,
     "cache": cache,
     "mds": lambda url, folder: loader("mds", url, folder),
+    "processes": lambda url, folder: loader("mds", url, folder, workers="processes"),
     "streaming": lambda url, folder: loader("streaming", url, folder),
 }
 
@@ -293,7 +292,7 @@ def spread(values):
 
 def cold(options, url, latency):
     """Cold epochs of all contenders, in turns."""
-    roles = [("plain", sys.executable), ("cache", sys.executable), ("mds", sys.executable)]
+    roles = [(role, sys.executable) for role in ("plain", "cache", "mds", "processes")]
     if options.other:
         roles.append(("streaming", options.other))
     found = {role: [] for role, _ in roles}
@@ -339,8 +338,8 @@ def main():
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it works")
     parser.add_argument("--other", help="a Python that has mosaicml-streaming")
     parser.add_argument("--folder", default="/dev/shm/mds-remote", help="scratch space")
-    parser.add_argument("--megabytes", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--arguments", help=argparse.SUPPRESS)
     options = parser.parse_args()

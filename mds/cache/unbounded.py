@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST = 8192  # ids of a window when everything is here
 COLD = 512  # ids of a window while shards are on their way
-FIRST = 32  # ids of the first window at most, when shards are far,
-FIRST_BYTES = 512 << 10  # and bytes, since they come twice
+FIRST = 64  # ids of the first window at most, when shards are far,
+FIRST_BYTES = 4 << 20  # and bytes, since they come twice
 AHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
 
 

@@ -24,6 +24,7 @@ from mds.heap import give_back_large_blocks
 from mds.lanes import Lanes
 from mds.part import Masked, Part
 from mds.readers import gather
+from mds.rooms import RecycledRooms, Room, plain_room, shared_room
 from mds.topology import in_worker, worker_group, worker_place
 
 if TYPE_CHECKING:
@@ -52,23 +53,27 @@ class Batches(IterableDataset[Any]):
         self._collate = collate_samples if collate is default_collate else collate
 
     def __iter__(self) -> Iterator[Batch | Bundle]:
-        if in_worker():
-            give_back_large_blocks()
-        return self.begin(*worker_place(), worker_group(), may_bundle=in_worker())
+        if not in_worker():
+            return self.begin(*worker_place(), worker_group())
+        give_back_large_blocks()
+        return self.begin(*worker_place(), worker_group(), shared_room)
 
     def begin(
-        self, worker: int, workers: int, group: int, *, may_bundle: bool
+        self, worker: int, workers: int, group: int, room: Room | None = None
     ) -> Iterator[Batch | Bundle]:
-        """Take the turn of one worker of ``workers`` at once, and give its batches."""
+        """Take the turn of one worker of ``workers`` at once, and give its batches.
+
+        With ``room`` they are made elsewhere than where they are used, and come in bundles.
+        """
         if not self.is_plain:
             return self._of_samples(iter(self.dataset))
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
             windows = self.dataset.windows(part)
-            if may_bundle and self._is_sliceable and not isinstance(part, Masked):
-                return self._bundled(worker, part, windows, self._size)
+            if room is not None and self._is_sliceable and not isinstance(part, Masked):
+                return self._bundled(worker, part, windows, self._size, room)
             size = self._size
-            batches = self._of_columns(windows, lambda: size)
+            batches = self._of_columns(windows, lambda: size, room or plain_room)
             whole = (b for b in batches if b[0] == size or not self._drop_last)
             return _tagged(part, whole)
         return _tagged(part, self._of_plain(self.dataset.samples(part)))
@@ -102,26 +107,50 @@ class Batches(IterableDataset[Any]):
         )
 
     def _of_columns(
-        self, windows: Iterable[Window], wanted: Callable[[], int]
+        self, windows: Iterable[Window], wanted: Callable[[], int], room: Room
     ) -> Iterator[tuple[int, Any]]:
         """Columns of as many samples as ``wanted`` says each time; of what is left at the end."""
         pieces: list[Columns] = []
         waiting, size = 0, wanted()  # samples in the pieces, and how many there are to be
+        tensors = self._rooms(size, room)
         for window in windows:
             at, end = 0, len(window.ids)
             while at < end:
                 stop = min(end, at + size - waiting)
                 shards, rows = window.shards[at:stop], window.rows[at:stop]
-                pieces.append(gather(window.readers, shards, rows))
-                waiting, at = waiting + stop - at, stop
+                filled = waiting + stop - at
+                out = {name: t[waiting:filled].numpy() for name, t in tensors.items()}
+                pieces.append(gather(window.readers, shards, rows, out=out))
+                waiting, at = filled, stop
                 if waiting == size:
-                    yield size, _tensors(_joined(pieces))
+                    yield size, tensors or _tensors(_joined(pieces))
+                    del tensors, out  # whoever has them in hand is their only owner
                     pieces, waiting, size = [], 0, wanted()
+                    tensors = self._rooms(size, room)
         if waiting:
-            yield waiting, _tensors(_joined(pieces))
+            left = {name: tensor[:waiting] for name, tensor in tensors.items()}
+            yield waiting, left or _tensors(_joined(pieces))
+
+    def _rooms(self, samples: int, room: Room) -> dict[str, torch.Tensor]:
+        """Tensors for so many samples where all columns are of fixed width, else none."""
+        return {name: room((samples, *shape), dtype) for name, dtype, shape in self._fixed_columns}
+
+    @functools.cached_property
+    def _fixed_columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        """Name, dtype and shape of a sample's value of each column; none unless all are fixed."""
+        schemas = [s for index in self.dataset.indexes for s in index.schemas]
+        columns = schemas[0].columns
+        encodings = [parse_encoding(text) for text in columns.encodings]
+        out = []
+        for name, encoding in zip(columns.names, encodings, strict=True):
+            if encoding.size is None or encoding.dtype is None or encoding.shape is None:
+                return []
+            if name in self.dataset.choice:
+                out.append((name, encoding.dtype, encoding.shape))
+        return out if all(schema.format == "mds" for schema in schemas) else []
 
     def _bundled(
-        self, worker: int, part: Part, windows: Iterable[Window], size: int
+        self, worker: int, part: Part, windows: Iterable[Window], size: int, room: Room
     ) -> Iterator[Bundle]:
         """Batches as `_of_columns` makes them, several in a message."""
         taken, count = 0, 1  # ids, and batches of the next message
@@ -129,7 +158,7 @@ class Batches(IterableDataset[Any]):
         def wanted() -> int:
             return size * count
 
-        for samples, columns in self._of_columns(windows, wanted):
+        for samples, columns in self._of_columns(windows, wanted, room):
             tags = []
             for at in range(0, samples, size):
                 some = min(size, samples - at)
@@ -213,7 +242,7 @@ class Threaded(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         group = -2 - next(_iterations)
         parts = [
-            self._batches.begin(worker, self._workers, group, may_bundle=True)
+            self._batches.begin(worker, self._workers, group, RecycledRooms())
             for worker in range(self._workers)
         ]
         lanes = Lanes([functools.partial(iter, part) for part in parts], self._ahead)

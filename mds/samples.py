@@ -144,11 +144,12 @@ class Samples(Counted, Parts, Ordered):
         self._epoch_size_wanted = parse_count(epoch_size) if epoch_size else None
         Stream.validate_weights(self.streams)
         indexes = read_indexes(self.streams)
+        self.choice = Choice(tuple(columns) if columns is not None else None, images)
         self._cache = ShardCache(
             [s.source(index) for s, index in zip(self.streams, indexes, strict=True)],
             limit=self.cache_limit,
             allow_unsafe_types=allow_unsafe_types,
-            columns=Choice(tuple(columns) if columns is not None else None, images),
+            columns=self.choice,
         )
         self._ranks: Ranks | None = None
         self._become(Contents(indexes))

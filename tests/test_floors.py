@@ -19,7 +19,7 @@ FLOORS = [
     {"writers", "readers", "state", "selection", "sieve"},
     {"stream", "plan", "contents"},
     {"cache"},
-    {"prefetch", "explain", "lanes", "ordered", "part", "parts", "bundles"},
+    {"prefetch", "explain", "lanes", "ordered", "part", "parts", "bundles", "rooms"},
     {"samples"},
     {"dataset", "local"},
     {"batches"},

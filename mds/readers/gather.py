@@ -43,7 +43,7 @@ def gather(
         if len(shards) == len(rows):
             return {}
         raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
-    used = {number: readers[number] for number in dict.fromkeys(shards.tolist())}
+    used = {number: readers[number] for number in distinct(shards)}
     kind, schema = None, next(iter(used.values())).schema
     for reader in used.values():
         kind = type(reader) if kind in {None, type(reader)} else Reader
@@ -56,6 +56,12 @@ def gather(
     if kind is FixedReader:
         return _gather_fixed(used, shards, rows, columns, out or {})  # type: ignore[arg-type]
     return _gather_any(used, shards, rows, columns, out or {})
+
+
+def distinct(shards: Array) -> list[int]:
+    """The shards that occur, by their first use; quick where many samples in a row share one."""
+    changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+    return [*dict.fromkeys([int(shards[0]), *shards[changes].tolist()])]
 
 
 def _gather_fixed(
@@ -94,8 +100,19 @@ def _copy(
         for at, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             cells[at] = sources[number][row]
         return
+    if len(groups) > 1 and not isinstance(groups[0][1], slice):
+        # All of a shard beside each other, then each to its place: in two calls that let other
+        # threads run, where a scattering assignment would not.
+        ends = np.cumsum([len(rows[places]) for _, places in groups]).tolist()
+        together = np.empty_like(cells)
+        for (number, places), start, end in zip(groups, [0, *ends], ends, strict=False):
+            _take(sources[number], rows[places], together[start:end])
+        back = np.empty(len(rows), np.int64)
+        back[np.concatenate([places for _, places in groups])] = np.arange(len(rows))
+        _take(together, back, cells)
+        return
     for number, places in groups:
-        cells[places] = _run(sources[number], rows[places])
+        _take(sources[number], rows[places], cells[places])
 
 
 def _run(cells: Array, rows: Array) -> Array:
@@ -104,8 +121,24 @@ def _run(cells: Array, rows: Array) -> Array:
     is_run = start + count <= len(cells) and int(rows[-1]) == start + count - 1
     if is_run and (count < 3 or (rows[1:] > rows[:-1]).all()):
         return cells[start : start + count]
-    found: Array = cells[rows]
-    return found
+    out = np.empty(count, cells.dtype)
+    _take(cells, rows, out)
+    return out
+
+
+def _take(cells: Array, rows: Array, out: Array) -> None:
+    """Copy rows of one shard, with the interpreter's lock let go where numpy can.
+
+    ``take`` always lets go, a fancy index only for more than 500 elements (measured: two threads
+    copy 256 rows of 8 KB 1.8 times as fast as one, and 0.9 times with the fancy index). It would
+    copy all of an array with gaps first, as cells beside other columns are.
+    """
+    if not cells.flags.c_contiguous:
+        out[...] = cells[rows]
+        return
+    if int(rows.max()) >= len(cells):
+        raise IndexError(f"there is no row {int(rows.max())} in a shard of {len(cells)}.")
+    cells.take(rows, out=out, mode="clip")  # other modes copy through a buffer
 
 
 def _groups(shards: Array, distinct: int) -> Groups | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mds.readers.compiled import compile_dict
 from mds.readers.fields import Kind
 from mds.readers.fixed import FixedReader
-from mds.readers.gather import gather
+from mds.readers.gather import distinct, gather
 
 if TYPE_CHECKING:
     from mds.readers.base import Reader
@@ -65,8 +65,7 @@ def _is_small(reader: FixedReader) -> bool:
 
 def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> bool:
     """Whether all readers of the stretch give the same columns; opens them."""
-    numbers = dict.fromkeys(shards.tolist())
-    return all(readers[n].schema.columns == first.schema.columns for n in numbers)
+    return all(readers[n].schema.columns == first.schema.columns for n in distinct(shards))
 
 
 class _Getters(dict[int, "Callable[[int], Sample]"]):

@@ -97,8 +97,11 @@ class Fetcher:
         if packed is None:
             with publish(path) as temporary:
                 judge = _Judge(self, raw)
-                self.store.get_file(raw.basename, temporary, raw.size, judge.see)
-                judge.verdict()
+                if judge.has_digest:
+                    self.store.get_file(raw.basename, temporary, raw.size, judge.see)
+                    judge.verdict()
+                else:
+                    self.store.get_file(raw.basename, temporary, raw.size)  # checks the size
                 self._let_in(temporary)
             size = raw.size
         else:
@@ -210,6 +213,11 @@ class _Judge:
             self._name = None
         self._digest = new_hash(self._name) if self._name else None
         self._size = 0
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether more than the size is known of the file."""
+        return self._digest is not None
 
     def watch(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The chunks as they come, up to one that makes the file too long."""

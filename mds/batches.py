@@ -29,6 +29,7 @@ from mds.topology import in_worker, worker_group, worker_place
 
 if TYPE_CHECKING:
     from mds.bundles import Batch
+    from mds.index import ShardSchema
     from mds.prefetch import Window
 
     Columns = dict[str, Any]
@@ -89,19 +90,22 @@ class Batches(IterableDataset[Any]):
         return self.is_plain and self._collate in {collate_samples, default_convert}
 
     @property
+    def _schemas(self) -> list[ShardSchema]:
+        return [schema for index in self.dataset.indexes for schema in index.schemas]
+
+    @property
     def _is_columnar(self) -> bool:
         """Whether all streams have the same columns, so that a batch can be one gather."""
-        schemas = [s for index in self.dataset.indexes for s in index.schemas]
+        first, *others = (schema.columns for schema in self._schemas)
         return all(
-            s.columns.names == schemas[0].columns.names
-            and s.columns.encodings == schemas[0].columns.encodings
-            for s in schemas
+            columns.names == first.names and columns.encodings == first.encodings
+            for columns in others
         )
 
     @property
     def _is_sliceable(self) -> bool:
         """Whether a batch is rows of a larger one: no shape or nesting depends on the batch."""
-        encodings = map(parse_encoding, self.dataset.indexes[0].schemas[0].columns.encodings)
+        encodings = map(parse_encoding, self._schemas[0].columns.encodings)
         return all(
             e.name in {"str", "bytes"} or (e.size and e.dtype is not None) for e in encodings
         )
@@ -112,10 +116,12 @@ class Batches(IterableDataset[Any]):
         """Columns of as many samples as ``wanted`` says each time; of what is left at the end."""
         pieces: list[Columns] = []
         waiting, size = 0, wanted()  # samples in the pieces, and how many there are to be
-        tensors = self._rooms(size, room)
+        tensors: Columns = {}
         for window in windows:
             at, end = 0, len(window.ids)
             while at < end:
+                if not waiting:
+                    tensors = self._rooms(size, room)
                 stop = min(end, at + size - waiting)
                 shards, rows = window.shards[at:stop], window.rows[at:stop]
                 filled = waiting + stop - at
@@ -126,7 +132,6 @@ class Batches(IterableDataset[Any]):
                     yield size, tensors or _tensors(_joined(pieces))
                     del tensors, out  # whoever has them in hand is their only owner
                     pieces, waiting, size = [], 0, wanted()
-                    tensors = self._rooms(size, room)
         if waiting:
             left = {name: tensor[:waiting] for name, tensor in tensors.items()}
             yield waiting, left or _tensors(_joined(pieces))
@@ -138,8 +143,7 @@ class Batches(IterableDataset[Any]):
     @functools.cached_property
     def _fixed_columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         """Name, dtype and shape of a sample's value of each column; none unless all are fixed."""
-        schemas = [s for index in self.dataset.indexes for s in index.schemas]
-        columns = schemas[0].columns
+        columns = self._schemas[0].columns
         encodings = [parse_encoding(text) for text in columns.encodings]
         out = []
         for name, encoding in zip(columns.names, encodings, strict=True):
@@ -147,7 +151,7 @@ class Batches(IterableDataset[Any]):
                 return []
             if name in self.dataset.choice:
                 out.append((name, encoding.dtype, encoding.shape))
-        return out if all(schema.format == "mds" for schema in schemas) else []
+        return out if not any(schema.is_split for schema in self._schemas) else []
 
     def _bundled(
         self, worker: int, part: Part, windows: Iterable[Window], size: int, room: Room

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mds.cache.bounded import Bounded
-from mds.cache.lookahead import Lookahead, distinct
+from mds.cache.lookahead import Lookahead
 from mds.cache.unbounded import Unbounded
+from mds.readers import distinct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +105,7 @@ class Prefetcher:
                 taken = self._ids.take(self._plan.next_size())
                 if not len(taken[0]):
                     return
-                wanted = distinct(taken[1]).tolist()
+                wanted = distinct(taken[1])
                 self._plan.begin(taken[1], taken[2])
                 yield Window(*taken, _Readers(wanted, self._plan.open))
                 self._plan.end()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.cache.book import FOREIGN, PRESENT, book_size
 from mds.cache.budget import Account
-from mds.cache.ledger import FOREIGN, PRESENT, Ledger, ledger_size
+from mds.cache.ledger import Ledger
 from mds.cache.places import CONTROL, Place, mark_of, remove_parts, size_of
 from mds.errors import CacheError
 from mds.storage.files import make_folder
@@ -68,7 +69,7 @@ def unwritable(place: Place) -> CacheError:
 
 def control_bytes(place: Place) -> int:
     """Bytes in the cache folder besides shards; the index twice, for the moment it is replaced."""
-    out = ledger_size(len(place))
+    out = book_size(len(place))
     for path, times in (
         (os.path.join(place.folder, "index.json"), 2),
         *((os.path.join(place.folder, CONTROL, name), 2) for name in ("index.mds", "origin.json")),

@@ -22,9 +22,10 @@ import numpy as np
 
 from mds.cache import policy
 from mds.cache.foresight import BUCKET, Foresight
-from mds.cache.lookahead import Lookahead, distinct, working_set
+from mds.cache.lookahead import Lookahead, working_set
 from mds.cache.obtain import Need, Obtained, Obtainer
 from mds.cache.pool import Pool
+from mds.readers import distinct
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Bounded:
             )
         }
         window = _Window(len(shards), needs, {})
-        for shard in distinct(shards).tolist():
+        for shard in distinct(shards):
             self._send(window, shard, is_early=True)
         self._windows.append(window)
 
@@ -190,7 +191,7 @@ class Bounded:
         room = (runtime.limit or 0) - runtime.control_bytes
         small = max(FIRST, min(large, room // (8 * runtime.node.processes * row)))
         shards, _ = self._ids.look(self._ids.position, self._ids.position + LOOK * BUCKET)
-        once = max(int(catalog.sizes[np.unique(shards)].sum()), 1)
+        once = max(int(catalog.sizes[distinct(shards)].sum()), 1)
         # Of workers whose order is not known it is believed that they are no better.
         others = 1 if self._sight.is_whole else runtime.node.processes
         kept = policy.lru_bytes(self._sight.turns(small, len(shards)), catalog.sizes, room)

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mds.cache import policy
-from mds.cache.ledger import FOREIGN, PRESENT
+from mds.cache.book import FOREIGN, PRESENT
 from mds.cache.places import check_file
-from mds.errors import CorruptError, NoSpaceError, ShardError, VanishedError
+from mds.errors import CorruptError, NoSpaceError, ShardError
 from mds.events import Replaced, emit
+from mds.storage.files import despite_deletion
 
 if TYPE_CHECKING:
     from mds.cache.budget import Account, Budget
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mds.cache")
 
-_VANISHED = 8  # times that the folder may be deleted during one download
 PATIENCE = 600.0  # seconds that another process may take for one shard
 
 
@@ -123,25 +123,25 @@ class Bringer:
     ) -> bool:
         place = account.place
         self._clear(account, info)
-        vanished = 0
-        while True:
-            if not self._budget.reserve(account, shard, place.peak(info), needed_at, is_worth):
-                return False
-            try:
-                came = self._fetchers[place.number].whole(info)
-                break
-            except NoSpaceError:
-                account.look(shard)
-                if not self._budget.evict_for_disk(place.folder, place.peak(info)):
+
+        def try_it() -> int | None:
+            """The bytes that came; None when there is no room."""
+            while True:
+                if not self._budget.reserve(account, shard, place.peak(info), needed_at, is_worth):
+                    return None
+                try:
+                    return self._fetchers[place.number].whole(info)
+                except NoSpaceError:
+                    account.look(shard)
+                    if not self._budget.evict_for_disk(place.folder, place.peak(info)):
+                        raise
+                except BaseException:
+                    account.look(shard)
                     raise
-            except VanishedError:
-                account.look(shard)
-                vanished += 1
-                if vanished > _VANISHED:
-                    raise
-            except BaseException:
-                account.look(shard)
-                raise
+
+        came = despite_deletion(try_it)
+        if came is None:
+            return False
         size, mark = place.measure(info)
         with account.ledger.change():
             account.ledger.describe(shard, place.name(info), place.tag(info))

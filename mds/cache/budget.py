@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.ledger import ABSENT, FOREIGN, PRESENT, Ledger
+from mds.cache.book import ABSENT, FOREIGN, PRESENT
+from mds.cache.ledger import Ledger
 from mds.events import Evicted, emit
 
 if TYPE_CHECKING:

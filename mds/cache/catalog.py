@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds.readers import distinct
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -36,11 +38,9 @@ class Catalog:
         self, shards: npt.NDArray[np.int64]
     ) -> list[tuple[Place, npt.NDArray[np.bool_], npt.NDArray[np.int64]]]:
         """(place, which of ``shards`` are there, their numbers there) for each place with some."""
-        if len(self.places) == 1:
-            return [(self.places[0], np.ones(len(shards), np.bool_), shards)]
         whose = self._starts.searchsorted(shards, "right") - 1
         out = []
-        for number in np.unique(whose).tolist():
+        for number in distinct(whose):
             place, mine = self.places[number], whose == number
             out.append((place, mine, shards[mine] - place.first))
         return out

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.cache.future import Future
-from mds.cache.lookahead import Lookahead, distinct, locate
+from mds.cache.lookahead import Lookahead, locate
+from mds.readers import distinct
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,7 +58,7 @@ class Foresight:
             with self._lock:
                 self._future.append(parts)
 
-    def turns(self, size: int, stop: int, *, is_apart: bool = False) -> Iterator[Int64s]:
+    def turns(self, size: int, stop: int, *, is_apart: bool = False) -> Iterator[list[int]]:
         """The distinct shards of each turn of the sample, in which every worker has ``size`` ids.
 
         Of each worker the first ``stop`` ids count. With ``is_apart`` a turn is of one worker.

@@ -1,11 +1,12 @@
-"""What the processes of a node share about a cache folder: one small memory-mapped file.
+"""What the processes of a node share about a cache folder: a small book and the locks around it.
 
-It holds, for every shard, the bytes that its files take or may yet take, who is busy with it, and
-how to recognise the files that we made. Bytes are entered before they are written and struck out
-after they are gone, so the sum never falls short of the disk. All changes happen under one lock of
-the folder and are a few stores to memory. Whoever is killed drops its kernel locks; the next
-process that looks finds entries of an owner that no longer holds its place, and settles them by
-looking at the disk. The price is 48 bytes a shard and one system call a change.
+The book is a memory-mapped file. It holds, for every shard, the bytes that its files take or may
+yet take, who is busy with it, and how to recognise the files that we made. Bytes are entered before
+they are written and struck out after they are gone, so the sum never falls short of the disk. All
+changes happen under one lock of the folder and are a few stores to memory. Whoever is killed drops
+its kernel locks; the next process that looks finds entries of an owner that no longer holds its
+place, and settles them by looking at the disk. The price is 48 bytes a shard and one system call a
+change.
 
 A shard that somebody reads is pinned by a shared lock on its byte of the lock file; to evict one
 needs that byte alone.
@@ -14,11 +15,7 @@ needs that byte alone.
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
-import mmap
 import os
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -26,35 +23,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.cache.book import (
+    EVICTING,
+    FETCHING,
+    FOREIGN,
+    PRESENT,
+    SLOTS,
+    Book,
+    book_size,
+    make_book,
+    open_book,
+)
 from mds.cache.locks import LockFile, lock_within, open_locks
 from mds.errors import CacheError
-from mds.storage.files import despite_deletion, disk, publish, write_at
+from mds.storage.files import despite_deletion, disk
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-ABSENT, PRESENT, FOREIGN, FETCHING, EVICTING = range(5)
-
-SLOTS = 512
 PATIENCE = 60.0  # seconds for a lock that is held for microseconds
-
-_MAGIC = b"mds-ledger-1\n\0\0\0"
-_HEADER = struct.Struct("16s16s8sqq")  # magic, fingerprint, boot, shards, bytes of other files
-_HEAD = 64
-_SLOT = np.dtype([("pid", "i8"), ("readers", "i8"), ("served", "i8")])
-ENTRY = np.dtype(
-    [
-        ("name", "u8"),  # which file, also for a later index that numbers its shards otherwise
-        ("tag", "u8"),  # which content
-        ("mark", "u8"),  # which inode and time: how the file that we made is told from others
-        ("size", "i8"),  # bytes on the disk now or soon
-        ("used", "f8"),  # when somebody last took it in hand
-        ("owner", "u2"),  # slot + 1 of the process that is busy with it
-        ("state", "u1"),
-        ("is_checked", "u1"),  # the digest was right, since the machine was started
-        ("pad", "u1", (4,)),
-    ]
-)
 
 # Bytes of the lock file; shards are numbered below 2**40.
 _LEDGER, _SPEAKER = 0, 1
@@ -87,11 +74,11 @@ class Ledger:
         self._mine: dict[int, int] = {}  # bytes that this process entered for what it fetches
         self._locks: LockFile | None = None
         self._owner = os.getpid()
-        self._identity: tuple[int, int] | None = None
+        self._book: Book | None = None
         self.slot = -1
         self.was_made = False
         #: Bytes of the folder's own files, which come back when the folder was deleted.
-        self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
+        self.own_bytes = book_size(shards) if own_bytes is None else own_bytes
         #: The entries of the ledger before this one, when the index changed.
         self.former: npt.NDArray[Any] | None = None
 
@@ -107,17 +94,17 @@ class Ledger:
             os.makedirs(self.control, exist_ok=True)
             self._locks = open_locks(self.lock_path, self._mode)
             with self._held():
-                self.was_made = self._map_or_make()
+                self._open_or_make_book()
                 self._claim_slot()
 
     def close(self) -> None:
         """Give back the slot, the pins and the map. Closing twice is fine."""
         with self._threads:
-            locks, self._locks, self._identity = self._locks, None, None
+            locks, self._locks = self._locks, None
             self._pins.clear()
             self._claimed.clear()
             if locks is None or self._owner != os.getpid():
-                return  # a child's copy: the slot in the map is the parent's
+                return  # a child's copy: the slot in the book is the parent's
             if self.slot >= 0 and not self._mine:
                 self._slots["pid"][self.slot] = 0
             self.slot = -1
@@ -127,7 +114,7 @@ class Ledger:
     def change(self) -> Iterator[npt.NDArray[Any]]:
         """The entries, with nobody else looking: decide and note inside, act outside."""
         with self._threads:
-            if not self._depth and not self.is_current():
+            if not self._depth and not self._is_current():
                 # The folder was deleted under us, or another job brought another index.
                 self.close()
                 self.open()
@@ -138,18 +125,13 @@ class Ledger:
 
     def refresh(self) -> npt.NDArray[Any]:
         """The entries to look at, without the lock: good as advice."""
-        if not self.is_current():
+        if not self._is_current():
             with self.change():
                 pass
         return self.entries
 
-    def is_current(self) -> bool:
-        """Whether the file that we have mapped is the one in the folder."""
-        try:
-            state = os.stat(self._path)
-        except OSError:
-            return False
-        return (state.st_dev, state.st_ino) == self._identity
+    def _is_current(self) -> bool:
+        return self._locks is not None and self._open_book.is_at(self._path)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
@@ -181,60 +163,45 @@ class Ledger:
             )
         return owner
 
-    def _map_or_make(self) -> bool:
-        if self._map():
-            return False
-        size = ledger_size(self.shards)
-        with publish(self._path) as temporary, open(temporary, "wb") as file:
-            os.fchmod(file.fileno(), self._mode & 0o666)
-            # All blocks now: a full disk is an error here, and would be a signal in a map.
-            _allocate(file.fileno(), size)
-            file.write(_HEADER.pack(_MAGIC, self.fingerprint, _boot(), self.shards, self.own_bytes))
-        if not self._map():
+    def _open_or_make_book(self) -> None:
+        book = open_book(self._path)
+        self.was_made = book is None or not self._is_ours(book)
+        if self.was_made:
+            if book is not None:
+                self.former = book.entries[book.entries["name"] != 0].copy()
+            make_book(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
+            book = open_book(self._path)
+        if book is None or not self._is_ours(book):
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
-        return True
+        self._book = book
 
-    def _map(self) -> bool:
-        """Map the file if it is a ledger for our index; else keep what it knew in `former`."""
-        try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            state = os.fstat(fd)
-            if state.st_size < _HEAD + SLOTS * _SLOT.itemsize:
-                return False
-            view = mmap.mmap(fd, state.st_size)
-        finally:
-            os.close(fd)
-        magic, fingerprint, boot, shards, _ = _HEADER.unpack_from(view)
-        start = _HEAD + SLOTS * _SLOT.itemsize
-        if magic != _MAGIC or state.st_size != start + shards * ENTRY.itemsize:
-            return False
-        entries = np.frombuffer(view, ENTRY, shards, start)
-        if (fingerprint, shards) != (self.fingerprint, self.shards):
-            self.former = entries[entries["name"] != 0].copy()
-            return False
-        self._view = view
-        self._slots = np.frombuffer(view, _SLOT, SLOTS, _HEAD)
-        self.entries = entries
-        if boot != _boot():
-            # What was written just before a power cut may have the right size and no content.
-            entries["is_checked"] = 0
-            view[32:40] = _boot()
-        self._identity = (state.st_dev, state.st_ino)
-        return True
+    def _is_ours(self, book: Book) -> bool:
+        return (book.fingerprint, book.shards) == (self.fingerprint, self.shards)
 
-    # ------------------------------------------------------------------ the sum
+    # ------------------------------------------------------------------ the book
+
+    @property
+    def entries(self) -> npt.NDArray[Any]:
+        """What is noted of each shard."""
+        return self._open_book.entries
+
+    @property
+    def _slots(self) -> npt.NDArray[Any]:
+        return self._open_book.slots
+
+    @property
+    def _open_book(self) -> Book:
+        assert self._book is not None
+        return self._book
 
     @property
     def size(self) -> int:
-        """Bytes of the files that are the folder's own: ledger, index and the like."""
-        return int(_HEADER.unpack_from(self._view)[4])
+        """Bytes of the files that are the folder's own: book, index and the like."""
+        return self._open_book.size
 
     @size.setter
     def size(self, value: int) -> None:
-        struct.pack_into("q", self._view, _HEADER.size - 8, value)
+        self._open_book.size = value
 
     @property
     def used(self) -> int:
@@ -387,27 +354,3 @@ class Ledger:
             f"<Ledger {self.control}: {self.used} bytes, {local} local, "
             f"{states[FETCHING]} fetching, {states[EVICTING]} leaving>"
         )
-
-
-def _allocate(file: int, size: int) -> None:
-    try:
-        os.posix_fallocate(file, 0, size)
-    except (AttributeError, OSError) as error:  # not everywhere, and not on every file system
-        if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        write_at(file, bytes(size), 0)
-
-
-def ledger_size(shards: int) -> int:
-    """The bytes of the ledger of so many shards."""
-    return _HEAD + SLOTS * _SLOT.itemsize + shards * ENTRY.itemsize
-
-
-@functools.lru_cache(maxsize=1)
-def _boot() -> bytes:
-    """What tells one run of the machine from another."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().replace(b"-", b"")[:8]
-    except OSError:
-        return b"unknown "

@@ -98,12 +98,6 @@ def working_set(shards: Int64s, sizes: Int64s) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def distinct(shards: Int64s) -> Int64s:
-    """The distinct shards in the order of their first use."""
-    values, first = np.unique(shards, return_index=True)
-    return values[np.argsort(first, kind="stable")]
-
-
 def _pieces(blocks: Iterable[Int64s]) -> Iterator[Int64s]:
     for block in blocks:
         ids = np.asarray(block, np.int64).reshape(-1)

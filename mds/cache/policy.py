@@ -100,8 +100,7 @@ def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> in
     kept: OrderedDict[int, int] = OrderedDict()
     used = came = 0
     for turn in turns:
-        for each in turn:
-            shard = int(each)
+        for shard in turn:
             if shard in kept:
                 kept.move_to_end(shard)
                 continue

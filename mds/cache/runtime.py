@@ -19,6 +19,7 @@ import numpy as np
 
 from mds.cache import policy
 from mds.cache.accounts import open_account, unwritable
+from mds.cache.book import FOREIGN, PRESENT
 from mds.cache.bring import Bringer
 from mds.cache.budget import Account, Budget
 from mds.cache.catalog import Catalog
@@ -26,7 +27,6 @@ from mds.cache.counters import Counters
 from mds.cache.fetch import Fetcher
 from mds.cache.gate import Gate
 from mds.cache.hands import Hands, Held
-from mds.cache.ledger import FOREIGN, PRESENT
 from mds.cache.node import Node
 from mds.cache.places import Place, check_file
 from mds.cache.pool import Pool

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.cache.lookahead import Lookahead, distinct
+from mds.cache.lookahead import Lookahead
 from mds.cache.pool import Pool
 from mds.errors import NoSpaceError
+from mds.readers import distinct
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,7 +57,7 @@ class Unbounded:
         if self._is_first:
             few = FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
             few = max(1, min(self._predownload // 8, FIRST, few))
-            shards = distinct(self._ids.look(0, few)[0])
+            shards = np.array(distinct(self._ids.look(0, few)[0]), np.int64)
             return few if not self._runtime.is_local(shards).all() else COLD
         if not self._coming and self._known.all():
             # Looking ahead would be two thirds of what a window costs.
@@ -69,7 +70,7 @@ class Unbounded:
         if self._is_first:
             self._is_first = False
             self._fetch_first(shards, rows)
-            self._send_for(distinct(shards), 0)
+            self._send_for(shards, 0)
             self._schedule()
 
     def open(self, shard: int) -> Reader:
@@ -117,10 +118,10 @@ class Unbounded:
             if not len(shards):
                 return
             self._looked = start + len(shards)
-            self._send_for(distinct(shards), start)
+            self._send_for(shards, start)
 
     def _send_for(self, shards: Int64s, position: int) -> None:
-        shards = shards[~self._known[shards]]
+        shards = np.array(distinct(shards[~self._known[shards]]), np.int64)
         if not len(shards):
             return
         self._known[shards] = True
@@ -131,7 +132,7 @@ class Unbounded:
 
     def _fetch_first(self, shards: Int64s, rows: Int64s) -> None:
         """Have the very first rows come by themselves: a whole shard takes longer."""
-        wanted = distinct(shards)
+        wanted = np.array(distinct(shards), np.int64)
         for shard in wanted[~self._runtime.is_local(wanted)].tolist():
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 mine = rows[shards == shard].tolist()

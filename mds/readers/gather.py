@@ -61,7 +61,7 @@ def gather(
 def distinct(shards: Array) -> list[int]:
     """The shards that occur, by their first use; quick where many samples in a row share one."""
     changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
-    return [*dict.fromkeys([int(shards[0]), *shards[changes].tolist()])]
+    return [*dict.fromkeys(shards[:1].tolist() + shards[changes].tolist())]
 
 
 def _gather_fixed(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds.cache.future import Future
-from mds.cache.lookahead import Lookahead, distinct, locate, working_set
+from mds.cache.lookahead import Lookahead, locate, working_set
 from mds.cache.policy import NEVER
 
 SHARDS = 6
@@ -104,8 +104,3 @@ def test_orders_are_cut_into_equal_pieces(blocks, size):
     flat = [int(np.searchsorted(offsets, i, "right")) - 1 for b in blocks for i in b if i >= 0]
     assert [shard for piece in pieces for shard in piece.tolist()] == flat
     assert all(len(piece) == size for piece in pieces[:-1])
-
-
-def test_distinct_shards_keep_the_order_of_their_first_use():
-    """Nearest deadline first."""
-    assert distinct(np.array([5, 2, 5, 9, 2])).tolist() == [5, 2, 9]

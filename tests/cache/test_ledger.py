@@ -21,9 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mds.cache import fetch_index
 from mds.cache.accounts import control_bytes, look_around
+from mds.cache.book import ABSENT, FOREIGN, PRESENT
 from mds.cache.budget import Account, Budget
 from mds.cache.hands import Hands
-from mds.cache.ledger import ABSENT, FOREIGN, PRESENT, Ledger
+from mds.cache.ledger import Ledger
 from mds.cache.places import Place
 from mds.cache.policy import NOW
 from mds.errors import CacheError
@@ -266,7 +267,7 @@ def test_after_a_restart_of_the_machine_nothing_counts_as_checked(place, monkeyp
     one = open_ledger(place)
     one.settle(0, PRESENT, 10, 1, is_checked=True)
     one.close()
-    monkeypatch.setattr("mds.cache.ledger._boot", lambda: b"another!")
+    monkeypatch.setattr("mds.cache.book._boot", lambda: b"another!")
     two = open_ledger(place)
     assert not two.entries["is_checked"][0]
     assert two.entries["state"][0] == PRESENT

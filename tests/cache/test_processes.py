@@ -67,14 +67,6 @@ def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
     assert not parts
 
 
-@pytest.mark.parametrize("workers", [2, 8])
-def test_forked_children_have_connections_of_their_own(remote, folder, workers):
-    """Short epochs over http, with the parent's client used before the fork: every byte right."""
-    with http_server(remote) as url:
-        count = 20 if workers == 2 else 4
-        finish(start("forked", url, folder, LIMIT, workers, count))
-
-
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_a_child_forked_while_its_parent_reads_is_on_its_own(remote, folder, limit):
     """It inherits nothing that it could break, and ends without waiting for anything."""

@@ -87,7 +87,7 @@ def test_a_job_of_eight_processes_survives_any_kills(request, folder, tmp_path, 
 def test_epochs_of_forked_workers_over_plain_http(remote, folder, workers):
     """The parent has used its connections before it forks; every byte is right."""
     with http_server(remote) as url:
-        finish(start("forked", url, folder, LIMIT, workers, EPOCHS), 600)
+        finish(start("forked", url, folder, LIMIT, workers, max(EPOCHS, 40 // workers)), 600)
 
 
 @pytest.mark.parametrize("limit", [0, LIMIT])

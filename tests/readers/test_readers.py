@@ -8,7 +8,7 @@ import pytest
 
 from mds.errors import ConfigError, NotFoundError, ShardError, UnsafeTypeError
 from mds.index import Index
-from mds.readers import gather, make_decoder, open_reader, open_sparse
+from mds.readers import distinct, gather, make_decoder, open_reader, open_sparse
 
 SHAPES = ["mixed", "fixed"]
 
@@ -306,3 +306,9 @@ def test_errors_of_readers_travel_between_processes(kit, tmp_path):
         kit.readers(folder)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (NotFoundError, str(caught.value))
+
+
+def test_distinct_shards_keep_the_order_of_their_first_use():
+    """Nearest deadline first; none of none."""
+    assert distinct(np.array([5, 2, 2, 5, 9, 2])) == [5, 2, 9]
+    assert distinct(np.zeros(0, np.int64)) == []

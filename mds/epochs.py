@@ -13,9 +13,10 @@ import dataclasses
 import fcntl
 import json
 import os
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any
@@ -159,9 +160,10 @@ class EpochBook:
         if fd >= 0:
             os.close(fd)
 
-    def __del__(self) -> None:
-        # Memory without a name: letting go of it is all there is to do.
-        if getattr(self, "_fd", -1) >= 0:
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Memory without a name: letting go of it is all there is to do. When the interpreter ends
+        # so does the process, and `os` may be gone already.
+        if getattr(self, "_fd", -1) >= 0 and not is_over():
             self.close()
 
 

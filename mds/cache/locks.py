@@ -19,6 +19,7 @@ import struct
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from mds.storage.files import despite_deletion, disk
@@ -85,9 +86,10 @@ class RangeLockFile:
         if fd >= 0:
             os.close(fd)
 
-    def __del__(self) -> None:
-        # A forgotten owner must not keep others waiting: its locks go with it.
-        if getattr(self, "_fd", -1) >= 0:
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # A forgotten owner must not keep others waiting: its locks go with it. When the interpreter
+        # ends so does the process, and the modules that closing needs may be gone already.
+        if getattr(self, "_fd", -1) >= 0 and not is_over():
             self.close()
 
     def _set(self, command: int, kind: int, at: int) -> None:
@@ -133,9 +135,10 @@ class FileLockFile:
         """In a forked child: close what is the parent's, whose locks stay."""
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         # As above.
-        self.close()
+        if not is_over():
+            self.close()
 
     def _file(self, at: int) -> int:
         if at not in self._fds:

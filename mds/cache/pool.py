@@ -23,11 +23,17 @@ class Pool:
     """Up to ``threads`` threads, started as work comes; `close` when done."""
 
     def __init__(self, threads: int, name: str = "mds-fetch") -> None:
+        self.threads = threads
         self._state = _State(threads)
         self._name = name
         # Whoever forgets to close is helped: threads hold the state and not the pool.
         self._finalizer = weakref.finalize(self, self._state.stop)
         self._finalizer.atexit = False
+
+    @property
+    def waiting(self) -> int:
+        """How much work no thread has begun."""
+        return len(self._state.work)
 
     def submit(self, function: Callable[..., T], *args: Any, deadline: float = 0.0) -> Future[T]:
         """Have ``function(*args)`` called before work with a later deadline."""

@@ -42,6 +42,7 @@ class Unbounded:
         self._predownload = predownload
         self._pool: Pool | None = None
         self._changed = threading.Event()
+        self._awaited: Promise[Any] | None = None
         self._looked = 0  # positions before this one are here or on their way
         self._known = np.zeros(runtime.catalog.shards, np.bool_)
         for place in runtime.catalog.places:
@@ -108,7 +109,7 @@ class Unbounded:
                 del self._coming[shard]
         position = self._ids.position
         while self._looked < position + AHEAD:
-            is_busy = len(self._coming) >= 2 * self._runtime.node.threads
+            is_busy = self._pool is not None and len(self._coming) >= 2 * self._pool.threads
             if self._looked >= position + self._predownload + COLD and (
                 is_busy or not self._coming
             ):
@@ -142,13 +143,20 @@ class Unbounded:
         if self._pool is None:
             self._pool = Pool(self._runtime.node.threads)
         promise = self._pool.submit(act, *args, deadline=deadline)
-        promise.add_done_callback(lambda _: self._changed.set())
+        promise.add_done_callback(self._note_done)
         return promise
 
+    def _note_done(self, promise: Promise[Any]) -> None:
+        """Wake the reader for what it waits for, and when there is little left to do."""
+        pool = self._pool
+        if promise is self._awaited or pool is None or pool.waiting <= pool.threads // 2:
+            self._changed.set()
+
     def _wait(self, promise: Promise[Any], shard: int) -> Any:
-        """The result of a promise; meanwhile whoever is done gets more to do."""
+        """The result of a promise; meanwhile the threads get more to do."""
         if promise.done():
             return promise.result()
+        self._awaited = promise
         with self._runtime.waiting_for(shard):
             while not promise.done():
                 self._changed.clear()

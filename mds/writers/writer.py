@@ -13,6 +13,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -191,9 +192,10 @@ class Writer(ABC):
         else:
             self.abort()
 
-    def __del__(self) -> None:
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
         if not getattr(self, "_ended", "never began"):
-            warnings.warn(f"{self!r} was never finished", ResourceWarning, stacklevel=2)
+            warn(f"{self!r} was never finished", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         state = f" ({self._ended})" if self._ended else ""

@@ -89,3 +89,16 @@ next(loader)
 """
     for _ in range(3):
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_outlives_its_modules_ends_in_silence(make):
+    """A function of the main module that is still subscribed keeps the dataset to the very end."""
+    code = f"""
+from mds import StreamingDataset, events
+dataset = StreamingDataset(local={make()!r}, batch_size=2)
+def note(event):
+    pass
+events.subscribe(note).__enter__()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+    assert done.stderr == b""

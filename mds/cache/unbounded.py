@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as Promise
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ LARGEST = 8192  # ids of a window when everything is here
 COLD = 512  # ids of a window while shards are on their way
 FIRST = 64  # ids of the first window at most, when shards are far,
 FIRST_BYTES = 4 << 20  # and bytes, since they come twice
+HEAD_START = 0.5  # seconds at most that whole shards let the first rows go ahead
 AHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
 
 
@@ -132,12 +134,16 @@ class Unbounded:
             )
 
     def _fetch_first(self, shards: Int64s, rows: Int64s) -> None:
-        """Have the very first rows come by themselves: a whole shard takes longer."""
+        """Have the very first rows come by themselves: a whole shard takes longer.
+
+        Before anything else, too: beside whole shards, which fill the wire, they would come last.
+        """
         wanted = np.array(distinct(shards), np.int64)
         for shard in wanted[~self._runtime.is_local(wanted)].tolist():
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 mine = rows[shards == shard].tolist()
                 self._rows[shard] = self._submit(self._runtime.rows, shard, mine, deadline=-1.0)
+        wait(self._rows.values(), timeout=HEAD_START)
 
     def _submit(self, act: Callable[..., Any], *args: Any, deadline: float) -> Promise[Any]:
         if self._pool is None:

@@ -111,7 +111,7 @@ class Store(ABC):
     #: Whether objects can be written and deleted.
     can_write: bool = True
     #: `get_file` brings objects of at least two parts in parts of this size, so many at a time.
-    part_size: int = 8 << 20
+    part_size: int = 16 << 20
     part_connections: int = 4
 
     @abstractmethod

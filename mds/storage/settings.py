@@ -26,7 +26,7 @@ class Common:
     after which a slow range is asked for again; 0 for never.
     """
 
-    part_size: int = 8 << 20
+    part_size: int = 16 << 20
     part_connections: int = 4
     concurrency: int = 64
     hedge: float = 0.0

@@ -7,10 +7,13 @@ back by 30 ms. PYTHON is one that has mosaicml-streaming. Every contender runs i
 own, in turns; figures are the median of the rounds, with the fastest and the slowest.
 
     plain     boto3 in two processes of eight threads each, every object once, written to files
+    parts     the same with boto3's own download_file, which brings large objects in parts
     cache     our cache and prefetcher in two forked workers, shuffled, every sample read
     mds       our dataset in our loader with two workers, which are threads
     processes the same with two worker processes
     streaming the incumbent's dataset and loader with two worker processes
+
+Shards are of 64 MB, which is what writers make by default, and of 4 MB, where every request counts.
 
 Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs,
 beside the least that is possible. For compressed shards that is Belady's rule on the trace of
@@ -19,7 +22,8 @@ leaves); for raw ones, of which single samples can be fetched, every byte once a
 not fit.
 
 Bias: server, proxy and clients share the processors of one machine, and a proxy in Python takes
-some; a plain download neither checks digests nor makes samples. The page cache is warm.
+some; a plain download neither checks digests nor makes samples. The page cache is warm. This
+server spends more on a whole object than on its parts, whose digest it does not compute.
 """
 
 import argparse
@@ -90,8 +94,8 @@ def forked(act):
     return told
 
 
-def plain(url, folder):
-    """Every object once, by a good many threads, into files."""
+def plain(url, folder, in_parts=False):
+    """Every object once, by a good many threads, into files; large ones in parts as boto3 does."""
     from concurrent.futures import ThreadPoolExecutor
 
     import boto3
@@ -110,6 +114,9 @@ def plain(url, folder):
         s3 = client()
 
         def fetch(name):
+            if in_parts:
+                s3.download_file(BUCKET, name, os.path.join(folder, name))
+                return
             body = s3.get_object(Bucket=BUCKET, Key=name)["Body"]
             with open(os.path.join(folder, name), "wb") as file:
                 file.writelines(body.iter_chunks(1 << 20))
@@ -200,6 +207,7 @@ def loader(module, url, folder, **options):
 
 ROLES = {
     "plain": plain,
+    "parts": lambda url, folder: plain(url, folder, in_parts=True),
     "cache": cache,
     "mds": lambda url, folder: loader("mds", url, folder),
     "processes": lambda url, folder: loader("mds", url, folder, workers="processes"),
@@ -240,12 +248,12 @@ def belady(trace, sizes, capacity):
 
 def least_bytes(folder, epochs, block, limit):
     """What three epochs must cost with whole shards only, and with single samples too."""
-    from mds.cache.ledger import ledger_size
+    from mds.cache.book import book_size
     from mds.index import Index
 
     index = Index.read(os.path.join(folder, "index.json"))
     came = index.zip_size if index.zip_size.any() else index.raw_size
-    control = ledger_size(len(index)) + 2 * os.path.getsize(os.path.join(folder, "index.json"))
+    control = book_size(len(index)) + 2 * os.path.getsize(os.path.join(folder, "index.json"))
     room = limit - control
     orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
     trace = np.searchsorted(index.offsets, np.concatenate(orders), "right") - 1
@@ -290,9 +298,12 @@ def spread(values):
     return f"{statistics.median(values):7.2f} [{min(values):.2f}, {max(values):.2f}]"
 
 
-def cold(options, url, latency):
+def cold(options, url, latency, shard):
     """Cold epochs of all contenders, in turns."""
-    roles = [(role, sys.executable) for role in ("plain", "cache", "mds", "processes")]
+    from mds.units import format_bytes
+
+    ours = ("plain", "parts", "cache", "mds", "processes")
+    roles = [(role, sys.executable) for role in ours]
     if options.other:
         roles.append(("streaming", options.other))
     found = {role: [] for role, _ in roles}
@@ -301,7 +312,10 @@ def cold(options, url, latency):
             told = run(python, role, os.path.join(options.folder, role), url)
             found[role] += [told] if told else []
     base = statistics.median(one["seconds"] for one in found["plain"])
-    print(f"\ncold epoch, {options.megabytes} MB, {latency * 1000:.0f} ms of latency")
+    print(
+        f"\ncold epoch, {options.megabytes} MB in shards of {format_bytes(shard)}, "
+        f"{latency * 1000:.0f} ms of latency"
+    )
     print(f"{'':10} {'seconds':24} {'x plain':>8} {'first sample':>24} {'bytes / dataset':>16}")
     for role, runs in found.items():
         if not runs:
@@ -322,7 +336,7 @@ def limited(options, folders):
         size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
         limit = size // 4
         for share in (0.05, 0.15, 1.0):
-            block = max(int(options.megabytes * 16 * share), 1)
+            block = max(int(options.limited * 16 * share), 1)
             where = os.path.join(options.folder, "limited")
             told = run(sys.executable, "cache", where, "", epochs, limit, block, folder)
             whole, rows = least_bytes(folder, epochs, block, limit)
@@ -338,7 +352,8 @@ def main():
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it works")
     parser.add_argument("--other", help="a Python that has mosaicml-streaming")
     parser.add_argument("--folder", default="/dev/shm/mds-remote", help="scratch space")
-    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--megabytes", type=int, default=2048, help="of the cold epochs")
+    parser.add_argument("--limited", type=int, default=1024, help="megabytes of those with a limit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--arguments", help=argparse.SUPPRESS)
@@ -346,24 +361,28 @@ def main():
     if options.role:
         print(json.dumps(ROLES[options.role](*json.loads(options.arguments))))
         return
+    sizes, small = (64 << 20, 4 << 20), 4 << 20
     if options.smoke:
-        options.megabytes, options.rounds = 16, 1
+        options.megabytes = options.limited = 16
+        options.rounds, sizes, small = 1, (1 << 18,), 1 << 18
     from mds.testing.proxy import proxy_process
     from mds.testing.servers import s3_server
 
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
     served = os.path.join(options.folder, "served")
-    packed = os.path.join(options.folder, "packed")
     shutil.rmtree(options.folder, ignore_errors=True)
     try:
-        shard = (1 << 18) if options.smoke else (4 << 20)
-        write(os.path.join(served, BUCKET), options.megabytes, shard=shard)
-        write(packed, options.megabytes, "zstd", shard=shard)
-        with s3_server(served, etags=False) as url:
-            cold(options, url, 0.0)
-            with proxy_process(url, latency=0.03) as slow:
-                cold(options, slow, 0.03)
-        limited(options, {"raw": os.path.join(served, BUCKET), "zstd": packed})
+        for shard in sizes:
+            write(os.path.join(served, BUCKET), options.megabytes, shard=shard)
+            with s3_server(served, etags=False) as url:
+                cold(options, url, 0.0, shard)
+                with proxy_process(url, latency=0.03) as slow:
+                    cold(options, slow, 0.03, shard)
+            shutil.rmtree(served)
+        folders = {form: os.path.join(options.folder, form) for form in ("raw", "zstd")}
+        for form, folder in folders.items():
+            write(folder, options.limited, "zstd" if form == "zstd" else None, shard=small)
+        limited(options, folders)
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)
 

@@ -24,7 +24,7 @@ from mds.heap import give_back_large_blocks
 from mds.lanes import Lanes
 from mds.part import Masked, Part
 from mds.readers import gather
-from mds.rooms import RecycledRooms, Room, plain_room, shared_room
+from mds.rooms import RecycledRooms, Room, shared_room
 from mds.topology import in_worker, worker_group, worker_place
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Batches(IterableDataset[Any]):
             if room is not None and self._is_sliceable and not isinstance(part, Masked):
                 return self._bundled(worker, part, windows, self._size, room)
             size = self._size
-            batches = self._of_columns(windows, lambda: size, room or plain_room)
+            batches = self._of_columns(windows, lambda: size, room or RecycledRooms())
             whole = (b for b in batches if b[0] == size or not self._drop_last)
             return _tagged(part, whole)
         return _tagged(part, self._of_plain(self.dataset.samples(part)))

@@ -17,7 +17,7 @@ import torch
 
 Room = Callable[[tuple[int, ...], "np.dtype[Any]"], torch.Tensor]
 
-_LARGE = 128 << 10  # bytes from which memory is worth to be kept
+_LARGE = 512 << 10  # bytes from which memory is worth to be kept: smaller ones the heap gives again
 _KEPT = 8  # blocks of one maker that wait to be used again
 
 

@@ -339,6 +339,10 @@ class Samples(Counted, Parts, Ordered):
         """Take a shard out of the cache folder; what the library did not fetch stays."""
         self._cache.evict(shard_id)
 
+    def evict_coldest_shard(self) -> None:
+        """Take the shard that is needed last out of the cache folder, if one can go."""
+        self._cache.evict_coldest()
+
     def stats(self) -> dict[str, float]:
         """Counts of this process: bytes, hits, waits, retries, evictions, seconds waited."""
         return self._cache.stats()

@@ -145,8 +145,12 @@ class Budget:
     def evict_for_disk(self, folder: str, size: int) -> bool:
         """Evict what is needed last although the limit leaves room: the disk has none."""
         disk = os.statvfs(folder)
-        missing = max(size - disk.f_bavail * disk.f_frsize, 1)
+        return self.evict_coldest(size - disk.f_bavail * disk.f_frsize)
+
+    def evict_coldest(self, missing: int = 1) -> bool:
+        """Evict what is needed last and nobody has in hand: so many bytes, one shard at least."""
         with self._locked(None):
+            missing = max(missing, 1)
             claims = self._claim(missing, policy.NOW, lambda _: True)
         for claim in claims:
             self._delete(claim)

@@ -348,9 +348,7 @@ class Runtime:
 
     def usage(self) -> int:
         """Bytes in the cache folders, those that are being fetched included."""
-        for place in self.catalog.places:
-            if place.home is None:
-                self.account(place)
+        self._open_accounts()
         return self.budget.used
 
     def evict(self, shard: int) -> bool:
@@ -358,6 +356,16 @@ class Runtime:
         place, number = self.catalog.place_of(shard)
         account = None if place.home is not None else self.account(place)
         return account is not None and self.budget.evict(account, number)
+
+    def evict_coldest(self) -> bool:
+        """Delete the cached files of the shard that is needed last, as `evict` does."""
+        self._open_accounts()
+        return self.budget.evict_coldest()
+
+    def _open_accounts(self) -> None:
+        for place in self.catalog.places:
+            if place.home is None:
+                self.account(place)
 
     def stats(self) -> dict[str, Any]:
         """All counts, and the state of the budget."""

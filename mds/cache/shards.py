@@ -180,6 +180,10 @@ class ShardCache:
         """Delete the cached files of a shard, if they are ours and nobody has them in hand."""
         return self.runtime.evict(shard)
 
+    def evict_coldest(self) -> bool:
+        """Delete the cached files of the shard that is needed last, as `evict` does."""
+        return self.runtime.evict_coldest()
+
     def stats(self) -> dict[str, Any]:
         """Counts of this process; see docs/cache.md."""
         runtime = self._runtime

@@ -143,7 +143,9 @@ class Unbounded:
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 mine = rows[shards == shard].tolist()
                 self._rows[shard] = self._submit(self._runtime.rows, shard, mine, deadline=-1.0)
-        wait(self._rows.values(), timeout=HEAD_START)
+        if self._rows:
+            with self._runtime.waiting_for(next(iter(self._rows))):
+                wait(self._rows.values(), timeout=HEAD_START)
 
     def _submit(self, act: Callable[..., Any], *args: Any, deadline: float) -> Promise[Any]:
         if self._pool is None:

@@ -20,7 +20,7 @@ from cachetools import (
 
 from mds.cache.policy import NEVER
 from mds.errors import NotFoundError
-from mds.events import Waited, subscribe
+from mds.events import Fetched, Waited, subscribe
 from mds.prefetch import Prefetcher
 from mds.testing.httpserver import http_server
 
@@ -156,12 +156,16 @@ def test_shards_come_ahead_of_the_reader(remote, folder):
             windows.close()
 
 
-def test_the_first_rows_of_a_far_dataset_come_by_range(tmp_path, folder):
-    """The first samples do not wait for their whole shards."""
+def test_the_first_rows_of_a_far_dataset_come_by_range(tmp_path, folder, monkeypatch):
+    """The first samples do not wait for their whole shards, which would fill the wire."""
+    monkeypatch.setattr("mds.cache.unbounded.HEAD_START", 60.0)
     remote = write(tmp_path / "remote", samples=60, size=20_000, size_limit=400_000)
-    with http_server(str(remote)) as url, open_cache(url, folder) as cache:
+    came = []
+    with http_server(str(remote)) as url, open_cache(url, folder) as cache, subscribe(came.append):
         ids = shuffled(samples=60)
         assert read(cache, ids, predownload=32, size=20_000) == ids.tolist()
+        are_ranges = [event.ranged for event in came if isinstance(event, Fetched)]
+        assert are_ranges == sorted(are_ranges, reverse=True)
         stats = cache.stats()
         assert 0 < stats["ranged_bytes"] < 8 * 25_000
         assert stats["fetched_shards"] == len(cache.sources[0].index)

@@ -155,6 +155,22 @@ def test_eviction_is_told_and_what_is_in_hand_stays(remote, folder):
         cache.release(0)
 
 
+def test_the_coldest_goes_first_and_what_is_in_hand_or_of_others_stays(remote, folder):
+    """Without a plan that is the shard that was used longest ago."""
+    os.makedirs(folder)
+    shutil.copy(f"{remote}/shard.00004.mds", folder)
+    with open_cache(remote, folder) as cache:
+        for shard in (2, 0, 1, 4):
+            cache.hold(shard)
+        for shard in (0, 1, 4):
+            cache.release(shard)
+        assert cache.evict_coldest()
+        assert cache.evict_coldest()
+        assert not cache.evict_coldest()
+    kept = {name for name in os.listdir(folder) if name.startswith("shard.")}
+    assert kept == {"shard.00002.mds", "shard.00004.mds"}
+
+
 def test_a_limit_that_cannot_work_is_refused_with_one_that_can(remote, folder):
     """The number in the message is enough."""
     with pytest.raises(CacheLimitError, match="cache_limit") as refusal:

@@ -363,10 +363,10 @@ def main():
     if options.role:
         print(json.dumps(ROLES[options.role](*json.loads(options.arguments))))
         return
-    sizes, small = (64 << 20, 4 << 20), 4 << 20
+    sizes = (64 << 20, 4 << 20)
     if options.smoke:
         options.megabytes = options.limited = 16
-        options.rounds, sizes, small = 1, (1 << 18,), 1 << 18
+        options.rounds, sizes = 1, (1 << 18,)
     from mds.testing.proxy import proxy_process
     from mds.testing.servers import s3_server
 
@@ -383,7 +383,7 @@ def main():
             shutil.rmtree(served)
         folders = {form: os.path.join(options.folder, form) for form in ("raw", "zstd")}
         for form, folder in folders.items():
-            write(folder, options.limited, "zstd" if form == "zstd" else None, shard=small)
+            write(folder, options.limited, "zstd" if form == "zstd" else None, shard=sizes[-1])
         limited(options, folders)
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Where a batch of fixed-width columns is put: the memory that becomes its tensors.
 
 In a worker process that is shared memory, from which the trainer takes the tensor without another
-copy, as torch's own collate does it. In a thread it is memory of earlier batches: megabytes that
-are new each time cost a page fault for every 4 KB, three times what copying the samples costs.
+copy, as torch's own collate does it. Elsewhere it is memory of earlier batches: megabytes that are
+new each time cost a page fault for every 4 KB, three times what copying the samples costs.
 """
 
 from __future__ import annotations

@@ -110,10 +110,7 @@ class Samples(Counted, Parts, Ordered):
         on_error: str = "raise",
     ) -> None:
         _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
-        if on_error not in {"raise", "skip"}:
-            raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
-        if exact not in {True, False, "mask"}:
-            raise ConfigError(f"exact is True, False or 'mask', got {exact!r}.")
+        _check_choices(on_error, exact)
         self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
         self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
         self.batch_size, self.batching_method = batch_size, batching_method
@@ -373,3 +370,10 @@ def _check(method: str, granularity: int, seed: int, predownload: int | None) ->
         raise ConfigError(f"sampling_method is 'balanced' or 'fixed', got {method!r}.")
     if predownload is not None and predownload < 0:
         raise ConfigError(f"predownload must not be negative, got {predownload}.")
+
+
+def _check_choices(on_error: str, exact: bool | str) -> None:
+    if on_error not in {"raise", "skip"}:
+        raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
+    if exact not in {True, False, "mask"}:
+        raise ConfigError(f"exact is True, False or 'mask', got {exact!r}.")

@@ -150,8 +150,7 @@ class Budget:
     def evict_coldest(self, missing: int = 1) -> bool:
         """Evict what is needed last and nobody has in hand: so many bytes, one shard at least."""
         with self._locked(None):
-            missing = max(missing, 1)
-            claims = self._claim(missing, policy.NOW, lambda _: True)
+            claims = self._claim(max(missing, 1), policy.NOW, lambda _: True)
         for claim in claims:
             self._delete(claim)
         return bool(claims)

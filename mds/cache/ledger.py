@@ -131,7 +131,8 @@ class Ledger:
         return self.entries
 
     def _is_current(self) -> bool:
-        return self._locks is not None and self._open_book.is_at(self._path)
+        book = self._book  # none yet when an opening failed
+        return self._locks is not None and book is not None and book.is_at(self._path)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:

@@ -60,7 +60,7 @@ class Unbounded:
         if self._is_first:
             few = FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
             few = max(1, min(self._predownload // 8, FIRST, few))
-            shards = np.array(distinct(self._ids.look(0, few)[0]), np.int64)
+            shards, _ = self._ids.look(0, few)
             return few if not self._runtime.is_local(shards).all() else COLD
         if not self._coming and self._known.all():
             # Looking ahead would be two thirds of what a window costs.

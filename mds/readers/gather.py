@@ -141,16 +141,16 @@ def _take(cells: Array, rows: Array, out: Array) -> None:
     cells.take(rows, out=out, mode="clip")  # other modes copy through a buffer
 
 
-def _groups(shards: Array, distinct: int) -> Groups | None:
+def _groups(shards: Array, used: int) -> Groups | None:
     """The shards that occur, each with the places where it does; None when there are too many."""
     count = len(shards)
-    if distinct == 1:
+    if used == 1:
         return [(int(shards[0]), slice(0, count))]
     changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
     if len(changes) * _ROWS_WORTH_A_GROUP <= count:
         bounds = [0, *changes.tolist(), count]
         return [(int(shards[a]), slice(a, b)) for a, b in pairwise(bounds)]
-    if distinct * _ROWS_WORTH_A_GROUP > count:
+    if used * _ROWS_WORTH_A_GROUP > count:
         return None
     order = np.argsort(shards, kind="stable")
     ends = np.flatnonzero(np.diff(shards[order])) + 1

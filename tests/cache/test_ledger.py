@@ -284,6 +284,20 @@ def test_a_stuck_owner_of_the_lock_is_an_error_that_names_processes(place, monke
     two.close()
 
 
+def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(place, monkeypatch):
+    """The lock was stuck; later it is not."""
+    monkeypatch.setattr("mds.cache.ledger.PATIENCE", 0.05)
+    one = open_ledger(place)
+    two = Ledger(one.control, one.shards, one.fingerprint)
+    with one.change(), pytest.raises(CacheError):
+        two.open()
+    with two.change() as entries:
+        assert len(entries) == one.shards
+    assert two.slot != one.slot
+    one.close()
+    two.close()
+
+
 def test_slots_are_used_again(place):
     """Opening and forgetting without closing does not use a folder up."""
     for _ in range(600):

@@ -228,7 +228,8 @@ class Ledger:
 
     def processes(self) -> list[int]:
         """The process ids in the book; the dead are among them until somebody looks."""
-        return [int(pid) for pid in self._slots["pid"] if pid]
+        book = self._book or open_book(self._path)  # whoever waits to open it asks, too
+        return [int(pid) for pid in book.slots["pid"] if pid] if book is not None else []
 
     def count_reader(self, change: int) -> None:
         """Note that this process began (1) or ended (-1) to read an epoch."""
@@ -347,7 +348,7 @@ class Ledger:
             return self._locks is not None and self._locks.try_lock(_SPEAKER)
 
     def __repr__(self) -> str:
-        if self._locks is None:
+        if self._locks is None or self._book is None:
             return f"<Ledger {self.control}: closed>"
         states = np.bincount(self.entries["state"], minlength=5)
         local = states[PRESENT] + states[FOREIGN]

@@ -289,8 +289,9 @@ def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(place, monkeyp
     monkeypatch.setattr("mds.cache.ledger.PATIENCE", 0.05)
     one = open_ledger(place)
     two = Ledger(one.control, one.shards, one.fingerprint)
-    with one.change(), pytest.raises(CacheError):
+    with one.change(), pytest.raises(CacheError, match=str(os.getpid())):
         two.open()
+    assert "closed" in repr(two)
     with two.change() as entries:
         assert len(entries) == one.shards
     assert two.slot != one.slot

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
-from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled
+from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled, unbundled
 from mds.dataset import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
@@ -70,13 +70,12 @@ class Batches(IterableDataset[Any]):
             return self._of_samples(iter(self.dataset))
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
-            windows = self.dataset.windows(part)
-            if room is not None and self._is_sliceable and not isinstance(part, Masked):
-                return self._bundled(worker, part, windows, self._size, room)
-            size = self._size
+            size, windows = self._size, self.dataset.windows(part)
+            if self._is_sliceable and not isinstance(part, Masked):
+                bundles = self._bundled(worker, part, windows, size, room or RecycledRooms())
+                return bundles if room is not None else unbundled(bundles)
             batches = self._of_columns(windows, lambda: size, room or RecycledRooms())
-            whole = (b for b in batches if b[0] == size or not self._drop_last)
-            return _tagged(part, whole)
+            return _tagged(part, batches, size if self._drop_last else 1)
         return _tagged(part, self._of_plain(self.dataset.samples(part)))
 
     @property
@@ -169,11 +168,12 @@ class Batches(IterableDataset[Any]):
                 if some == size or not self._drop_last:
                     tags.append(_tag(part, taken, some))
                     taken += some
-            if tags:
-                yield Bundle(worker, tuple(tags), columns)
             bytes_ = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
             fit = LARGEST * samples // (max(bytes_, 1) * size)
             count = max(1, min(count * 2, MOST, fit))
+            if tags:
+                yield Bundle(worker, tuple(tags), columns)
+            del columns  # before the next ones are made, so that their memory can be those'
         yield Bundle(worker, (), {})
 
     def _of_plain(self, samples: Iterator[Any]) -> Iterator[tuple[int, Any]]:
@@ -181,8 +181,12 @@ class Batches(IterableDataset[Any]):
             yield from ((1, self._collate(sample)) for sample in samples)
             return
         while batch := [*itertools.islice(samples, self._size)]:
-            if len(batch) == self._size or not self._drop_last:
-                yield len(batch), self._collate(batch)
+            if (count := len(batch)) == self._size or not self._drop_last:
+                collated = self._collate(batch)
+                # Decoded images are large: let go of these before the next ones are made.
+                del batch
+                yield count, collated
+                del collated
 
     def _of_samples(self, samples: Iterator[Any]) -> Iterator[Batch]:
         """Batches of what the caller's code makes; a tag tells what it took from the order."""
@@ -200,7 +204,9 @@ class Batches(IterableDataset[Any]):
             left_out, reported = tuple(source.left_out[reported:]), len(source.left_out)
             tag = Tag(taken - before, ((summed - earlier) & _MASK, taken - before), left_out)
             collated = self._collate(batch if self._size is not None else batch[0])
+            del batch  # as in `_of_plain`
             yield _masked(tag, collated, part) if isinstance(part, Masked) else (tag, collated)
+            del collated
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -208,13 +214,15 @@ class Batches(IterableDataset[Any]):
         return getattr(self.__dict__["dataset"], name)
 
 
-def _tagged(part: Part, batches: Iterator[tuple[int, Any]]) -> Iterator[Batch]:
-    """Batches of (samples, batch) with their tags."""
+def _tagged(part: Part, batches: Iterator[tuple[int, Any]], least: int = 1) -> Iterator[Batch]:
+    """Batches of (samples, batch) with their tags, but those of fewer samples than ``least``."""
     taken = 0
     for count, batch in batches:
-        tag = _tag(part, taken, count)
-        taken += count
-        yield _masked(tag, batch, part) if isinstance(part, Masked) else (tag, batch)
+        if count >= least:
+            tag = _tag(part, taken, count)
+            taken += count
+            yield _masked(tag, batch, part) if isinstance(part, Masked) else (tag, batch)
+        del batch  # before the next one is made, so that its memory can be that one's
 
 
 def _tag(part: Part, taken: int, count: int) -> Tag:

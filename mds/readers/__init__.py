@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mds.index import ShardInfo, ShardSchema, refuse_unsafe
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import Choice, fields_of
-from mds.readers.gather import distinct, gather
+from mds.readers.gather import gather
+from mds.readers.groups import distinct
 from mds.readers.joint import joint_reader, sample_decoder
 from mds.readers.mapping import map_file
 from mds.readers.sequence import in_order

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from mds.readers.compiled import compile_dict
 from mds.readers.fields import Kind
 from mds.readers.fixed import FixedReader
-from mds.readers.gather import distinct, gather
+from mds.readers.gather import gather
+from mds.readers.groups import distinct
 
 if TYPE_CHECKING:
     from mds.readers.base import Reader

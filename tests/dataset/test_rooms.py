@@ -9,7 +9,7 @@ import torch
 
 from mds.rooms import RecycledRooms, plain_room, shared_room
 
-LARGE = (1 << 18,)
+LARGE = (1 << 20,)  # as large as to be kept
 BYTES = np.dtype(np.uint8)
 
 

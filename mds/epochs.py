@@ -9,7 +9,6 @@ by each worker. Ranks that were forked from one parent keep separate records in 
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -19,13 +18,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import context, reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 _REMEMBERED = 8  # iterations whose workers may still be arriving
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One started iteration: its epoch, and the state that it was resumed from, if any."""
 
     epoch: int

@@ -11,17 +11,15 @@ a batch is there.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _JOIN_SECONDS = 5.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Failed:
+class _Failed(NamedTuple):
     error: BaseException
 
 

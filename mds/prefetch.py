@@ -15,10 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mds.cache.bounded import Bounded
 from mds.cache.lookahead import Lookahead
 from mds.cache.unbounded import Unbounded
 from mds.readers import distinct
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.cache import ShardCache
+    from mds.cache.bounded import Bounded
     from mds.readers import Reader
 
     Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A stretch of a worker's ids: sample ids, the shard and row of each, and readers by shard.
 
     ``readers[shard]`` waits for the shard if need be. All of it is good until the next window is
@@ -89,6 +87,8 @@ class Prefetcher:
         self._ids = Lookahead(blocks, offsets)
         self._plan: Unbounded | Bounded
         if self._runtime.is_bounded:
+            from mds.cache.bounded import Bounded
+
             self._plan = Bounded(self._runtime, self._ids, node_orders)
         else:
             self._plan = Unbounded(self._runtime, self._ids, predownload)

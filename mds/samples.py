@@ -215,7 +215,7 @@ class Samples(Counted, Parts, Ordered):
         if shard in self._near:
             reader = self._at_hand[shard]
             if row in reader:
-                return reader[row]
+                return reader.get(row)
         return self._cache.sample(shard, row)
 
     # ------------------------------------------------------------------ an epoch

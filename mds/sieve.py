@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from mds.errors import ConfigError, EncodingError, FormatError
 
@@ -19,8 +19,7 @@ from mds.errors import ConfigError, EncodingError, FormatError
 _BROKEN = (EncodingError, FormatError)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """A sample that was not yielded, by its number, and why."""
 
     sample: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import getpass
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -224,6 +223,7 @@ def cache_root() -> str:
         return told
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if home.startswith("~"):  # no home directory: a folder of this user alone
+        import getpass
         import tempfile
 
         return os.path.join(tempfile.gettempdir(), f"mds-{getpass.getuser()}")

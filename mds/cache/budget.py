@@ -46,9 +46,14 @@ class Account:
     ledger: Ledger
 
     def settle_orphans(self) -> None:
-        """Finish what processes that died were doing: look at the disk, and note what is there."""
-        for shard in self.ledger.adopt_orphans():
-            self.look(shard)
+        """Finish what processes that died were doing: look at the disk, and note what is there.
+
+        All in one change: what was coming answers for bytes of what was leaving, so nobody may take
+        the one in hand before the other was looked at.
+        """
+        with self.ledger.change():
+            for shard in self.ledger.adopt_orphans():
+                self.look(shard)
 
     def look(self, shard: int) -> None:
         """Note what is on the disk of a shard whose files nobody answers for."""

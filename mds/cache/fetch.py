@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mds.cache.places import Place, check_file
-from mds.compression import parse_compression
 from mds.errors import CorruptError, ShardError
 from mds.events import Fetched, Retried, emit
 from mds.hashing import new_hash
-from mds.storage import RetryPolicy, Store, open_store, publish
+from mds.storage.files import publish
 
 if TYPE_CHECKING:
     from mds.cache.counters import Counters
     from mds.index import FileInfo, ShardInfo
+    from mds.storage import Store
 
 
 class Fetcher:
@@ -38,6 +38,8 @@ class Fetcher:
     @property
     def store(self) -> Store:
         """The store behind the remote."""
+        from mds.storage import RetryPolicy, open_store
+
         with self._lock:
             if self._store is None:
                 source = self.place.source
@@ -180,6 +182,8 @@ def _checked_unpack(
     fetcher: Fetcher, info: ShardInfo, raw: FileInfo, packed: FileInfo, chunks: Iterator[bytes]
 ) -> Iterator[bytes]:
     """The raw bytes of a compressed stream, which is judged at its end before anything else."""
+    from mds.compression import parse_compression
+
     codec = parse_compression(info.schema.compression)
     assert codec is not None
     judge = _Judge(fetcher, packed)

@@ -21,11 +21,10 @@ from mds.cache.places import CONTROL, ORIGIN, derived_folder, read_origin
 from mds.errors import ConfigError, IndexFileError, NotFoundError, TransientError, VanishedError
 from mds.events import Retried, emit
 from mds.index import Index
-from mds.storage import RetryPolicy, Store, open_store, publish, write_file
-from mds.storage.files import despite_deletion, disk
+from mds.storage.files import despite_deletion, disk, publish, write_file
 
 if TYPE_CHECKING:
-    from mds.storage import ObjectInfo
+    from mds.storage import ObjectInfo, Store
 
 INDEX = "index.json"
 SIDECAR = "index.mds"
@@ -57,6 +56,8 @@ def _up_to_date(
     remote: str, folder: str, options: Mapping[str, Any] | None, timeout: float, retries: int
 ) -> Index:
     """The index from a copy that is up to date; VanishedError when that is deleted meanwhile."""
+    from mds.storage import RetryPolicy, open_store
+
     path = os.path.join(folder, INDEX)
     before = read_origin(folder)
     has_copy = _is_copy(before, remote, path)

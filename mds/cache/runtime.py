@@ -35,7 +35,6 @@ from mds.cache.scattered import Scattered
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
 from mds.readers import open_reader, open_sparse
-from mds.storage import redact
 from mds.units import format_bytes
 
 log = logging.getLogger("mds.cache")
@@ -328,6 +327,8 @@ class Runtime:
         now = time.monotonic()
         if seconds < SLOW or now < self._warned + 10 * SLOW:
             return
+        from mds.storage import redact
+
         self._warned = now
         place, number = self.catalog.place_of(shard)
         size = int(place.index.zip_size[number] or place.index.raw_size[number])

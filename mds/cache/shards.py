@@ -155,7 +155,7 @@ class ShardCache:
             reader = runtime.hands.open.get(shard)
             if reader is not None:
                 try:
-                    return reader[row]
+                    return reader.get(row)
                 except ShardError:
                     if runtime.hands.open.get(shard) is reader:
                         raise  # else another thread closed it just now

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import wave
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +63,8 @@ class AudioEncoding(Encoding):
 
     def _plain_wav(self, data: Data) -> tuple[np.ndarray[Any, Any], int] | None:
         """Integer PCM, which Python reads by itself; None for the rest."""
+        import wave
+
         try:
             with wave.open(io.BytesIO(data)) as file:
                 width, channels, rate = (

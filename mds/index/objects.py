@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mds.compression import parse_compression
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, IndexFileError, MdsError
 from mds.index.schema import (
@@ -99,6 +98,8 @@ def _schema(
             f"{', '.join(sorted(zips))}."
         )
     if compression is not None:
+        from mds.compression import parse_compression
+
         try:
             parse_compression(compression)
         except MdsError as error:

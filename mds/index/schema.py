@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ntpath
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mds.encodings import parse_encoding
 from mds.errors import IndexFileError, UnsafeTypeError
@@ -18,8 +18,7 @@ SPLIT_ENCODINGS = ("str", "int", "float")
 KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """Names, encodings and fixed sizes (None where variable), in the order of the stored bytes."""
 
     names: tuple[str, ...]
@@ -27,16 +26,14 @@ class Columns:
     sizes: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """One of the files that each shard of a schema has, with (hash name, hex digits) of it."""
 
     kind: str
     hashes: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSchema:
+class ShardSchema(NamedTuple):
     """All that shards of one writer have in common."""
 
     format: str
@@ -62,8 +59,7 @@ class ShardSchema:
         return any(parse_encoding(name).is_unsafe for name in self.columns.encodings)
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
+class FileInfo(NamedTuple):
     """One file of a shard: its path below the dataset's folder, its bytes, its hex digests."""
 
     basename: str
@@ -71,8 +67,7 @@ class FileInfo:
     hashes: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
+class ShardInfo(NamedTuple):
     """One shard of an index."""
 
     schema: ShardSchema

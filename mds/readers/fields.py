@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from mds.encodings import Encoding, parse_encoding
 from mds.encodings.arrays import ArrayEncoding, TensorEncoding
@@ -76,8 +76,7 @@ class Choice:
         return cls(None if columns is None else tuple(columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One column."""
 
     name: str
@@ -93,8 +92,7 @@ class Field:
         return bool(self.size) and self.encoding.dtype is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """The columns of a sample in stored order."""
 
     all: tuple[Field, ...]

@@ -1,17 +1,46 @@
 """Bytes from anywhere and to anywhere, one provider a file; see docs/storage.md.
 
 `open_store` gives a `Store`: get, get_range, get_file, stream, put, put_file, head, list, delete.
-Cloud SDKs are imported when a store of theirs is first used.
+Cloud SDKs are imported when a store of theirs is first used, and the stores themselves when a name
+of theirs is first touched: whoever reads a folder needs none.
 """
 
 from __future__ import annotations
 
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.files import publish, temporary_owner, write_at, write_file
-from mds.storage.registry import open_store, register_store, schemes
-from mds.storage.retry import Retrying, RetryPolicy
-from mds.storage.url import is_local, join, local_path, redact
-from mds.storage.wrappers import Hedged, Limited, Prefixed, Wrapper
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mds.storage.base import CHUNK, Body, ObjectInfo, Store
+    from mds.storage.files import publish, temporary_owner, write_at, write_file
+    from mds.storage.registry import open_store, register_store, schemes
+    from mds.storage.retry import Retrying, RetryPolicy
+    from mds.storage.url import is_local, join, local_path, redact
+    from mds.storage.wrappers import Hedged, Limited, Prefixed, Wrapper
+
+_HOMES = {
+    "CHUNK": "base",
+    "Body": "base",
+    "Hedged": "wrappers",
+    "Limited": "wrappers",
+    "ObjectInfo": "base",
+    "Prefixed": "wrappers",
+    "RetryPolicy": "retry",
+    "Retrying": "retry",
+    "Store": "base",
+    "Wrapper": "wrappers",
+    "is_local": "url",
+    "join": "url",
+    "local_path": "url",
+    "open_store": "registry",
+    "publish": "files",
+    "redact": "url",
+    "register_store": "registry",
+    "schemes": "registry",
+    "temporary_owner": "files",
+    "write_at": "files",
+    "write_file": "files",
+}
 
 __all__ = [
     "CHUNK",
@@ -36,3 +65,15 @@ __all__ = [
     "write_at",
     "write_file",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mds.storage' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"mds.storage.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

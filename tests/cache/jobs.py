@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 
+import numpy as np
 from cachetools import SAMPLES, open_cache, read, shuffled
 
 from mds.prefetch import Prefetcher
@@ -82,6 +84,19 @@ def forked_inside(remote, folder, limit):
             assert seen + sum(len(window.ids) for window in windows) == SAMPLES
         assert os.waitpid(child, 0)[1] == 0
         assert read(cache, ids) == ids.tolist()
+
+
+def die_making_room(remote, folder, limit):
+    """Book a shard that is not there, and die before what must go for it is deleted."""
+    with open_cache(remote, folder, int(limit)) as cache:
+        budget = cache.runtime.budget
+        account = budget.accounts[0]
+        read(cache)
+        shard = int(np.flatnonzero(account.ledger.entries["size"] == 0)[0])
+        size = account.place.peak(account.place.index.shard(shard))
+        budget._delete = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        print(shard, flush=True)
+        budget.reserve(account, shard, size)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,11 @@ def finish(process, seconds=SECONDS):
 
 
 class Watch:
-    """Looks at the size of a folder all the time; a file seen under two names counts once."""
+    """Looks at the size of a folder all the time.
+
+    A look takes a while, in which one file may go and another come, so a look alone may see more
+    than ever was. What two looks in a row have seen was there between them, all at one time.
+    """
 
     def __init__(self, folder):
         self.folder, self.most, self.looks = folder, 0, 0
@@ -42,21 +46,23 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
-    def _size(self):
+    def _look(self):
         seen = {}
         for path, _, names in os.walk(self.folder):
             for name in names:
+                file = os.path.join(path, name)
                 try:
-                    state = os.stat(os.path.join(path, name))
+                    state = os.stat(file)
                 except OSError:
                     continue
-                seen[state.st_ino] = state.st_size
-        return sum(seen.values())
+                seen[file, state.st_ino] = state.st_size
+        return seen
 
     def _run(self):
+        before = {}
         while not self._stop.wait(0.001):
-            size = self._size()
-            if size > self.most:
-                size = min(size, self._size())
-            self.most = max(self.most, size)
+            now = self._look()
+            both = now.keys() & before.keys()
+            self.most = max(self.most, sum(min(now[file], before[file]) for file in both))
             self.looks += 1
+            before = now

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import threading
 
 import pytest
 from cachetools import SAMPLES, disk_usage, open_cache, read
 from sharing import SECONDS, Watch, finish, start
 
+from mds.cache.budget import Account
 from mds.storage.files import temporary_owner
 from mds.testing.httpserver import http_server
 
@@ -65,6 +67,30 @@ def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
         assert disk_usage(folder) <= cache.usage
     parts = [name for name in os.listdir(folder) if temporary_owner(name) is not None]
     assert not parts
+
+
+def test_what_the_dead_were_doing_is_settled_in_one_go(remote, folder, monkeypatch):
+    """Room that one of them booked is nobody's until it is known what was to go for it."""
+    with open_cache(remote, folder, LIMIT) as first, open_cache(remote, folder, LIMIT) as second:
+        assert first.usage == second.usage  # both have opened the ledger
+        killed = start("die_making_room", remote, folder, LIMIT)
+        shard = int(killed.communicate(timeout=SECONDS)[0])
+        assert killed.returncode == -signal.SIGKILL
+        greedy = threading.Thread(target=second.hold, args=[shard])
+        look = Account.look
+
+        def look_while_another_wants_it(account, number):
+            if not greedy.ident:
+                greedy.start()
+                greedy.join(0.3)  # it has to wait; who does not is done by then
+            look(account, number)
+
+        monkeypatch.setattr(Account, "look", look_while_another_wants_it)
+        first.runtime.budget.accounts[0].settle_orphans()
+        greedy.join(SECONDS)
+        assert not greedy.is_alive()
+        assert disk_usage(folder) <= first.usage <= LIMIT
+        assert second.stats()["fetched_shards"] == 1
 
 
 @pytest.mark.parametrize("limit", [0, LIMIT])

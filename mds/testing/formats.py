@@ -14,6 +14,7 @@ Give `same` if equality of values is not `==`, `refused` for values that must be
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import tracemalloc
@@ -89,7 +90,9 @@ class EncodingContract:
             return  # what a pickle does is its writer's business
         rng = random.Random(encoding.name)
         packed = [encoding.pack(value) for value in values]
-        encoding.decode(packed[0])  # imports what it needs
+        for data in (packed[0], b""):  # imports what it needs, for an error too
+            with contextlib.suppress(EncodingError):
+                encoding.decode(data)
         for number in range(200):
             data = damaged(packed[number % len(packed)], number // len(packed), rng)
             tracemalloc.start()

@@ -50,6 +50,9 @@ class StreamingDataLoader(DataLoader[Any]):
     option that is about processes). Raises ConfigError (a ValueError) for another word, and for
     threads where the caller's code makes the samples.
 
+    Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that is to
+    be kept for long or saved by itself.
+
     >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
     >>> for batch in loader:
     ...     torch.save(loader.state_dict(), "position.pt")

@@ -82,7 +82,8 @@ def _heading(run: dict[str, Any]) -> Iterator[str]:
         f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
         f"{facts['memory_gb']} GB, {facts['system']}. Medians of {settings['rounds']} rounds in "
         f"fresh processes, {settings['seconds']:g} s each, systems interleaved; ± is half the "
-        f"distance between the lowest and the highest round. Images are {settings['images']}."
+        f"distance between the lowest and the highest round. Scale: {settings['scale']}. "
+        f"Images are {settings['images']}."
     )
     yield ""
     yield f"Versions: {known}."

@@ -7,19 +7,13 @@ emits and must be quick; they are of one process, and a forked child starts with
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fetched(Event):
+class Fetched(NamedTuple):
     """A shard, or some bytes of it, arrived from its remote."""
 
     url: str
@@ -28,16 +22,14 @@ class Fetched(Event):
     ranged: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Evicted(Event):
+class Evicted(NamedTuple):
     """A shard left the cache folder to make room."""
 
     path: str
     size: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Retried(Event):
+class Retried(NamedTuple):
     """A store failed in a way that another try may mend."""
 
     url: str
@@ -45,24 +37,21 @@ class Retried(Event):
     error: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Waited(Event):
+class Waited(NamedTuple):
     """The consumer waited for a shard that was not there yet."""
 
     shard: int
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Replaced(Event):
+class Replaced(NamedTuple):
     """A damaged file of the cache was thrown away and is fetched anew."""
 
     path: str
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Uploaded(Event):
+class Uploaded(NamedTuple):
     """A file of a writer reached its destination."""
 
     url: str
@@ -70,6 +59,8 @@ class Uploaded(Event):
     seconds: float
 
 
+#: Something that happened.
+Event = Fetched | Evicted | Retried | Waited | Replaced | Uploaded
 Subscriber = Callable[[Event], None]
 _subscribers: tuple[Subscriber, ...] = ()
 _lock = threading.Lock()

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,7 @@ INDEX_NAME = "index.json"
 MAX_SIZE = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """The columns of a shard in the order of their bytes: sorted by name.
 
     `sizes` are the fixed sizes of their values in bytes, None where sizes vary.

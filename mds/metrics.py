@@ -142,13 +142,12 @@ def chrome_trace(path: str) -> Iterator[None]:
 
 def _trace_entry(event: Event, now: float) -> dict[str, Any]:
     seconds = getattr(event, "seconds", None)
-    facts = {name: getattr(event, name) for name in event.__dataclass_fields__}
     entry: dict[str, Any] = {
         "name": type(event).__name__,
         "cat": "mds",
         "pid": os.getpid(),
         "tid": threading.get_native_id(),
-        "args": facts,
+        "args": event._asdict(),
     }
     if seconds is None:
         return {**entry, "ph": "i", "s": "t", "ts": round(now * 1e6)}

@@ -8,9 +8,8 @@ kilobyte. A state without our keys is taken for the incumbent's.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mds.errors import StateError
 
@@ -24,8 +23,7 @@ KEYS = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Where a run stands, and what it must keep to go on.
 
     ``initial_physical_nodes`` None: unknown, in states of the incumbent before 0.7. ``version``

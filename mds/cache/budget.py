@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -64,8 +64,7 @@ class Account:
         self.ledger.settle(shard, PRESENT if is_whole else FOREIGN if size else ABSENT, size, mark)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Claim:
+class _Claim(NamedTuple):
     """A resident that nobody else can touch until it is evicted or let go."""
 
     account: Account

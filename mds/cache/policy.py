@@ -9,10 +9,9 @@ than it does, and more than fetching its victims again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, SupportsInt
+from typing import NamedTuple, Protocol, SupportsInt
 
 
 class Sizes(Protocol):
@@ -32,8 +31,7 @@ REQUEST = 8 << 10
 ROWS_IN_MEMORY = 32 << 20
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resident:
+class Resident(NamedTuple):
     """A whole shard in the cache that nobody has in hand."""
 
     shard: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import ConfigError, StateError
 from mds.state import State, parse_state
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from mds.world import World
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(NamedTuple):
     """Epoch and position, and what a state keeps in force.
 
     ``is_precise``: the position is honoured to the sample.
@@ -67,4 +65,4 @@ class Beginning:
 
     def following(self) -> Beginning:
         """The beginning of the next epoch."""
-        return dataclasses.replace(self, epoch=self.epoch + 1, sample_in_epoch=0)
+        return self._replace(epoch=self.epoch + 1, sample_in_epoch=0)

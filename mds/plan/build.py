@@ -57,10 +57,7 @@ class Moment:
         ]
         if self.spec.batching_method == "random":
             return [self._order(parts, self.turn)]
-        return [
-            self._order([parts[i]], dataclasses.replace(self.turn, block=self._block(i)))
-            for i in giving
-        ]
+        return [self._order([parts[i]], self.turn._replace(block=self._block(i))) for i in giving]
 
     def rows(self, samples: Sequence[int], dealing: Dealing) -> Rows:
         """The global batches, made of orders of so many samples."""

@@ -9,8 +9,7 @@ long to compute a node may keep in a file, and attach here.
 from __future__ import annotations
 
 import abc
-import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,8 +55,7 @@ class Samples(Protocol):
         """A name for what they are chosen from, the same in every epoch."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """Which epoch of which shuffle: canonical nodes, seed, epoch, samples of a block."""
 
     nodes: int
@@ -119,7 +117,7 @@ class Order(abc.ABC):
 
     def key(self) -> str:
         """A name for all that the order depends on."""
-        return digest(self.name(), *dataclasses.astuple(self.turn), self.chosen.key())
+        return digest(self.name(), *self.turn, self.chosen.key())
 
     def __getstate__(self) -> dict[str, Any]:
         # What is held or attached is of this process.

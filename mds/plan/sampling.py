@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -92,8 +92,7 @@ class Part:
         return self.choose == int(self.sizes.sum())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Draws:
+class Draws(NamedTuple):
     """Where the random numbers of a resampling come from."""
 
     granularity: int

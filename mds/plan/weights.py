@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """The share of each stream: samples an epoch, proportion of the epoch, times repeated."""
 
     choose: tuple[int, ...]

@@ -10,10 +10,9 @@ by rounding are put right by the true places, and equal true places by the order
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _BIN_BITS = 17
 BIN = 1 << _BIN_BITS  # places of a bin: a megabyte of keys
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """What one batch gives to one bin: its keys, and where in the batch each came from."""
 
     keys: NDArray[np.int64]

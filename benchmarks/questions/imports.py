@@ -32,25 +32,33 @@ print(json.dumps([took, resident * 1024 / 1e6]))
 def measure(
     system: System, data: Data, case: Case, variant: str, seconds: float
 ) -> dict[str, float]:
-    """Seconds of ``import X``, or megabytes of the process after it, in a fresh interpreter."""
+    """Seconds of ``import X``, or megabytes of the process after it, in fresh interpreters.
+
+    The least of some: an import does the same each time, and what comes on top is the machine's.
+    """
     names = [system.module]
     if "torch" in case.name:
         names = ["torch"] if system.name == "limit" else ["torch", *_WITH_TORCH]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     # What pip installs is compiled; a checkout is after its first import, if it may be.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, *names],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
-        )
+    found = [_run(names, environment) for _ in range(_TRIES)]
+    return {"value": min(found)[1] if case.unit == "MB" else min(found)[0]}
+
+
+def _run(names: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, *names],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
     took, resident = json.loads(done.stdout.strip().splitlines()[-1])
-    return {"value": resident if case.unit == "MB" else took}
+    return took, resident
 
 
+_TRIES = 4
 _WITH_TORCH = ("mds:StreamingDataset", "mds:StreamingDataLoader")
 
 QUESTION = Question(
@@ -65,7 +73,7 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "In a fresh interpreter each, with garbage collected before each import while the clock "
+        "The least of four fresh interpreters, with garbage collected before each import while the clock "
         "stands. The limit is numpy, and in the last line torch alone."
     ),
 )

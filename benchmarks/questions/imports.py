@@ -73,7 +73,7 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The least of four fresh interpreters, with garbage collected before each import while the clock "
-        "stands. The limit is numpy, and in the last line torch alone."
+        "The least of four fresh interpreters, with garbage collected before each import while "
+        "the clock stands. The limit is numpy, and in the last line torch alone."
     ),
 )

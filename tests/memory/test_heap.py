@@ -44,3 +44,35 @@ def test_large_blocks_are_mapped_on_their_own():
     """Also after one was freed, which raises glibc's threshold; a user's choice stays."""
     assert heap_after_program() < 2 * LARGE
     assert heap_after_program(MALLOC_MMAP_THRESHOLD_=str(8 * LARGE)) >= 2 * LARGE
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has malloc_stats"
+)
+def test_what_the_images_of_a_batch_took_is_there_for_the_next():
+    """Blocks that are freed together at the end of the heap stay in it; glibc gives them back."""
+    program = f"""
+import ctypes, sys
+from mds.heap import LARGE, give_back_large_blocks
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+if sys.argv[1:]:
+    libc.mallopt(-3, LARGE)
+else:
+    give_back_large_blocks()
+blocks = [libc.malloc({LARGE} // 4) for _ in range(32)]
+for block in reversed(blocks):
+    libc.free(block)
+libc.malloc_stats()
+"""
+
+    def heap(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+        )
+        line = next(line for line in done.stderr.splitlines() if line.startswith("system bytes"))
+        return int(line.split("=")[1])
+
+    assert heap() >= 8 * LARGE
+    assert heap("without") < 4 * LARGE

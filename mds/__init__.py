@@ -6,10 +6,10 @@ nothing and brings in neither torch nor an image or cloud package.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mds._version import __version__
+from mds.lazy import on_first_touch
 
 if TYPE_CHECKING:
     from mds.dataloader import StreamingDataLoader
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
 
 _HOMES = {
-    "CSVWriter": "mds.writers",
-    "JSONWriter": "mds.writers",
-    "LocalDataset": "mds.local",
-    "MDSWriter": "mds.writers",
-    "Samples": "mds.samples",
-    "Stream": "mds.stream",
-    "StreamingDataLoader": "mds.dataloader",
-    "StreamingDataset": "mds.dataset",
-    "TSVWriter": "mds.writers",
-    "World": "mds.world",
-    "XSVWriter": "mds.writers",
-    "merge_index": "mds.writers",
+    "CSVWriter": "writers",
+    "JSONWriter": "writers",
+    "LocalDataset": "local",
+    "MDSWriter": "writers",
+    "Samples": "samples",
+    "Stream": "stream",
+    "StreamingDataLoader": "dataloader",
+    "StreamingDataset": "dataset",
+    "TSVWriter": "writers",
+    "World": "world",
+    "XSVWriter": "writers",
+    "merge_index": "writers",
 }
 
 __all__ = [
@@ -51,14 +51,4 @@ __all__ = [
     "merge_index",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mds' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
-from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled, unbundled
+from mds.bundles import LARGEST, MOST, Bundle, Tag, Unbundled
 from mds.dataset import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
@@ -71,10 +71,11 @@ class Batches(IterableDataset[Any]):
         part = self.dataset.begin(worker, workers, group)
         if self._size is not None and self._collate is collate_samples and self._is_columnar:
             size, windows = self._size, self.dataset.windows(part)
+            rooms = RecycledRooms() if room is None else room
             if self._is_sliceable and not isinstance(part, Masked):
-                bundles = self._bundled(worker, part, windows, size, room or RecycledRooms())
-                return bundles if room is not None else unbundled(bundles)
-            batches = self._of_columns(windows, lambda: size, room or RecycledRooms())
+                bundles = self._bundled(worker, part, windows, size, rooms)
+                return Unbundled(bundles, workers) if room is None else bundles
+            batches = self._of_columns(windows, lambda: size, rooms)
             return _tagged(part, batches, size if self._drop_last else 1)
         return _tagged(part, self._of_plain(self.dataset.samples(part)))
 

@@ -56,15 +56,6 @@ class Bundle(NamedTuple):
             start = stop
 
 
-def unbundled(bundles: Iterable[Bundle]) -> Iterator[Batch]:
-    """The batches of a single maker of bundles."""
-    for bundle in bundles:
-        batches = bundle.batches()
-        del bundle  # lives on in its batches alone, and its memory is free with the last one
-        yield from batches
-        del batches
-
-
 class Unbundled:
     """The batches of a loader's workers in turn, out of the messages that they send.
 

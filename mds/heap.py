@@ -18,7 +18,12 @@ LARGE = 4 << 20  # bytes; smaller ones would be mapped anew too often
 KEPT = 64 << 20  # bytes that may be free at the heap's end
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 # What a user may have chosen for the whole program.
-_CHOICES = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
+_CHOICES = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+)
 
 
 def give_back_large_blocks() -> bool:

@@ -109,8 +109,7 @@ class Samples(Counted, Parts, Ordered):
         images: str = "pil",
         on_error: str = "raise",
     ) -> None:
-        _check(sampling_method, sampling_granularity, shuffle_seed, predownload)
-        _check_choices(on_error, exact)
+        _check(sampling_method, sampling_granularity, shuffle_seed, predownload, on_error, exact)
         self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
         self.partition_algo, self.num_canonical_nodes = partition_algo, num_canonical_nodes
         self.batch_size, self.batching_method = batch_size, batching_method
@@ -360,7 +359,14 @@ class Samples(Counted, Parts, Ordered):
         }
 
 
-def _check(method: str, granularity: int, seed: int, predownload: int | None) -> None:
+def _check(
+    method: str,
+    granularity: int,
+    seed: int,
+    predownload: int | None,
+    on_error: str,
+    exact: bool | str,
+) -> None:
     """Refuse settings that no dataset can have."""
     if seed < 0:
         raise ConfigError(f"shuffle_seed must not be negative, got {seed}.")
@@ -370,9 +376,6 @@ def _check(method: str, granularity: int, seed: int, predownload: int | None) ->
         raise ConfigError(f"sampling_method is 'balanced' or 'fixed', got {method!r}.")
     if predownload is not None and predownload < 0:
         raise ConfigError(f"predownload must not be negative, got {predownload}.")
-
-
-def _check_choices(on_error: str, exact: bool | str) -> None:
     if on_error not in {"raise", "skip"}:
         raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
     if exact not in {True, False, "mask"}:

@@ -28,6 +28,8 @@ with open("/proc/self/status") as file:
 print(json.dumps([took, resident * 1024 / 1e6]))
 """
 
+_TRIES = 4
+
 
 def measure(
     system: System, data: Data, case: Case, variant: str, seconds: float
@@ -42,8 +44,8 @@ def measure(
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     # What pip installs is compiled; a checkout is after its first import, if it may be.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    found = [_run(names, environment) for _ in range(_TRIES)]
-    return {"value": min(found)[1] if case.unit == "MB" else min(found)[0]}
+    which = 1 if case.unit == "MB" else 0
+    return {"value": min(_run(names, environment)[which] for _ in range(_TRIES))}
 
 
 def _run(names: list[str], environment: dict[str, str]) -> tuple[float, float]:
@@ -58,7 +60,6 @@ def _run(names: list[str], environment: dict[str, str]) -> tuple[float, float]:
     return took, resident
 
 
-_TRIES = 4
 _WITH_TORCH = ("mds:StreamingDataset", "mds:StreamingDataLoader")
 
 QUESTION = Question(

@@ -38,10 +38,10 @@ class Fetcher:
     @property
     def store(self) -> Store:
         """The store behind the remote."""
-        from mds.storage import RetryPolicy, open_store
-
         with self._lock:
             if self._store is None:
+                from mds.storage import RetryPolicy, open_store
+
                 source = self.place.source
                 retry = RetryPolicy(attempts=source.retries, notify=self._retried)
                 self._store = open_store(

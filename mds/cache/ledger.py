@@ -248,7 +248,7 @@ class Ledger:
         return int(self._slots["served"][is_reading].min(initial=position))
 
     def adopt_orphans(self) -> list[int]:
-        """Take over the entries of dead processes; the caller must look what is on the disk."""
+        """Take over the entries of the dead; the caller looks at the disk, in the same change."""
         assert self._locks is not None
         orphans: list[int] = []
         with self.change() as entries:

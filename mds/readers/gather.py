@@ -16,8 +16,7 @@ from mds.readers.fixed import FixedReader, values_of
 from mds.readers.groups import Groups, by_shard, distinct
 
 if TYPE_CHECKING:
-    Array = npt.NDArray[Any]
-    Places = slice | npt.NDArray[np.int64]
+    from mds.readers.groups import Array, Places
 
 _KEPT = 8 << 20  # bytes of scratch memory that a thread keeps at most
 

@@ -39,14 +39,14 @@ def by_shard(shards: Array, used: int) -> Groups | None:
     count = len(shards)
     if used == 1:
         return Groups(None, [(int(shards[0]), 0, count)])
-    changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+    changes = _changes(shards)
     if len(changes) * _ROWS_WORTH_A_GROUP <= count:
         return Groups(None, _pieces(shards, changes))
     if used * _ROWS_WORTH_A_GROUP > count:
         return None
     order = np.argsort(shards, kind="stable")
     ordered = shards[order]
-    return Groups(order, _pieces(ordered, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+    return Groups(order, _pieces(ordered, _changes(ordered)))
 
 
 def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
@@ -56,5 +56,10 @@ def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
 
 def distinct(shards: Array) -> list[int]:
     """The shards that occur, by their first use; quick where many samples in a row share one."""
-    changes = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+    changes = _changes(shards)
     return [*dict.fromkeys(shards[:1].tolist() + shards[changes].tolist())]
+
+
+def _changes(shards: Array) -> npt.NDArray[np.intp]:
+    """Where another shard than the one before begins."""
+    return np.flatnonzero(shards[1:] != shards[:-1]) + 1

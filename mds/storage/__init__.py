@@ -7,8 +7,9 @@ of theirs is first touched: whoever reads a folder needs none.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mds.lazy import on_first_touch
 
 if TYPE_CHECKING:
     from mds.storage.base import CHUNK, Body, ObjectInfo, Store
@@ -66,14 +67,4 @@ __all__ = [
     "write_file",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mds.storage' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"mds.storage.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -9,24 +9,38 @@ import pytest
 
 from mds.heap import LARGE
 
-# Frees a block of twice the size, after which glibc by itself would keep the next one in its heap.
-PROGRAM = f"""
-import ctypes
+MALLOC = """
+import ctypes, sys
 from mds.heap import give_back_large_blocks
-print(give_back_large_blocks())
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+"""
+# Frees a block of twice the size, after which glibc by itself would keep the next one in its heap.
+ONE_AFTER_ANOTHER = f"""{MALLOC}
+print(give_back_large_blocks())
 libc.free(libc.malloc({4 * LARGE}))
 block = libc.malloc({2 * LARGE})
 libc.malloc_stats()
 """
+# Frees what a batch of images would take, all at once. With an argument as without the library.
+ALL_AT_ONCE = f"""{MALLOC}
+print(libc.mallopt(-3, {LARGE}) == 1 if sys.argv[1:] else give_back_large_blocks())
+blocks = [libc.malloc({LARGE // 4}) for _ in range(32)]
+for block in reversed(blocks):
+    libc.free(block)
+libc.malloc_stats()
+"""
+
+needs_glibc = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has malloc_stats"
+)
 
 
-def heap_after_program(**environment):
+def heap_after(program, *arguments, **environment):
     """Bytes of the heap, in which a block lies that has not been mapped on its own."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
         check=True,
@@ -37,42 +51,17 @@ def heap_after_program(**environment):
     return int(line.split("=")[1])
 
 
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has malloc_stats"
-)
+@needs_glibc
 def test_large_blocks_are_mapped_on_their_own():
     """Also after one was freed, which raises glibc's threshold; a user's choice stays."""
-    assert heap_after_program() < 2 * LARGE
-    assert heap_after_program(MALLOC_MMAP_THRESHOLD_=str(8 * LARGE)) >= 2 * LARGE
+    assert heap_after(ONE_AFTER_ANOTHER) < 2 * LARGE
+    chosen = {"MALLOC_MMAP_THRESHOLD_": str(8 * LARGE)}
+    assert heap_after(ONE_AFTER_ANOTHER, **chosen) >= 2 * LARGE
 
 
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="only glibc has malloc_stats"
-)
+@needs_glibc
 def test_what_the_images_of_a_batch_took_is_there_for_the_next():
-    """Blocks that are freed together at the end of the heap stay in it; glibc gives them back."""
-    program = f"""
-import ctypes, sys
-from mds.heap import LARGE, give_back_large_blocks
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
-if sys.argv[1:]:
-    libc.mallopt(-3, LARGE)
-else:
-    give_back_large_blocks()
-blocks = [libc.malloc({LARGE} // 4) for _ in range(32)]
-for block in reversed(blocks):
-    libc.free(block)
-libc.malloc_stats()
-"""
-
-    def heap(*arguments):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-        )
-        line = next(line for line in done.stderr.splitlines() if line.startswith("system bytes"))
-        return int(line.split("=")[1])
-
-    assert heap() >= 8 * LARGE
-    assert heap("without") < 4 * LARGE
+    """Blocks freed together at the heap's end stay; glibc, or a user's choice, gives them back."""
+    assert heap_after(ALL_AT_ONCE) >= 8 * LARGE
+    assert heap_after(ALL_AT_ONCE, "without") < 4 * LARGE
+    assert heap_after(ALL_AT_ONCE, MALLOC_TRIM_THRESHOLD_=str(1 << 17)) < 4 * LARGE

@@ -7,7 +7,7 @@ import os
 import sys
 
 from benchmarks import questions, systems
-from benchmarks.suite import environment, report, studies
+from benchmarks.suite import against, environment, report, studies
 from benchmarks.suite.runs import Settings, measure_all
 
 _DOCS = os.path.join(environment.ROOT, "docs")
@@ -20,6 +20,9 @@ def main() -> None:
     options = _options()
     if options.report:
         _write(report.load(options.report), options)
+        return
+    if options.against:
+        _compare(options)
         return
     names = [*_chosen(options.systems, systems.NAMES)]
     if options.scale == "smoke" and not options.systems:
@@ -47,6 +50,30 @@ def main() -> None:
     if options.update:
         run = report.merged(report.load(options.update), run)
     _write(run, options)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    scale = "quick" if options.scale == "full" else options.scale
+    settings = Settings(
+        scale=scale,
+        rounds=options.rounds or against.ROUNDS,
+        seconds=options.seconds or against.SECONDS,
+        python=options.python or sys.executable,
+        folder=os.path.abspath(options.data),
+        systems=("mds",),
+        questions=tuple(_chosen(options.questions, questions.NAMES)),
+        cases=options.cases,
+        images=options.images,
+    )
+    pairs: list[against.Pair] = []
+    commits = options.against.split(",")
+    for pairs in against.compare(settings, commits):
+        if options.output:  # after each round, since all of them take long
+            against.save(pairs, options.output)
+    for commit in commits:
+        print(against.table(pairs, commit))
+    if against.lost(pairs):
+        raise SystemExit(1)
 
 
 def _write(run: dict[str, object], options: argparse.Namespace) -> None:
@@ -98,6 +125,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", default=os.path.join(environment.HOME, "data"), help="for data")
     parser.add_argument("--output", help="write the results here, as JSON")
     parser.add_argument("--update", help="put the results into these, which --output wrote")
+    parser.add_argument(
+        "--against", metavar="COMMITS", help="measure this version and commits (a,b) in turns"
+    )
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md and its plot")
     parser.add_argument("--report", help="measure nothing, report on a file that --output wrote")
     return parser.parse_args()

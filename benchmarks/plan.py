@@ -86,8 +86,8 @@ def _resident():
 
 
 def ours(question, samples, algo, world, folder):
-    from mds.cache import orders
-    from mds.cache.orders import prepare, shared_plan
+    from mds.cache import order_files as orders
+    from mds.cache.order_files import prepare, shared_plan
     from mds.plan import EpochPlan, epoch_order
     from mds.shuffle import get_shuffle
     from mds.world import World

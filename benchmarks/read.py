@@ -26,7 +26,7 @@ import time
 import numpy as np
 
 import mds
-from mds.index import Index
+from mds.index import read_index
 from mds.readers import gather, open_reader
 
 ROWS = 256
@@ -66,7 +66,7 @@ def make(root, count):
 
 def open_all(root, name):
     folder = os.path.join(root, name)
-    index = Index.read(os.path.join(folder, "index.json"))
+    index = read_index(os.path.join(folder, "index.json"))
     readers = {i: open_reader(folder, index.shard(i)) for i in range(len(index))}
     return index, readers
 
@@ -209,7 +209,7 @@ def open_index(path, sidecar):
     with open("/proc/self/statm", encoding="ascii") as file:
         before = int(file.read().split()[1])
     start = time.perf_counter()
-    index = Index.read(path, sidecar)
+    index = read_index(path, sidecar)
     seconds = time.perf_counter() - start
     with open("/proc/self/statm", encoding="ascii") as file:
         after = int(file.read().split()[1])

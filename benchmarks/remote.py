@@ -15,11 +15,7 @@ own, in turns; figures are the median of the rounds, with the fastest and the sl
 
 Shards are of 64 MB, which is what writers make by default, and of 4 MB, where every request counts.
 
-Then what a limit of a quarter of the dataset costs: bytes that came in three shuffled epochs,
-beside the least that is possible. For compressed shards that is Belady's rule on the trace of
-this very run (every sample of both workers in turn, whole shards, room for as many as the limit
-leaves); for raw ones, of which single samples can be fetched, every byte once and then what does
-not fit.
+What a limit costs is measured by benchmarks/eviction.py.
 
 Bias: server, proxy and clients share the processors of one machine, and a proxy in Python takes
 some; a plain download neither checks digests nor makes samples. The page cache is warm. This
@@ -27,9 +23,7 @@ server spends more on a whole object than on its parts, whose digest it does not
 """
 
 import argparse
-import heapq
 import json
-import multiprocessing
 import os
 import platform
 import shutil
@@ -49,15 +43,13 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGI
 # ----------------------------------------------------------------- the data
 
 
-def write(folder, megabytes, compression=None, shard=4 << 20, row=64 << 10):
+def write(folder, megabytes, shard=4 << 20, row=64 << 10):
     """Samples of 64 KB that do not compress, about 60 to a shard."""
     from mds.writers import MDSWriter
 
     rng = np.random.default_rng(0)
     columns = {"x": "int", "b": "bytes"}
-    with MDSWriter(
-        out=folder, columns=columns, size_limit=shard, compression=compression, hashes=["xxh3_64"]
-    ) as writer:
+    with MDSWriter(out=folder, columns=columns, size_limit=shard, hashes=["xxh3_64"]) as writer:
         for number in range((megabytes << 20) // row):
             writer.write({"x": number, "b": rng.bytes(row)})
 
@@ -128,44 +120,30 @@ def plain(url, folder, in_parts=False):
     return {"seconds": time.perf_counter() - started}
 
 
-def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
+def cache(url, folder):
     """Our cache and prefetcher, without torch."""
     import boto3  # as in the plain download, imports are not counted
 
     from mds.cache import ShardCache, fetch_index
-    from mds.prefetch import Prefetcher
-    from mds.stream import Source
+    from mds.cache.source import Source
+    from mds.prefetch.prefetcher import Prefetcher
 
     assert boto3
-    os.environ["S3_ENDPOINT_URL"] = url or ""
+    os.environ["S3_ENDPOINT_URL"] = url
     started = time.perf_counter()
-    remote = remote or f"s3://{BUCKET}"
+    remote = f"s3://{BUCKET}"
     index = fetch_index(remote, folder)
-    shards = ShardCache([Source(index, remote, folder)], limit=limit)
-    orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
-
-    # A training step takes a batch of every worker, so none runs away from the others.
-    step = multiprocessing.Barrier(WORKERS) if limit else None
+    shards = ShardCache([Source(index, remote, folder)])
+    ids = order(index.total_samples, 0, 1 << 12)
 
     def work(worker):
-        first, seen, taken = None, 0, 0
-        for epoch in range(epochs):
-            node = [
-                [o[other::WORKERS] for o in orders[epoch : epoch + 2]] for other in range(WORKERS)
-            ]
-            mine = [orders[epoch][worker::WORKERS]]
-            with Prefetcher(
-                shards, mine, index.offsets, predownload=8 * BATCH, node_orders=node
-            ) as ahead:
-                for window in ahead.windows():
-                    for shard, row in zip(
-                        window.shards.tolist(), window.rows.tolist(), strict=True
-                    ):
-                        seen += len(window.readers[shard][row]["b"])
-                        first = first or time.perf_counter() - started
-                        taken += 1
-                        if step is not None and not taken % BATCH:
-                            step.wait()
+        first, seen = None, 0
+        mine = [ids[worker::WORKERS]]
+        with Prefetcher(shards, mine, index.offsets, predownload=8 * BATCH) as ahead:
+            for window in ahead.windows():
+                for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
+                    seen += len(window.readers[shard][row]["b"])
+                    first = first or time.perf_counter() - started
         return {**shards.stats(), "first": first, "seen": seen}
 
     told = forked(work)
@@ -174,9 +152,7 @@ def cache(url, folder, epochs=1, limit=None, block=1 << 12, remote=None):
     return {
         "seconds": time.perf_counter() - started,
         "first": min(one["first"] for one in told),
-        "bytes": came / size / epochs,
-        "came": came,
-        "requests": sum(one["ranged_reads"] + one["fetched_shards"] for one in told),
+        "bytes": came / size,
     }
 
 
@@ -213,54 +189,6 @@ ROLES = {
     "processes": lambda url, folder: loader("mds", url, folder, workers="processes"),
     "streaming": lambda url, folder: loader("streaming", url, folder),
 }
-
-
-# ----------------------------------------------------------------- the least that is possible
-
-
-def belady(trace, sizes, capacity):
-    """The fewest bytes that whole shards cost when the whole future is known."""
-    upcoming = {}
-    for when in range(len(trace) - 1, -1, -1):
-        upcoming.setdefault(trace[when], []).append(when)
-    resident, heap, used, came = {}, [], 0, 0
-    for shard in trace:
-        uses = upcoming[shard]
-        uses.pop()
-        after = uses[-1] if uses else len(trace)
-        if shard not in resident:
-            came += sizes[shard]
-            used += sizes[shard]
-        resident[shard] = after
-        heapq.heappush(heap, (-after, shard))
-        kept = []
-        while used > capacity:
-            when, other = heapq.heappop(heap)
-            if other == shard:  # is being used
-                kept.append((when, other))
-            elif resident.get(other) == -when:
-                del resident[other]
-                used -= sizes[other]
-        for entry in kept:
-            heapq.heappush(heap, entry)
-    return came
-
-
-def least_bytes(folder, epochs, block, limit):
-    """What three epochs must cost with whole shards only, and with single samples too."""
-    from mds.cache.book import book_size
-    from mds.index import Index
-
-    index = Index.read(os.path.join(folder, "index.json"))
-    came = index.zip_size if index.zip_size.any() else index.raw_size
-    control = book_size(len(index)) + 2 * os.path.getsize(os.path.join(folder, "index.json"))
-    room = limit - control
-    orders = [order(index.total_samples, epoch, block) for epoch in range(epochs)]
-    trace = np.searchsorted(index.offsets, np.concatenate(orders), "right") - 1
-    scale = came.sum() / index.raw_size.sum()
-    whole = belady(trace.tolist(), index.raw_size.tolist(), room) * scale
-    rows = epochs * came.sum() - (epochs - 1) * room * scale
-    return float(whole), float(rows)
 
 
 # ----------------------------------------------------------------- running them
@@ -327,35 +255,12 @@ def cold(options, url, latency, shard):
         print(f"{role:10} {spread(seconds):24} {ratio:8.2f} {first:>24} {sent:>16}")
 
 
-def limited(options, folders):
-    """What a quarter of the dataset as a limit costs."""
-    print(f"\na limit of 25 %, three epochs, {WORKERS} workers: bytes that came, beside the least")
-    print(f"{'':8} {'shuffled over':>14} {'came':>8} {'whole shards':>14} {'with samples':>14}")
-    epochs = 3
-    for form, folder in folders.items():
-        size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
-        limit = size // 4
-        for share in (0.05, 0.15, 1.0):
-            if share == 1.0 and form == "zstd" and options.limited > 256:
-                continue  # many passes over the dataset: the announced cost, and an hour
-            block = max(int(options.limited * 16 * share), 1)
-            where = os.path.join(options.folder, "limited")
-            told = run(sys.executable, "cache", where, "", epochs, limit, block, folder)
-            whole, rows = least_bytes(folder, epochs, block, limit)
-            least = f"{told['came'] / rows:14.3f}" if form == "raw" else f"{'':14}"
-            print(
-                f"{form:8} {share:13.0%} {told['came'] / size:8.2f} "
-                f"{told['came'] / whole:14.3f} {least}   {told['seconds']:.1f} s"
-            )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it works")
     parser.add_argument("--other", help="a Python that has mosaicml-streaming")
     parser.add_argument("--folder", default="/dev/shm/mds-remote", help="scratch space")
     parser.add_argument("--megabytes", type=int, default=2048, help="of the cold epochs")
-    parser.add_argument("--limited", type=int, default=1024, help="megabytes of those with a limit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--arguments", help=argparse.SUPPRESS)
@@ -365,10 +270,10 @@ def main():
         return
     sizes = (64 << 20, 4 << 20)
     if options.smoke:
-        options.megabytes = options.limited = 16
+        options.megabytes = 16
         options.rounds, sizes = 1, (1 << 18,)
-    from mds.testing.proxy import proxy_process
-    from mds.testing.servers import s3_server
+    from devtools.proxy import proxy_process
+    from devtools.servers import s3_server
 
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
     served = os.path.join(options.folder, "served")
@@ -381,10 +286,6 @@ def main():
                 with proxy_process(url, latency=0.03) as slow:
                     cold(options, slow, 0.03, shard)
             shutil.rmtree(served)
-        folders = {form: os.path.join(options.folder, form) for form in ("raw", "zstd")}
-        for form, folder in folders.items():
-            write(folder, options.limited, "zstd" if form == "zstd" else None, shard=sizes[-1])
-        limited(options, folders)
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)
 

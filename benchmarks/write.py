@@ -1,7 +1,7 @@
 """What writing costs: this library beside a plain file, and beside others where they are installed.
 
     python benchmarks/write.py [--smoke] [--other PYTHON] [--folder /dev/shm] [--rounds 5]
-                               [--megabytes 256]
+                               [--megabytes 256] [--disk /tmp]
 
 PYTHON is one that has mosaicml-streaming or array_record. Every contender is a process of its own
 that writes the same samples again and again, in turns, so that whatever slows the machine slows
@@ -11,7 +11,9 @@ that a round took, in shards of 64 MB.
 
 Bias: the folder should be a memory file system, on which a disk cannot hide what a library costs;
 all samples are made beforehand and are warm in the processor's cache; a plain file has no offsets,
-no index and no names of columns. ArrayRecord is asked for no compression, one record a group.
+no index and no names of columns. ArrayRecord is asked for no compression, one record a group. What
+waiting for a disk costs is shown apart, in a folder on one: `durable=True`, which is the default,
+syncs every shard before the index appears.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -37,7 +40,11 @@ COLUMNS = {
     TEXT: {"text": "str", "meta": "json"},
     ZSTD: {"tokens": "ndarray:int32:2048"},
 }
-DISTRIBUTIONS = {"mds": "mds", "streaming": "mosaicml-streaming", "array_record": "array_record"}
+DISTRIBUTIONS = {
+    "mds": "mds-streaming",
+    "streaming": "mosaicml-streaming",
+    "array_record": "array_record",
+}
 
 
 def make_samples(case):
@@ -86,8 +93,9 @@ def write_array_record(case, samples, count, folder, threads):
     writer.close()
 
 
-def write_shards(case, samples, count, folder, threads, library):
+def write_shards(case, samples, count, folder, threads, library, asked):
     options = {"compression": "zstd:3", "hashes": ["xxh3_64"]} if case == ZSTD else {}
+    options |= asked
     if threads:
         options["max_workers"] = threads
     writer = importlib.import_module(library).MDSWriter
@@ -111,7 +119,7 @@ def serve(contender):
     """Run the contender for every line of JSON that comes in; tell times for each."""
     made = {}
     for line in sys.stdin:
-        case, count, folder, threads = json.loads(line)
+        case, count, folder, threads, asked = json.loads(line)
         samples = made.setdefault(case, None) or make_samples(case)
         made[case] = samples
         stop, peak = threading.Event(), [0]
@@ -120,7 +128,7 @@ def serve(contender):
             watch.start()
         wall, cpu = time.perf_counter(), time.process_time()
         if contender in {"mds", "streaming"}:
-            write_shards(case, samples, count, folder, threads, contender)
+            write_shards(case, samples, count, folder, threads, contender, asked)
         else:
             {"plain": write_plain, "array_record": write_array_record}[contender](
                 case, samples, count, folder, threads
@@ -168,18 +176,44 @@ def versions(python):
     return json.loads(done.stdout)
 
 
+def file_system(folder):
+    """The kind of file system that a folder is on, where the system tells."""
+    best = ("", "unknown")
+    if os.path.exists("/proc/mounts"):
+        with open("/proc/mounts", encoding="utf-8") as file:
+            mounts = [line.split()[1:3] for line in file]
+        inside = os.path.join(os.path.realpath(folder), "")
+        fitting = [(at, kind) for at, kind in mounts if inside.startswith(os.path.join(at, ""))]
+        best = max(fitting, key=lambda pair: len(pair[0]), default=best)
+    return best[1]
+
+
 # ------------------------------------------------------------------------------------------ report
 
 
-def measure(contenders, case, count, folder, rounds, threads=None):
+def measure(contenders, case, count, folder, rounds, threads=None, asked=None):
     """Contender -> list of (wall, cpu, memory), one a round, the first round thrown away."""
     found = {contender: [] for contender in contenders}
     for number in range(rounds + 1):
         for contender in contenders:
             place = os.path.join(folder, f"mds-benchmark-{os.getpid()}")
-            result = contender.write(case, count, place, threads)
+            result = contender.write(case, count, place, threads, asked or {})
             if number:
                 found[contender].append(result)
+    return found
+
+
+def measure_disk(ours, count, folder, rounds):
+    """What it costs to wait for a disk, and what digests cost, in turns."""
+    kinds = {
+        "durable": {"durable": True},
+        "not durable": {"durable": False},
+        "durable, xxh3_64": {"durable": True, "hashes": ["xxh3_64"]},
+    }
+    found = {name: [] for name in kinds}
+    for _ in range(rounds):
+        for name, asked in kinds.items():
+            found[name] += measure([ours], TOKENS, count, folder, 1, asked=asked)[ours]
     return found
 
 
@@ -202,6 +236,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--other", help="a Python with mosaicml-streaming or array_record")
     parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    parser.add_argument("--disk", default=tempfile.gettempdir(), help="a folder on a disk")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=256, help="written in a round")
     parser.add_argument("--smoke", action="store_true", help="does it work? one small round")
@@ -216,7 +251,7 @@ def main():
     folder = options.folder or "."
     print(
         f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}, "
-        f"mds {importlib.metadata.version('mds')}, numpy {np.__version__}, in {folder}\n"
+        f"mds {importlib.metadata.version('mds-streaming')}, numpy {np.__version__}, in {folder}\n"
         "others: " + (", ".join(f"{k} {v}" for k, v in others.items()) or "none; see --other")
     )
     ours = Contender("mds", sys.executable)
@@ -229,6 +264,10 @@ def main():
         for contender, results in found.items():
             show(contender.name, results, found[ours])
     count = size // 8192
+    print(f"\n{TOKENS}, {count} samples a round, in {options.disk} ({file_system(options.disk)})")
+    disk = measure_disk(ours, count, options.disk, options.rounds)
+    for name, results in disk.items():
+        show(name, results, disk["durable"])
     print(f"\n{ZSTD}, {count} samples a round")
     two = measure([ours], ZSTD, count, folder, options.rounds, 2)[ours]
     show("mds, 2 threads", two, two)

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mds._lazy import on_first_touch
 from mds._version import __version__
-from mds.lazy import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.dataloader import StreamingDataLoader
-    from mds.dataset import StreamingDataset
-    from mds.local import LocalDataset
-    from mds.samples import Samples
-    from mds.stream import Stream
+    from mds.dataset.local import LocalDataset
+    from mds.dataset.samples import Samples
+    from mds.dataset.stream import Stream
+    from mds.dataset.streaming import StreamingDataset
+    from mds.loader.dataloader import StreamingDataLoader
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
 
 _HOMES = {
     "CSVWriter": "writers",
     "JSONWriter": "writers",
-    "LocalDataset": "local",
+    "LocalDataset": "dataset.local",
     "MDSWriter": "writers",
-    "Samples": "samples",
-    "Stream": "stream",
-    "StreamingDataLoader": "dataloader",
-    "StreamingDataset": "dataset",
+    "Samples": "dataset.samples",
+    "Stream": "dataset.stream",
+    "StreamingDataLoader": "loader.dataloader",
+    "StreamingDataset": "dataset.streaming",
     "TSVWriter": "writers",
     "World": "world",
     "XSVWriter": "writers",

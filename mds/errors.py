@@ -14,19 +14,23 @@
     │   └── UnsafeTypeError               pickle without allow_unsafe_types=True
     ├── ConfigError (ValueError)          an argument that makes no sense
     ├── PlanError (ValueError)            an order that cannot be made
-    │   └── UnknownNameError (KeyError)   no such shuffle, partition, batching or sampling
+    │   └── UnknownNameError (ConfigError, KeyError)  no such method or algorithm
     ├── StateError (ValueError)           a checkpoint that does not fit the run
     ├── StoreError (OSError)              a store; knows url, verb, seconds, tries
     │   ├── NotFoundError (FileNotFoundError)
     │   ├── DeniedError (PermissionError)
     │   ├── UnauthenticatedError (PermissionError)
     │   ├── TransientError                worth another try
-    │   │   └── StalledError (TimeoutError)
+    │   │   ├── StalledError (TimeoutError)
+    │   │   └── UnreachableError          no host of that name, or none that answers there
     │   ├── CorruptError (ValueError)     arrived with another size or digest
-    │   └── NoSpaceError                  the local disk is full
+    │   ├── NoSpaceError                  the local disk is full
+    │   └── VanishedError (FileNotFoundError)  was there a moment ago and is gone, or is another now
+    │       └── ReplacedError (CorruptError)   an object that changed under the run
     ├── CacheError (RuntimeError)
     │   └── CacheLimitError (ValueError)  cache_limit cannot hold what one moment needs
     ├── WriterError (RuntimeError)        a writer used after it ended, or whose upload failed
+    ├── FunctionError (RuntimeError)      a function of map(), map_batches() or filter() raised
     ├── SourceError (ValueError)          something to convert that is missing, empty, or unclear
     │   └── RecordError                   one record of it that cannot become a sample
     ├── MissingDependencyError (ImportError)
@@ -38,9 +42,18 @@ incumbent raises keeps working.
 
 from __future__ import annotations
 
+from mds.text.redaction import safe
+
 
 class MdsError(Exception):
-    """The root of all errors of the library."""
+    """The root of all errors of the library.
+
+    Its text holds no character that acts on a terminal, and no password that the library was given.
+    """
+
+    def __str__(self) -> str:
+        # Not of the other parents: KeyError prints the repr, and an error sentence is for reading.
+        return safe(Exception.__str__(self))
 
 
 class FormatError(MdsError, ValueError):
@@ -66,9 +79,6 @@ class EncodingTypeError(EncodingError, AttributeError, TypeError):
 class FixedSizeError(EncodingError, KeyError):
     """A value of another size than its fixed-size column."""
 
-    # KeyError prints the repr of its argument; an error sentence is for reading.
-    __str__ = Exception.__str__
-
 
 class EncodingRangeError(EncodingError, OverflowError):
     """A number that is too large or too small for its column."""
@@ -77,8 +87,6 @@ class EncodingRangeError(EncodingError, OverflowError):
 class MissingColumnError(EncodingError, KeyError):
     """A sample without one of the columns."""
 
-    __str__ = Exception.__str__
-
 
 class SeparatorError(EncodingError, AssertionError):
     """Text with a separator or newline in it, which the formats without quoting cannot hold."""
@@ -86,8 +94,6 @@ class SeparatorError(EncodingError, AssertionError):
 
 class UnknownEncodingError(EncodingError, TypeError, KeyError, AttributeError, AssertionError):
     """An encoding that is not registered, or whose parameters make no sense."""
-
-    __str__ = Exception.__str__
 
 
 class UnsafeTypeError(EncodingError):
@@ -102,10 +108,8 @@ class PlanError(MdsError, ValueError):
     """An order that cannot be made from these numbers."""
 
 
-class UnknownNameError(PlanError, KeyError):
+class UnknownNameError(ConfigError, PlanError, KeyError):
     """No shuffle, partition, batching or sampling method of that name."""
-
-    __str__ = Exception.__str__
 
 
 class StateError(MdsError, ValueError):
@@ -155,6 +159,10 @@ class StalledError(TransientError, TimeoutError):
     """A transfer that stopped moving."""
 
 
+class UnreachableError(TransientError):
+    """The host of a store does not resolve, refuses connections, or is on no network of ours."""
+
+
 class CorruptError(StoreError, ValueError):
     """What arrived has another size or digest than the index says."""
 
@@ -164,7 +172,11 @@ class NoSpaceError(StoreError):
 
 
 class VanishedError(StoreError, FileNotFoundError):
-    """What was being written was deleted meanwhile, or the folder that it was in."""
+    """What was there a moment ago is gone: a file being written, its folder, an object."""
+
+
+class ReplacedError(VanishedError, CorruptError):
+    """An object of a store is no longer the one that reading began with."""
 
 
 class CacheError(MdsError, RuntimeError):
@@ -177,6 +189,16 @@ class CacheLimitError(CacheError, ValueError):
 
 class WriterError(MdsError, RuntimeError):
     """A writer that is used after it ended, or whose files could not be published."""
+
+
+class FunctionError(MdsError, RuntimeError):
+    """A function of the caller's raised; the text names it and the sample, ``__cause__`` is why.
+
+    Where it comes from a worker process the text has the traceback, line by line.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(safe, Exception.__str__(self).split("\n")))
 
 
 class SourceError(MdsError, ValueError):
@@ -205,6 +227,8 @@ def need(package: str, extra: str, why: str) -> MissingDependencyError:
     """The error for an optional package that is not installed.
 
     >>> str(need("boto3", "s3", "s3:// URLs"))
-    's3:// URLs need the package boto3: pip install "mds[s3]"'
+    's3:// URLs need the package boto3: pip install "mds-streaming[s3]"'
     """
-    return MissingDependencyError(f'{why} need the package {package}: pip install "mds[{extra}]"')
+    return MissingDependencyError(
+        f'{why} need the package {package}: pip install "mds-streaming[{extra}]"'
+    )

@@ -1,4 +1,4 @@
-"""What happens inside, told to whoever asks: frozen events, ``emit`` and ``subscribe``.
+"""Events of the library (publish and subscribe): frozen dataclasses, ``emit``, ``subscribe``.
 
 Emitting without a subscriber costs one truth test, so events may sit on warm paths (a shard, a
 retry, a stall), though never on the path of a single sample. Subscribers run in the thread that
@@ -7,10 +7,11 @@ emits and must be quick; they are of one process, and a forked child starts with
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+from mds.process.fork_safe import new_lock
 
 
 class Fetched(NamedTuple):
@@ -63,7 +64,7 @@ class Uploaded(NamedTuple):
 Event = Fetched | Evicted | Retried | Waited | Replaced | Uploaded
 Subscriber = Callable[[Event], None]
 _subscribers: tuple[Subscriber, ...] = ()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def emit(event: Event) -> None:

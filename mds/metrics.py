@@ -18,16 +18,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from mds.cache.shards import live_caches
+from mds.cache.counters import SUMMED
+from mds.cache.shard_cache import live_caches
 from mds.errors import need
 from mds.events import Event, Evicted, Fetched, Replaced, Retried, Uploaded, Waited, subscribe
+from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+
+class Counted(Protocol):
+    """What has counters: a StreamingDataset or a LocalDataset."""
+
+    def stats(self) -> dict[str, Any]:
+        """The counts by name."""
 
 
 class Tally:
@@ -43,7 +52,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
@@ -63,11 +72,19 @@ class Tally:
 
 
 @contextmanager
-def prometheus(registry: Any = None, prefix: str = "mds") -> Iterator[None]:
+def prometheus(
+    registry: Any = None, prefix: str = "mds", dataset: Counted | None = None
+) -> Iterator[None]:
     """Feed counters of a Prometheus registry while the block runs.
 
-    ``registry`` is a ``prometheus_client.CollectorRegistry``, the default one when left out. How it
-    is served is the caller's choice, for example ``prometheus_client.start_http_server(8000)``.
+    - ``registry`` (prometheus_client.CollectorRegistry | None, default None): Where they are; None
+      is the package's own.
+    - ``prefix`` (str, default 'mds'): What their names begin with.
+    - ``dataset`` (StreamingDataset | LocalDataset | None, default None): Also export all that its
+      ``stats()`` counts, each as ``PREFIX_rank_NAME``: of the whole rank, where the others are of
+      this process.
+
+    How it is served is the caller's choice, for example ``prometheus_client.start_http_server``.
     Raises MissingDependencyError without the package.
     """
     try:
@@ -104,12 +121,39 @@ def prometheus(registry: Any = None, prefix: str = "mds") -> Iterator[None]:
         elif isinstance(event, (Retried, Replaced)):
             (retried if isinstance(event, Retried) else replaced).inc()
 
+    if dataset is not None:
+        made.append(_RankCollector(dataset, f"{prefix}_rank"))
+        where.register(made[-1])
     try:
         with subscribe(take):
             yield
     finally:
         for metric in made:
             where.unregister(metric)
+
+
+class _RankCollector:
+    """Collector of ``dataset.stats()``, which asks whenever it is scraped."""
+
+    def __init__(self, dataset: Counted, prefix: str) -> None:
+        self._dataset, self._prefix = dataset, prefix
+
+    def describe(self) -> list[Any]:
+        """What it will collect: to ask is cheap."""
+        return [*self.collect()]
+
+    def collect(self) -> Iterator[Any]:
+        """A metric for every number: what only grows is a counter, the rest are gauges."""
+        from prometheus_client import metrics_core
+
+        for name, value in self._dataset.stats().items():
+            if isinstance(value, (int, float)):
+                kind = (
+                    metrics_core.CounterMetricFamily
+                    if name in SUMMED
+                    else metrics_core.GaugeMetricFamily
+                )
+                yield kind(f"{self._prefix}_{name}", f"{name} of the rank", value)
 
 
 @contextmanager
@@ -120,7 +164,7 @@ def chrome_trace(path: str) -> Iterator[None]:
     block ends, also by an exception; a worker process writes one of its own.
     """
     started = time.monotonic()
-    lock = threading.Lock()
+    lock = new_lock()
     with open(path, "w", encoding="utf-8") as file:
         file.write("[\n")
         separator = ""

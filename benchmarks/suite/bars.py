@@ -35,7 +35,7 @@ def best(measured: Iterable[Measured], question: Question) -> dict[str, Measured
 
 
 def judge(question: Question, case: Case, measured: Sequence[Measured]) -> Iterator[Verdict]:
-    """The verdicts of one case; none where somebody needed was not measured."""
+    """The verdicts of one case; none where a system needed was not measured."""
     found = best(measured, question)
     if "mds" not in found:
         return

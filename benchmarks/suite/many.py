@@ -36,7 +36,7 @@ def many_shards(place: str, shards: int, samples: int) -> str:
         json.dump({"shards": entries, "version": 2}, file, sort_keys=True)
     try:
         os.rename(draft, folder)
-    except OSError:  # somebody else was first
+    except OSError:  # another process was first
         shutil.rmtree(draft)
     return folder
 

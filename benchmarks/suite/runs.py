@@ -1,4 +1,4 @@
-"""Who is measured when: fresh processes, systems interleaved, several rounds."""
+"""What is measured when: fresh processes, systems interleaved, several rounds."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Measured:
 
 def measure_all(settings: Settings) -> list[Measured]:
     """Write what is missing, then measure every case of every question, round by round."""
-    plan = [*_plan(settings)]
-    broken = _write(settings, plan)
+    plan = [*plan_of(settings)]
+    broken = write_data(settings, plan)
     found: dict[tuple[str, str, str, str], Measured] = {}
     for number in range(settings.rounds):
         # Another system is the first of each round, so that none always follows the same one.
@@ -71,7 +71,7 @@ def measure_all(settings: Settings) -> list[Measured]:
             )
             if entry.error and not entry.values:
                 continue  # it would fail again; who fails now and then goes on and is told of
-            job = _job(settings, question, case, name, variant)
+            job = job_of(settings, question, case, name, variant)
             _measure(settings, job, entry, number)
     return [found[q.name, c.name, n, v] for q, c, n, v in plan]
 
@@ -81,17 +81,17 @@ def _measure(settings: Settings, job: Job, entry: Measured, number: int) -> None
         result = _do(settings, job)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         entry.error = str(error)[-400:]
-        _tell(f"{job.question}: {job.case}: {job.system} {job.variant}: FAILED {entry.error}")
+        tell(f"{job.question}: {job.case}: {job.system} {job.variant}: FAILED {entry.error}")
         return
     entry.values.append(result.pop("value"))
     entry.more.append(result)
-    _tell(
+    tell(
         f"round {number + 1}  {job.question}: {job.case}: {job.system} {job.variant}: "
         f"{entry.values[-1]:,.4g}"
     )
 
 
-def _plan(settings: Settings) -> Iterator[tuple[Question, Case, str, str]]:
+def plan_of(settings: Settings) -> Iterator[tuple[Question, Case, str, str]]:
     """Case by case, so that systems to be compared are measured right after each other."""
     for name in settings.questions:
         question = questions.find(name)
@@ -110,13 +110,13 @@ def _variants(question: Question, case: Case, name: str) -> tuple[str, ...]:
         return ()
     if not case.only:
         return found
-    if case.only == ("threads",):  # nobody else has them
+    if case.only == ("threads",):  # no other system has them
         return tuple(v for v in found if v in case.only)
     return tuple(v for v in found if name != "mds" or v in case.only)
 
 
-def _write(settings: Settings, plan: Sequence[Any]) -> dict[tuple[str, str], str]:
-    """Write what is not there yet; who could not write what, and why."""
+def write_data(settings: Settings, plan: Sequence[Any]) -> dict[tuple[str, str], str]:
+    """Write what is not there yet; which system could not write what, and why."""
     broken = {}
     for workload, name in dict.fromkeys((c.workload, n) for _, c, n, _ in plan if c.workload):
         stored = systems.find(name).stored_as or name
@@ -124,13 +124,13 @@ def _write(settings: Settings, plan: Sequence[Any]) -> dict[tuple[str, str], str
         done = os.path.join(folder, f"{stored}.done")
         if os.path.exists(done):
             continue
-        _tell(f"writing {workload} for {stored}")
+        tell(f"writing {workload} for {stored}")
         shutil.rmtree(os.path.join(folder, stored), ignore_errors=True)
         try:
-            _do(settings, _job(settings, None, Case("", workload), stored, ""))
+            _do(settings, job_of(settings, None, Case("", workload), stored, ""))
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             broken[workload, name] = f"writing: {str(error)[-400:]}"
-            _tell(f"{workload} for {stored}: FAILED {error}")
+            tell(f"{workload} for {stored}: FAILED {error}")
             continue
         with open(done, "w") as file:
             file.write("written\n")
@@ -141,7 +141,9 @@ def _folder(settings: Settings, workload: str) -> str:
     return os.path.join(settings.folder, settings.scale, workload)
 
 
-def _job(settings: Settings, question: Question | None, case: Case, name: str, variant: str) -> Job:
+def job_of(
+    settings: Settings, question: Question | None, case: Case, name: str, variant: str
+) -> Job:
     return Job(
         system=name,
         folder=_folder(settings, case.workload) if case.workload else settings.folder,
@@ -177,5 +179,5 @@ def _do(settings: Settings, job: Job) -> dict[str, Any]:
     raise RuntimeError(f"exit {done.returncode}: {last}")
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -7,7 +7,9 @@ measured is the system and not the loop around it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ def rate(
     """Units per second of one epoch after its first ``warm`` items, for ``seconds`` at most.
 
     ``units``: samples of an item (a batch has many). Every sample is met for the first time, as in
-    training, so whoever maps files pays for their pages here. What the beginning costs is told
+    training, so one that maps files pays for their pages here. What the beginning costs is told
     apart, as ``first``: seconds from ``begin()`` to the first item. ``per_cpu_second`` counts
     processor time of this process, which a busy machine disturbs less.
     """
@@ -75,6 +77,16 @@ def private_bytes(pid: int | str = "self") -> int:
         for line in file:
             if line.startswith(("Private_Clean:", "Private_Dirty:")):
                 total += int(line.split()[1]) * 1024
+    return total
+
+
+def family_seconds() -> float:
+    """Processor time of this process and its living children (Linux)."""
+    total, tick = time.process_time(), os.sysconf("SC_CLK_TCK")
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(OSError), open(f"/proc/{child.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / tick
     return total
 
 

@@ -1,4 +1,4 @@
-"""The material: made by script from what every machine has, so that anybody can run the suite.
+"""The material: made by script from what every machine has, so that the suite runs anywhere.
 
 Text is that of the Python sources on the machine (standard library and installed packages). Images
 are photographs from a folder, when one is given, or else pages of that text on a shaded ground,

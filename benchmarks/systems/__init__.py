@@ -6,8 +6,19 @@ import importlib
 
 from benchmarks.systems.base import System
 
-NAMES = ("limit", "plain", "mds", "incumbent", "litdata", "webdataset", "grain", "arrow", "parquet")
-OURS = ("limit", "plain", "mds")  # need no peer
+NAMES = (
+    "limit",
+    "plain",
+    "mds",
+    "incumbent",
+    "litdata",
+    "webdataset",
+    "grain",
+    "arrow",
+    "parquet",
+    "boto3",
+)
+OURS = ("limit", "plain", "mds", "boto3")  # need no peer
 
 
 def find(name: str) -> System:

@@ -52,6 +52,7 @@ class Arrow(System):
         "small": ("map", "iterable"),
         "imports": ("",),
         "memory": ("map",),
+        "write": ("",),
     }
     note = (
         "with_format('numpy') for samples and 'torch' for batches; 'map' is a Dataset, 'iterable' "

@@ -26,7 +26,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batching:
-    """How batches are asked for. ``collate`` None: tensors as the system makes them."""
+    """How batches are asked for."""
 
     size: int
     workers: int = 0
@@ -55,6 +55,16 @@ class System:
         """Write a workload, once."""
         raise NotImplementedError
 
+    def write_as(
+        self, workload: str, columns: dict[str, str], samples: Any, folder: str, variant: str
+    ) -> None:
+        """As ``write``, in one of the ways that are measured."""
+        self.write(workload, columns, samples, folder)
+
+    def ranges(self, data: Data, name: str, url: str) -> Callable[[int, int], bytes]:
+        """The bytes from one place to before another, of a file of the bucket "mds" in S3."""
+        raise NotImplementedError
+
     def iterate(self, data: Data, shuffled: bool, variant: str) -> Begin:
         """Epochs of samples as dicts of columns, in this process."""
         raise NotImplementedError
@@ -71,8 +81,25 @@ class System:
         """Epochs of batches as dicts of tensors."""
         raise NotImplementedError
 
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        """The same made of samples by ``collate_samples``, a function of the caller's."""
+        raise NotImplementedError
+
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         """Epochs of batches of decoded, cropped images and labels."""
+        raise NotImplementedError
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        """Epochs of batches of decoded, cut and normalised images; see suite/augment.py."""
+        raise NotImplementedError
+
+    def with_function(
+        self, data: Data, batching: Batching, variant: str, method: str, function: Any
+    ) -> Begin:
+        """Epochs of batches, or of samples where the size is 0, with a function of the caller.
+
+        ``method`` names the way by which it is given; empty: without it.
+        """
         raise NotImplementedError
 
     def start(self, data: Data, variant: str) -> Any:
@@ -101,6 +128,13 @@ def torch_loader(dataset: Any, batching: Batching, **more: Any) -> Any:
         persistent_workers=batching.workers > 0,
         **more,
     )
+
+
+def collate_samples(samples: Any) -> Any:
+    """A collate function of the caller's: it leaves the work to torch's."""
+    from torch.utils.data import default_collate
+
+    return default_collate(samples)
 
 
 def fresh(folder: str) -> str:

@@ -35,6 +35,7 @@ class Grain(System):
         "small": ("", "one thread"),
         "imports": ("",),
         "memory": ("",),
+        "write": ("", "uncompressed"),
     }
     note = (
         "MapDataset.source(ArrayRecordDataSource).shuffle().map().batch().to_iter_dataset(), "
@@ -42,13 +43,19 @@ class Grain(System):
     )
 
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
+        self.write_as(workload, columns, samples, folder, "")
+
+    def write_as(
+        self, workload: str, columns: dict[str, str], samples: Any, folder: str, variant: str
+    ) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         pack, writer, size, number = _PACK[workload], None, 0, 0
+        options = ",".join(("group_size:1", *filter(None, [variant])))
         for sample in samples:
             if writer is None:
                 path = os.path.join(folder, f"{number:05d}.array_record")
-                writer, size, number = ArrayRecordWriter(path, "group_size:1"), 0, number + 1
+                writer, size, number = ArrayRecordWriter(path, options), 0, number + 1
             data = pack(sample)
             writer.write(data)
             size += len(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+from benchmarks.systems.base import Batching, Begin, Data, System, collate_samples, stack_images
 
 
 class Incumbent(System):
@@ -21,13 +21,16 @@ class Incumbent(System):
         "random_access": ("",),
         "rows": ("",),
         "batches": ("",),
+        "collate": ("",),
         "images": ("",),
+        "augmented": ("",),
         "small": ("",),
         "resume": ("",),
         "start": ("",),
         "cold": ("",),
         "imports": ("",),
         "memory": ("",),
+        "write": ("",),
     }
     note = "StreamingDataset and StreamingDataLoader at their defaults, as its user guide shows."
 
@@ -56,8 +59,29 @@ class Incumbent(System):
     def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching)
 
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_fn=collate_samples)
+
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, collate_fn=stack_images)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        import numpy as np
+        from streaming import StreamingDataset
+
+        from benchmarks.suite.augment import cut_sample, normalise
+
+        rng = np.random.default_rng()
+
+        class Augmented(StreamingDataset):
+            def __getitem__(self, at: Any) -> Any:
+                sample = super().__getitem__(at)
+                pixels = np.asarray(sample["image"].convert("RGB"))
+                return cut_sample({"image": pixels, "label": sample["label"]}, rng)
+
+        dataset = Augmented(local=data.folder, shuffle=batching.shuffled, batch_size=batching.size)
+        loader = self._over(dataset, batching, collate_fn=normalise)
+        return lambda: iter(loader)
 
     def start(self, data: Data, variant: str) -> Any:
         return next(iter(self._dataset(data)))

@@ -16,7 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks.suite.workloads import TOKENS
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images, torch_loader
+from benchmarks.systems.base import (
+    Batching,
+    Begin,
+    Data,
+    System,
+    collate_samples,
+    stack_images,
+    torch_loader,
+)
 
 _SMALL = np.dtype([("a", "<i8"), ("b", "<f8"), ("c", "u1")])
 
@@ -33,9 +41,12 @@ class Limit(System):
         "rows": ("",),
         "batches": ("",),
         "images": ("",),
+        "augmented": ("",),
         "small": ("",),
         "start": ("json.load",),
         "cold": ("",),
+        "requests": ("",),
+        "write": ("",),
         "imports": ("",),
         "memory": ("",),
     }
@@ -97,6 +108,21 @@ class Limit(System):
 
         return begin
 
+    def ranges(self, data: Data, name: str, url: str) -> Callable[[int, int], bytes]:
+        import http.client
+        import threading
+
+        address, kept = url.partition("://")[2], threading.local()
+
+        def get(start: int, end: int) -> bytes:
+            if not hasattr(kept, "connection"):
+                kept.connection = http.client.HTTPConnection(address)
+            headers = {"Range": f"bytes={start}-{end - 1}"}
+            kept.connection.request("GET", f"/mds/{name}", headers=headers)
+            return kept.connection.getresponse().read()
+
+        return get
+
     def start(self, data: Data, variant: str) -> Any:
         with open(os.path.join(data.folder, "index.json")) as file:
             return json.load(file)
@@ -111,6 +137,18 @@ class Limit(System):
         )
         return lambda: iter(loader)
 
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        from benchmarks.suite.augment import normalise
+
+        loader = torch_loader(
+            _AugmentedInMemory(data),
+            batching,
+            batch_size=batching.size,
+            shuffle=batching.shuffled,
+            collate_fn=normalise,
+        )
+        return lambda: iter(loader)
+
 
 class Plain(System):
     """What a user would write by hand: a map-style dataset over one file, and torch's loader."""
@@ -118,13 +156,19 @@ class Plain(System):
     name = "plain"
     label = "plain map dataset"
     workloads = ("tokens",)
-    answers: ClassVar = {"batches": ("",), "memory": ("",)}
+    answers: ClassVar = {"batches": ("",), "collate": ("",), "memory": ("",)}
     note = "torch.utils.data.Dataset over a numpy memory map, default collate."
     stored_as = "limit"
 
     def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching)
+
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_fn=collate_samples)
+
+    def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
         loader = torch_loader(
-            _MapStyle(data), batching, batch_size=batching.size, shuffle=batching.shuffled
+            _MapStyle(data), batching, batch_size=batching.size, shuffle=batching.shuffled, **more
         )
         return lambda: iter(loader)
 
@@ -174,6 +218,22 @@ class _InMemory:
 
     def __getitem__(self, number: int) -> Any:
         return self._files[number]
+
+
+class _AugmentedInMemory(_InMemory):
+    """The same, decoded and cut."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self._rng = np.random.default_rng()
+
+    def __getitem__(self, number: int) -> Any:
+        from benchmarks.suite.augment import cut_sample
+        from benchmarks.suite.workloads import decoder
+
+        file = super().__getitem__(number)
+        _, decode = decoder()
+        return cut_sample({"image": decode(file["image"]), "label": file["label"]}, self._rng)
 
 
 def _order(data: Data, batching: Batching) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from benchmarks.suite.workloads import TOKENS
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+from benchmarks.systems.base import Batching, Begin, Data, System, collate_samples, stack_images
 
 
 class Litdata(System):
@@ -23,10 +23,12 @@ class Litdata(System):
         "random_access": ("",),
         "rows": ("",),
         "batches": ("",),
+        "collate": ("",),
         "images": ("",),
         "small": ("",),
         "imports": ("",),
         "memory": ("",),
+        "write": ("",),
     }
     note = (
         'optimize(chunk_bytes="64MB"), TokensLoader for tokens, StreamingDataLoader for batches. '
@@ -81,6 +83,9 @@ class Litdata(System):
 
     def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching)
+
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_fn=collate_samples)
 
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, collate_fn=stack_images)

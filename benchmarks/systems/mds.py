@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+from benchmarks.systems.base import Batching, Begin, Data, System, collate_samples, stack_images
 
 _BATCHES = ("processes", "threads")
 
@@ -23,11 +23,18 @@ class Mds(System):
         "random_access": ("",),
         "rows": ("",),
         "batches": _BATCHES,
+        "collate": _BATCHES,
         "images": _BATCHES,
+        "augmented": _BATCHES,
+        "functions": ("plain", "rng", "processes"),
         "small": ("",),
         "resume": ("py1e first", "py1e again", "seekable"),
         "start": ("first time", "again"),
         "cold": _BATCHES,
+        "requests": ("",),
+        "shuffled_requests": _BATCHES,
+        "write": ("",),
+        "eviction": ("",),
         "imports": ("",),
         "memory": ("processes",),
     }
@@ -62,8 +69,36 @@ class Mds(System):
     def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, variant)
 
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, variant, collate_fn=collate_samples)
+
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, variant, collate_fn=stack_images)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        from benchmarks.suite.augment import MEAN, STD, cut_sample, normalise
+        from benchmarks.suite.workloads import CROP
+        from mds.transforms import images
+
+        dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
+        if variant == "threads":
+            ours = images("image", size=CROP, crop="random", flip=True, mean=MEAN, std=STD)
+            loader = self._over(dataset, batching, variant, collate_fn=ours)
+        else:
+            mapped = dataset.map(cut_sample)
+            loader = self._over(mapped, batching, variant, collate_fn=normalise)
+        return lambda: iter(loader)
+
+    def with_function(
+        self, data: Data, batching: Batching, variant: str, method: str, function: Any
+    ) -> Begin:
+        dataset = self._dataset(data, shuffled=True, batch_size=batching.size or 256)
+        if method:
+            dataset = getattr(dataset, method)(function)
+        if not batching.size:
+            return lambda: iter(dataset)
+        loader = self._over(dataset, batching, variant)
+        return lambda: iter(loader)
 
     def start(self, data: Data, variant: str) -> Any:
         return next(iter(self._dataset(data)))
@@ -87,6 +122,12 @@ class Mds(System):
             }
         )
         return dataset
+
+    def ranges(self, data: Data, name: str, url: str) -> Callable[[int, int], bytes]:
+        from mds.storage import open_store
+
+        store = open_store("s3://mds", options={"endpoint_url": url})
+        return lambda start, end: store.get_range(name, start, end)
 
     def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
         from mds import StreamingDataset

@@ -23,6 +23,7 @@ class Parquet(Arrow):
         "images": ("iterable",),
         "small": ("iterable",),
         "memory": ("iterable",),
+        "write": ("",),
     }
     note = "load_dataset('parquet', streaming=True), shuffle(buffer_size=1000); no random access."
 

@@ -31,6 +31,7 @@ class Webdataset(System):
         "cold": ("",),
         "imports": ("",),
         "memory": ("",),
+        "write": ("",),
     }
     note = (
         "WebDataset(shardshuffle=100).shuffle(1000).decode(), batched in the dataset, WebLoader "

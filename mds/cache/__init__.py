@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mds.cache.identity import fetch_index
-from mds.cache.shards import ShardCache
+from mds.cache.index_copy import fetch_index, find_index
+from mds.cache.shard_cache import ShardCache
 
-__all__ = ["ShardCache", "fetch_index"]
+__all__ = ["ShardCache", "fetch_index", "find_index"]

@@ -1,9 +1,9 @@
 """One limit over the cache folders of a dataset: room is made before a byte is written.
 
-Under the locks of all folders it is decided what goes; outside of them files are deleted; under
-the locks again their bytes become the newcomer's, so nobody else can take the room that was made.
-Folders are locked in the order of their names, so two datasets that share some never wait in a
-circle. Without a limit nothing is decided and only the newcomer's folder is locked.
+What goes is decided by `policy`, under the locks of all folders; outside of them files are deleted;
+under the locks again their bytes become the newcomer's, so no other process can take the room that
+was made. Folders are locked in the order of their names, so datasets that share some cannot
+deadlock. Without a limit nothing is decided and only the newcomer's folder is locked.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.book import ABSENT, FOREIGN, PRESENT
-from mds.cache.ledger import Ledger
+from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED
 from mds.events import Evicted, emit
+from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.cache.hands import Hands
-    from mds.cache.places import Place
+    from mds.cache.counters import Counters
+    from mds.cache.open_readers import ReaderPool
+    from mds.cache.recovery import OpenFolder
 
 
-class Foresight(Protocol):
-    """What is known of the time to come."""
+class NextUseOracle(Protocol):
+    """Oracle of next uses (Belady): when a shard is needed again."""
 
     def next_use(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """When shards are needed next, `policy.NEVER` when that is not known."""
@@ -38,218 +39,216 @@ class Foresight(Protocol):
         """Which of those are not needed any more in this epoch."""
 
 
-@dataclasses.dataclass(slots=True)
-class Account:
-    """A place and its ledger."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bid:
+    """What speaks for evicting others for a shard: when it is needed, and what it would save.
 
-    place: Place
-    ledger: Ledger
+    Without ``rows_before`` (how many of its rows are needed before a time, which would come by
+    range otherwise) it has to come whole, whatever must go for it.
+    """
 
-    def settle_orphans(self) -> None:
-        """Finish what processes that died were doing: look at the disk, and note what is there.
-
-        All in one change: what was coming answers for bytes of what was leaving, so nobody may take
-        the one in hand before the other was looked at.
-        """
-        with self.ledger.change():
-            for shard in self.ledger.adopt_orphans():
-                self.look(shard)
-
-    def look(self, shard: int) -> None:
-        """Note what is on the disk of a shard whose files nobody answers for."""
-        info = self.place.index.shard(shard)
-        self.place.remove_parts(info, set(self.ledger.processes()))
-        size, mark = self.place.measure(info)
-        is_whole = size and self.place.folder_of(info) == self.place.folder
-        self.ledger.settle(shard, PRESENT if is_whole else FOREIGN if size else ABSENT, size, mark)
+    needed_at: float = policy.NOW
+    row_size: float = 0.0
+    rows_before: Callable[[float], int] | None = None
 
 
-class _Claim(NamedTuple):
-    """A resident that nobody else can touch until it is evicted or let go."""
+#: For a shard that has to come now.
+URGENT = Bid()
 
-    account: Account
-    shard: int  # in its account
+
+class _Residents(NamedTuple):
+    """Whole shards in the cache folders, and the order in which they should go."""
+
+    folders: npt.NDArray[np.int64]
+    shards: npt.NDArray[np.int64]
+    next_uses: npt.NDArray[np.float64]
+    order: npt.NDArray[np.int64]
+
+
+class _Victim(NamedTuple):
+    """A resident that is locked against all others until it is evicted or released."""
+
+    opened: OpenFolder
+    shard: int  # its number in the folder
     resident: policy.Resident
-    mark: int
+    stamp: int
 
 
 class Budget:
-    """The accounts of a dataset under one limit in bytes, or under none."""
+    """The open folders of a dataset under one limit in bytes, or under none."""
 
-    def __init__(self, limit: int | None, hands: Hands) -> None:
+    def __init__(
+        self,
+        limit: int | None,
+        readers: ReaderPool,
+        folders: Sequence[OpenFolder],
+        counters: Counters,
+    ) -> None:
         self.limit = limit
-        self._hands = hands
+        self._readers = readers
+        #: The folders that count, by name; more may be opened.
+        self.folders = folders
         #: What each reader of this process knows of the time to come.
-        self.sights: list[Foresight] = []
-        self.evicted = self.evicted_bytes = 0
-        self._accounts: list[Account] = []
-
-    def add(self, account: Account) -> None:
-        """Count another folder in."""
-        self._accounts.append(account)
-        self._accounts.sort(key=lambda one: one.ledger.control)
-
-    @property
-    def accounts(self) -> Sequence[Account]:
-        """The folders that count."""
-        return self._accounts
+        self.oracles: list[NextUseOracle] = []
+        self._counters = counters
+        self.oracles_lock = new_lock()
 
     @property
     def used(self) -> int:
         """Bytes of all folders, those that are being fetched included."""
-        return sum(account.ledger.used for account in self._accounts)
+        return sum(opened.ledger.used for opened in self.folders)
 
-    def reserve(
-        self,
-        account: Account,
-        shard: int,
-        size: int,
-        needed_at: float = policy.NOW,
-        is_worth: Callable[[Sequence[policy.Resident]], bool] = lambda _: True,
-    ) -> bool:
+    def reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid = URGENT) -> bool:
         """Enter ``size`` bytes for a shard that is about to be fetched, and evict for it.
 
-        What goes is needed later than ``needed_at``, in the order of farthest next use; of what
-        this epoch is done with, what was used last goes first (so that a part of the dataset stays
-        from epoch to epoch); of what nothing is known of, what was used longest ago. False when
-        there is no room, or when it ``is_worth`` less than those that would have to go.
+        False when there is no room, or when it is worth less than those that would have to go.
         """
-        claims = self._enter(account, shard, size, needed_at, is_worth)
-        if claims is None:  # perhaps the room is held by the dead
-            for each in self._accounts:
-                each.settle_orphans()
-            claims = self._enter(account, shard, size, needed_at, is_worth)
-        for claim in claims or ():
-            self._delete(claim)
-        return claims is not None
+        victims = self._enter(opened, shard, size, bid)
+        if victims is None:  # perhaps the room is held by the dead
+            for each in self.folders:
+                each.recover_entries()
+            victims = self._enter(opened, shard, size, bid)
+        for victim in victims or ():
+            self._delete(victim)
+        return victims is not None
 
-    def _enter(
-        self,
-        account: Account,
-        shard: int,
-        size: int,
-        needed_at: float,
-        is_worth: Callable[[Sequence[policy.Resident]], bool],
-    ) -> list[_Claim] | None:
-        """Book the newcomer, and what must be deleted before it is written; None without room."""
-        with self._locked(account):
-            missing = self._missing(account, shard, size)
-            claims = self._claim(missing, needed_at, is_worth) if missing > 0 else []
-            if missing > 0 and not claims:
+    def _enter(self, opened: OpenFolder, shard: int, size: int, bid: Bid) -> list[_Victim] | None:
+        """Enter the newcomer; what must be deleted before it is written, None without room."""
+        with self._locked(opened):
+            missing = self._missing(opened, shard, size)
+            victims = self._lock_victims(missing, bid, size) if missing > 0 else []
+            if missing > 0 and not victims:
                 return None
-            # From now on the newcomer answers for bytes of those that go, so nobody can take the
-            # room between their deletion and its arrival; the sum stays at the limit.
-            for claim in claims:
-                part = min(missing, claim.resident.size)
-                claim.account.ledger.entries["size"][claim.shard] -= part
+            # From now on the newcomer answers for bytes of those that go, so the room cannot be
+            # taken between their deletion and its arrival; the sum stays at the limit.
+            for victim in victims:
+                part = min(missing, victim.resident.size)
+                victim.opened.ledger.entries["size"][victim.shard] -= part
                 missing -= part
-            account.ledger.begin(shard, size)
-            return claims
+            opened.ledger.reserve(shard, size)
+            return victims
 
-    def evict_for_disk(self, folder: str, size: int) -> bool:
+    def evict_for_disk(self, root: str, size: int) -> bool:
         """Evict what is needed last although the limit leaves room: the disk has none."""
-        disk = os.statvfs(folder)
+        disk = os.statvfs(root)
         return self.evict_coldest(size - disk.f_bavail * disk.f_frsize)
 
     def evict_coldest(self, missing: int = 1) -> bool:
-        """Evict what is needed last and nobody has in hand: so many bytes, one shard at least."""
+        """Evict what is needed last and is not in use: so many bytes, one shard at least."""
         with self._locked(None):
-            claims = self._claim(max(missing, 1), policy.NOW, lambda _: True)
-        for claim in claims:
-            self._delete(claim)
-        return bool(claims)
+            victims = self._lock_victims(max(missing, 1), URGENT)
+        for victim in victims:
+            self._delete(victim)
+        return bool(victims)
 
-    def evict(self, account: Account, shard: int) -> bool:
-        """Evict one shard, if it is ours and nobody has it in hand."""
-        with self._locked(account):
-            entry = account.ledger.entries[shard]
-            if entry["state"] != PRESENT or entry["owner"]:
-                return False
-            if not self._hands.let_go(shard + account.place.first):
-                return False
-            if not account.ledger.claim(shard):
-                return False
-            size, mark = int(entry["size"]), int(entry["mark"])
-        self._delete(_Claim(account, shard, policy.Resident(shard, size), mark))
-        return True
-
-    def _missing(self, account: Account, shard: int, size: int) -> int:
+    def evict_above_limit(self) -> int:
+        """Evict what may go until the limit holds; the bytes that are above it still."""
         if self.limit is None:
             return 0
-        there = int(account.ledger.entries["size"][shard])
+        with self._locked(None):
+            above = self.used - self.limit
+            victims = self._lock_until(above, policy.NOW) if above > 0 else []
+        for victim in victims:
+            self._delete(victim)
+        return self.used - self.limit
+
+    def evict(self, opened: OpenFolder, shard: int) -> bool:
+        """Evict one shard, if it is ours and not in use."""
+        with self._locked(opened):
+            entry = opened.ledger.entries[shard]
+            if entry["state"] != MANAGED or entry["owner"]:
+                return False
+            opened.folder.check_inside(opened.folder.index.shard(shard))
+            victim = self._try_lock(opened, shard, policy.NEVER)
+        return victim is not None and self._delete(victim)
+
+    def _missing(self, opened: OpenFolder, shard: int, size: int) -> int:
+        if self.limit is None:
+            return 0
+        there = int(opened.ledger.entries["size"][shard])
         return self.used - there + size - self.limit
 
-    def _claim(
-        self,
-        missing: int,
-        needed_at: float,
-        is_worth: Callable[[Sequence[policy.Resident]], bool],
-    ) -> list[_Claim]:
-        """Take the residents that shall go away from everybody else; none when they should stay."""
-        claims: list[_Claim] = []
-        chosen = policy.victims(missing, self._residents(claims), needed_at)
-        if chosen is not None and not is_worth(chosen):
-            chosen = None
-        going = {resident.shard for resident in chosen or ()}
-        for claim in claims:
-            if claim.resident.shard not in going:
-                size = claim.resident.size
-                claim.account.ledger.unclaim(claim.shard, PRESENT, size, claim.mark)
-        return [claim for claim in claims if claim.resident.shard in going]
+    def _lock_victims(self, missing: int, bid: Bid, size: int = 0) -> list[_Victim]:
+        """Lock the residents that shall go for a bid; none when they should stay."""
+        locked = self._lock_until(missing, bid.needed_at)
+        residents = [victim.resident for victim in locked]
+        chosen = policy.victims(missing, residents, bid.needed_at)
+        if chosen is not None and bid.rows_before is not None:
+            rows = bid.rows_before(policy.first_use(chosen))
+            if not policy.is_worth(size, rows, bid.row_size, chosen):
+                chosen = None
+        if chosen is None:
+            for victim in locked:
+                left = victim.resident.size
+                victim.opened.ledger.finish_eviction(victim.shard, MANAGED, left, victim.stamp)
+            return []
+        return locked
 
-    def _residents(self, claims: list[_Claim]) -> Iterator[policy.Resident]:
-        """Residents of ours that nobody has in hand, claimed as they are looked at."""
-        found = [_present(account) for account in self._accounts]
-        if not found:
-            return
-        shards = np.concatenate(
-            [ids + a.place.first for ids, a in zip(found, self._accounts, strict=True)]
-        )
-        used = np.concatenate(
-            [a.ledger.entries["used"][ids] for ids, a in zip(found, self._accounts, strict=True)]
-        )
-        whose = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
-        when = np.full(len(shards), policy.NEVER)
-        sights = list(self.sights)
-        is_done = np.full(len(shards), bool(sights))
-        for sight in sights:
-            when = np.minimum(when, sight.next_use(shards))
-            is_done &= sight.is_done(shards)
-        # Among equals, what was used longest ago has been served to all who need it now. But of
-        # what this epoch is done with, the same part should stay from epoch to epoch.
-        is_done &= when == policy.NEVER
-        order = np.lexsort((np.where(is_done, -used, used), ~is_done, -when))
-        for at in order.tolist():
-            account = self._accounts[whose[at]]
-            shard = int(shards[at]) - account.place.first
-            entry = account.ledger.entries[shard]
-            mark, size = int(entry["mark"]), int(entry["size"])
-            # Without a limit nobody pins; what this process has in hand stays all the same.
-            if self._hands.let_go(int(shards[at])) and account.ledger.claim(shard):
-                resident = policy.Resident(int(shards[at]), size, float(when[at]))
-                claims.append(_Claim(account, shard, resident, mark))
-                yield resident
+    def _lock_until(self, missing: int, needed_at: float) -> list[_Victim]:
+        """Lock those that should go first and are not in use, until they hold so many bytes."""
+        victims: list[_Victim] = []
+        if not self.folders:
+            return victims
+        folders, shards, next_uses, order = self._residents()
+        for at in order.tolist():  # a few of many
+            next_use = float(next_uses[at])
+            if missing <= 0 or next_use <= needed_at:
+                break
+            opened = self.folders[folders[at]]
+            shard = int(shards[at]) - opened.folder.first_shard
+            victim = self._try_lock(opened, shard, next_use)
+            if victim is not None:
+                victims.append(victim)
+                missing -= victim.resident.size
+        return victims
 
-    def _delete(self, claim: _Claim) -> None:
-        place, ledger = claim.account.place, claim.account.ledger
-        info = place.index.shard(claim.shard)
-        left = place.remove(info, claim.mark)
-        # Files that were exchanged under us are somebody else's, and stay.
-        ledger.unclaim(claim.shard, FOREIGN if left else ABSENT, left)
+    def _try_lock(self, opened: OpenFolder, shard: int, next_use: float) -> _Victim | None:
+        """Lock a resident for eviction; None while it is in use."""
+        entry = opened.ledger.entries[shard]
+        size, stamp = int(entry["size"]), int(entry["stamp"])
+        number = shard + opened.folder.first_shard
+        # Without a limit there are no pins; what this process uses stays all the same.
+        if not self._readers.evict_if_idle(number) or not opened.ledger.lock_for_eviction(shard):
+            return None
+        return _Victim(opened, shard, policy.Resident(number, size, next_use), stamp)
+
+    def _residents(self) -> _Residents:
+        """What is ours and whole in the folders, in the order in which it should go."""
+        found = [_whole_shards(opened) for opened in self.folders]
+        pairs = list(zip(found, self.folders, strict=True))
+        shards = np.concatenate([ids + opened.folder.first_shard for ids, opened in pairs])
+        used = np.concatenate([opened.ledger.entries["used"][ids] for ids, opened in pairs])
+        folders = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
+        next_uses = np.full(len(shards), policy.NEVER)
+        oracles = list(self.oracles)
+        is_done = np.full(len(shards), bool(oracles))
+        for oracle in oracles:
+            next_uses = np.minimum(next_uses, oracle.next_use(shards))
+            is_done &= oracle.is_done(shards)
+        order = policy.eviction_order(next_uses, used, is_done)
+        return _Residents(folders, shards, next_uses, order)
+
+    def _delete(self, victim: _Victim) -> bool:
+        folder, ledger = victim.opened.folder, victim.opened.ledger
+        info = folder.index.shard(victim.shard)
+        left = folder.remove(info, victim.stamp)
+        # Files that were exchanged under us are not ours, and stay.
+        ledger.finish_eviction(victim.shard, UNMANAGED if left else ABSENT, left)
         if not left:
-            self.evicted += 1
-            self.evicted_bytes += claim.resident.size
-            emit(Evicted(place.path(info.raw), claim.resident.size))
+            self._counters.add(evicted_shards=1, evicted_bytes=victim.resident.size)
+            emit(Evicted(folder.path(info.raw), victim.resident.size))
+        return not left
 
     @contextlib.contextmanager
-    def _locked(self, account: Account | None) -> Iterator[None]:
-        alone = self.limit is None and account is not None
+    def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
+        """The ledgers that a change needs, always in the same order (or two would deadlock)."""
+        is_alone = self.limit is None and opened is not None
         with contextlib.ExitStack() as stack:
-            for one in [account] if alone and account else self._accounts:
-                stack.enter_context(one.ledger.change())
+            for each in [opened] if is_alone and opened else list(self.folders):
+                stack.enter_context(each.ledger.change())
             yield
 
 
-def _present(account: Account) -> npt.NDArray[Any]:
-    entries = account.ledger.entries
-    return np.flatnonzero((entries["state"] == PRESENT) & (entries["owner"] == 0))
+def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:
+    entries = opened.ledger.entries
+    return np.flatnonzero((entries["state"] == MANAGED) & (entries["owner"] == 0))

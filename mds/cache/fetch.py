@@ -1,271 +1,270 @@
-"""Bringing the files of one shard: to a temporary name, checked, decompressed on the way, renamed.
+"""Fetches each shard exactly once per node: into its cache folder, or says that there is no room.
 
-Nothing that failed a check gets a name that a reader looks at. A compressed file is decompressed
-while it arrives; its size and digest are judged when all of it came, before what it made is
-published. What is damaged is asked for once more (a proxy may have had a bad day) and then
-reported with both digests or both sizes.
+The process that holds the fetch lock of a shard fetches it; the others wait in the kernel and then
+find it there. When the owner dies the lock passes on by itself. Files that were there before any
+process of ours are checked against the index's digest once and are then as good as fetched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mds.cache.places import Place, check_file
-from mds.errors import CorruptError, ShardError
-from mds.events import Fetched, Retried, emit
-from mds.hashing import new_hash
-from mds.storage.files import publish
+from mds.cache.budget import URGENT, Bid, Budget
+from mds.cache.download import ShardDownloader
+from mds.cache.folder import check_file
+from mds.cache.ledger_file import MANAGED, UNMANAGED
+from mds.cache.recovery import OpenFolder, open_folder
+from mds.errors import (
+    CacheError,
+    CorruptError,
+    NoSpaceError,
+    ReplacedError,
+    ShardError,
+    VanishedError,
+)
+from mds.events import Replaced, emit
+from mds.format.layout import is_shard_name
+from mds.process.fork_safe import new_rlock
+from mds.storage import redact
+from mds.storage.beneath import unlink_beneath
+from mds.storage.files import MAX_DELETIONS
+from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
+    from mds.cache.catalog import Catalog
     from mds.cache.counters import Counters
+    from mds.cache.folder import CacheFolder
+    from mds.cache.open_readers import ReaderPool
+    from mds.cache.tuning import CacheTuning
     from mds.index import FileInfo, ShardInfo
-    from mds.storage import Store
+
+log = get_logger("mds.cache")
 
 
-class Fetcher:
-    """The remote of one place. Thread-safe; its store is made when it is first needed."""
+class ShardFetcher:
+    """Fetches the shards of a dataset, each by one process of the node, within the budget."""
 
-    def __init__(self, place: Place, counters: Counters) -> None:
-        self.place = place
-        self._counters = counters
-        self._store: Store | None = None
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        catalog: Catalog,
+        limit: int | None,
+        readers: ReaderPool,
+        counters: Counters,
+        tuning: CacheTuning,
+    ) -> None:
+        self._catalog, self._limit = catalog, limit
+        self._readers, self._counters, self._tuning = readers, counters, tuning
+        self.downloaders = [ShardDownloader(folder, counters) for folder in catalog.folders]
+        #: The folders that are open, by name: in this order they are locked.
+        self.folders: list[OpenFolder] = []
+        self._opened: dict[int, OpenFolder | None] = {}
+        self._budget: Budget | None = None
+        self._lock = new_rlock()
+        self._verified: set[tuple[int, int]] = set()  # whose digest this process found right
 
-    @property
-    def store(self) -> Store:
-        """The store behind the remote."""
+    def open(self, folder: CacheFolder) -> OpenFolder | None:
+        """A folder with its ledger, opened when first needed; None where we cannot write."""
         with self._lock:
-            if self._store is None:
-                from mds.storage import RetryPolicy, open_store
-
-                source = self.place.source
-                retry = RetryPolicy(attempts=source.retries, notify=self._retried)
-                self._store = open_store(
-                    self.place.remote, options=source.options, retry=retry, timeout=source.timeout
-                )
-            return self._store
-
-    @property
-    def is_far(self) -> bool:
-        """Whether the remote is behind a network, so that round trips count."""
-        return self.store.local_path is None
-
-    def whole(self, info: ShardInfo) -> int:
-        """Bring all files of a shard into the cache folder; the bytes that came over the wire."""
-        came = 0
-        for raw, packed in info.files:
-            self.place.check_inside(raw)
-            came += self._twice(info, raw, packed)
-        return came
-
-    def in_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """The raw files of a shard as bytes, and how many came over the wire."""
-        parts, came = [], 0
-        for raw, packed in info.files:
-            try:
-                data, size = self._to_memory(info, raw, packed)
-            except CorruptError:
-                data, size = self._to_memory(info, raw, packed)
-            parts.append(data)
-            came += size
-        return parts, came
-
-    def span(self, file: FileInfo, start: int, end: int) -> bytes:
-        """A half-open range of bytes of a file that is stored uncompressed."""
-        started = time.monotonic()
-        data = self.store.get_range(file.basename, start, end)
-        emit(Fetched(self.url(file), len(data), time.monotonic() - started, ranged=True))
-        return data
-
-    def url(self, file: FileInfo) -> str:
-        """Where a file is, for people."""
-        return self.store.url_of(file.basename)
-
-    # ------------------------------------------------------------------ one file
-
-    def _twice(self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None) -> int:
-        try:
-            return self._to_disk(info, raw, packed)
-        except CorruptError:
-            return self._to_disk(info, raw, packed)
-
-    def _to_disk(self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None) -> int:
-        place, started = self.place, time.monotonic()
-        path = place.path(raw)
-        if packed is None:
-            with publish(path) as temporary:
-                judge = _Judge(self, raw)
-                if judge.has_digest:
-                    self.store.get_file(raw.basename, temporary, raw.size, judge.see)
-                    judge.verdict()
-                else:
-                    self.store.get_file(raw.basename, temporary, raw.size)  # checks the size
-                self._let_in(temporary)
-            size = raw.size
-        else:
-            with publish(path) as temporary:
-                if place.keep_zip:
-                    with publish(place.path(packed)) as kept:
-                        size = self._unpack(info, raw, packed, temporary, kept)
-                        self._let_in(kept)
-                else:
-                    size = self._unpack(info, raw, packed, temporary, None)
-                self._let_in(temporary)
-        emit(Fetched(self.url(packed or raw), size, time.monotonic() - started))
-        return size
-
-    def _unpack(
-        self, info: ShardInfo, raw: FileInfo, packed: FileInfo, path: str, kept: str | None
-    ) -> int:
-        """Write the raw file while the compressed one arrives (or from one that is kept)."""
-        came = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal came
-            for chunk in self._chunks(packed):
-                came += len(chunk)
-                yield chunk
-
-        chunks = _copied(counted(), kept) if kept else counted()
-        with open(path, "wb", buffering=0) as file:
-            for piece in _checked_unpack(self, info, raw, packed, chunks):
-                _write_all(file.fileno(), piece)
-        return came
-
-    def _chunks(self, packed: FileInfo) -> Iterator[bytes]:
-        # A compressed file that lies in the folder already saves the way.
-        path = self.place.path(packed)
-        if os.path.exists(path):
-            try:
-                check_file(packed, path, self.place.hash_of(packed), path)
-            except CorruptError:
-                os.unlink(path)
-            else:
-                with open(path, "rb", buffering=0) as file:
-                    yield from iter(lambda: file.read(1 << 20), b"")
-                return
-        yield from self.store.stream(packed.basename)
-
-    def _to_memory(
-        self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None
-    ) -> tuple[bytes, int]:
-        started = time.monotonic()
-        if packed is None:
-            data = _judged(self, raw, self.store.stream(raw.basename))
-            size = len(data)
-        else:
-            size = packed.size
-            data = b"".join(_checked_unpack(self, info, raw, packed, self._chunks(packed)))
-        emit(Fetched(self.url(packed or raw), size, time.monotonic() - started))
-        return data, size
-
-    def _retried(self, url: str, attempt: int, error: str) -> None:
-        self._counters.add(retries=1)
-        emit(Retried(url, attempt, error))
-
-    def _let_in(self, path: str) -> None:
-        os.chmod(path, self.place.mode())
-
-
-def _judged(fetcher: Fetcher, file: FileInfo, chunks: Iterator[bytes]) -> bytes:
-    judge = _Judge(fetcher, file)
-    data = b"".join(judge.watch(chunks))
-    judge.verdict()
-    return data
-
-
-def _checked_unpack(
-    fetcher: Fetcher, info: ShardInfo, raw: FileInfo, packed: FileInfo, chunks: Iterator[bytes]
-) -> Iterator[bytes]:
-    """The raw bytes of a compressed stream, which is judged at its end before anything else."""
-    from mds.compression import parse_compression
-
-    codec = parse_compression(info.schema.compression)
-    assert codec is not None
-    judge = _Judge(fetcher, packed)
-    rest = judge.watch(chunks)
-    unpacking = codec.decompressor(raw.size)
-    try:
-        for chunk in rest:
-            yield unpacking.feed(chunk)
-        judge.verdict()
-        yield unpacking.finish()
-    except ShardError as error:
-        # Damage shows in decompression first; the digest of the whole says what is the matter.
-        for _ in rest:
-            pass
-        judge.verdict()
-        where = fetcher.url(packed)
-        raise CorruptError(
-            f"{where}: the {packed.size} bytes that the index names came, but {error}",
-            url=where,
-            verb="get",
-        ) from error
-
-
-class _Judge:
-    """Size and digest of a file as it goes by."""
-
-    def __init__(self, fetcher: Fetcher, file: FileInfo) -> None:
-        self._fetcher, self._file = fetcher, file
-        self._name = fetcher.place.hash_of(file)
-        if self._name not in file.hashes:
-            self._name = None
-        self._digest = new_hash(self._name) if self._name else None
-        self._size = 0
+            if folder.number not in self._opened:
+                opened = open_folder(folder, self._tuning.lock_timeout_seconds)
+                self._opened[folder.number] = opened
+                if opened is not None:
+                    self.downloaders[folder.number].versions.ledger = opened.ledger
+                    self.folders.append(opened)
+                    self.folders.sort(key=lambda each: each.ledger.control)
+            return self._opened[folder.number]
 
     @property
-    def has_digest(self) -> bool:
-        """Whether more than the size is known of the file."""
-        return self._digest is not None
+    def budget(self) -> Budget:
+        """What keeps the open folders below the limit, made when something may have to go."""
+        with self._lock:
+            if self._budget is None:
+                self._budget = Budget(self._limit, self._readers, self.folders, self._counters)
+            return self._budget
 
-    def watch(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The chunks as they come, up to one that makes the file too long."""
-        for chunk in chunks:
-            self.see(chunk)
-            if self._size > self._file.size:
-                break
-            yield chunk
+    def is_ready(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
+        """Whether a shard lies in the cache folder and is known to be what the index says."""
+        folder, entries = opened.folder, opened.ledger.entries
+        if not entries["is_checked"][shard] or entries["state"][shard] not in (MANAGED, UNMANAGED):
+            return False
+        if folder.validate_hash and (folder.number, shard) not in self._verified:
+            return False
+        return folder.folder_of(info) == folder.root and (
+            int(entries["stamp"][shard]) == folder.stat(info)[1]
+        )
 
-    def see(self, chunk: bytes | memoryview) -> None:
-        """The next piece of the file."""
-        self._size += len(chunk)
-        if self._digest is not None and self._size <= self._file.size:
-            self._digest.update(chunk)
+    def ensure_local(self, number: int, bid: Bid = URGENT, *, is_ahead: bool = False) -> bool:
+        """Have a shard on the disk; False when there is no room for it.
 
-    def verdict(self) -> None:
-        """Raise CorruptError with the facts when the file is not what the index says."""
-        where = self._fetcher.url(self._file)
-        if self._size != self._file.size:
-            found = f"at least {self._size}" if self._size > self._file.size else str(self._size)
-            raise CorruptError(
-                f"{where}: the index says {self._file.size} bytes, found {found}",
-                url=where,
-                verb="get",
+        With ``is_ahead`` it is enough that another process is fetching it, which is not waited for.
+        Raises the StoreError that its remote met, NoSpaceError when the disk is full and nothing
+        can be evicted.
+        """
+        folder, shard = self._catalog.locate(number)
+        info = folder.index.shard(shard)
+        if folder.in_place(info) is not None:
+            return True
+        opened = self.open(folder)
+        if opened is None:
+            return False
+        if self.is_ready(opened, shard, info):
+            return True
+        ledger, started = opened.ledger, time.monotonic()
+        lock = ledger.fetch_lock(shard, 0.0 if is_ahead else self._tuning.peer_timeout_seconds)
+        if lock is None and is_ahead:
+            return True  # another process fetches it
+        if lock is None:
+            # Alive but stuck. Two downloads of one shard are better than none.
+            log.warning(
+                "Shard %s of %s was being fetched for %.0f s by another process (one of %s); this "
+                "one fetches it too.",
+                shard,
+                folder.root,
+                time.monotonic() - started,
+                ledger.processes(),
             )
-        if self._digest is not None and self._name is not None:
-            found = self._digest.hexdigest()
-            if found != self._file.hashes[self._name]:
-                raise CorruptError(
-                    f"{where}: the index says {self._name} {self._file.hashes[self._name]}, "
-                    f"found {found}",
-                    url=where,
-                    verb="get",
-                )
+        try:
+            if ledger.entries["owner"][shard]:
+                opened.recover_entries()
+            return self._is_there(opened, shard, info) or self._fetch(opened, shard, info, bid)
+        finally:
+            if lock is not None:
+                lock.close()
 
+    def _is_there(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
+        """Whether the files lie there and are right; what is damaged is deleted.
 
-def _copied(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
-    with open(path, "wb", buffering=0) as file:
-        for chunk in chunks:
-            _write_all(file.fileno(), chunk)
-            yield chunk
+        Only for the owner of the fetch lock.
+        """
+        if self.is_ready(opened, shard, info):
+            return True
+        folder, entries = opened.folder, opened.ledger.entries
+        if folder.folder_of(info) != folder.root or not self._is_right(opened, shard, info):
+            return False
+        with opened.ledger.change():
+            # Looked at once more in here: it may have been evicted while we read it.
+            size, stamp = folder.stat(info)
+            if entries["owner"][shard] or not size:
+                return False
+            is_known = entries["state"][shard] == MANAGED and int(entries["stamp"][shard]) == stamp
+            state = MANAGED if is_known or folder.is_sealed(info) else UNMANAGED
+            opened.ledger.commit(shard, state, size, stamp, is_checked=True)
+        self._verified.add((folder.number, shard))
+        return True
 
+    def _fetch(self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid) -> bool:
+        """Make room and download, anew when the folder is deleted under it; False without room."""
+        folder, deletions = opened.folder, 0
+        self._check_way(opened, shard, info)
+        self._clear(opened, info)
+        while True:
+            try:
+                if not self._reserve(opened, shard, info, bid):
+                    return False
+                try:
+                    received = self.downloaders[folder.number].download(info)
+                except BaseException:
+                    opened.rescan(shard)
+                    raise
+                break
+            except NoSpaceError:
+                if not self.budget.evict_for_disk(folder.root, folder.peak(info)):
+                    raise
+            except (VanishedError, FileExistsError) as error:
+                deletions += 1
+                # What the remote has no more comes back with no other try.
+                if isinstance(error, ReplacedError) or deletions > MAX_DELETIONS:
+                    raise
+        size, stamp = folder.stat(info)
+        with opened.ledger.change():
+            opened.ledger.set_identity(shard, folder.name_id(info), folder.content_id(info))
+            opened.ledger.commit(shard, MANAGED, size, stamp, is_checked=True)
+        self._verified.add((folder.number, shard))
+        self._counters.add(fetched_shards=1, fetched_bytes=received)
+        return True
 
-def _write_all(file: int, data: bytes) -> None:
-    done = 0
-    while done < len(data):
-        done += os.write(file, memoryview(data)[done:] if done else data)
+    def _reserve(self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid) -> bool:
+        """Enter the bytes of a shard before they come; False when there is no room for them."""
+        size = opened.folder.peak(info)
+        if self._limit is not None:
+            return self.budget.reserve(opened, shard, size, bid)
+        with opened.ledger.change():
+            opened.ledger.reserve(shard, size)
+        return True
+
+    def _is_right(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
+        """Check the digests of files that were there; what is damaged goes.
+
+        Without digests they are right if the ledger knows them, or if they are sealed. A name and a
+        size say nothing: every shard of every dataset of blocks of tokens has the same.
+        """
+        folder, entries = opened.folder, opened.ledger.entries
+        if not folder.has_digests(info) and not folder.believes(info):
+            is_known = entries["state"][shard] in (MANAGED, UNMANAGED)
+            is_known = is_known and int(entries["stamp"][shard]) == folder.stat(info)[1]
+            return is_known or folder.is_sealed(info)
+        for raw, _ in info.files:
+            path = folder.path(raw)
+            try:
+                check_file(raw, path, folder.hash_of(raw), path)
+            except CorruptError as error:
+                self._check_way(opened, shard, info)
+                self._throw_away(opened, raw, str(error))
+                return False
+            except FileNotFoundError:
+                return False  # just evicted
+        return True
+
+    def _clear(self, opened: OpenFolder, info: ShardInfo) -> None:
+        """Delete what lies under the names of a shard that is not there as it should be."""
+        opened.folder.check_inside(info)
+        for raw, _ in info.files:
+            path = opened.folder.path(raw)
+            with contextlib.suppress(OSError):
+                size = os.lstat(path).st_size
+                if size != raw.size:
+                    reason = f"{path}: the index says {raw.size} bytes, found {size}"
+                    self._throw_away(opened, raw, reason)
+                elif opened.folder.hash_of(raw) is None:
+                    reason = f"{path}: nothing tells whose it is"
+                    self._throw_away(opened, raw, reason)
+
+    def _check_way(self, opened: OpenFolder, shard: int, info: ShardInfo) -> None:
+        """Raise CacheError for a file in the way that is the user's own by its name.
+
+        An index may name any file in a folder. What is called as shards are is a damaged or old
+        one; whatever else we did not make ourselves stays.
+        """
+        folder, entry = opened.folder, opened.ledger.entries[shard]
+        folder.check_inside(info)
+        for file in folder.files(info):
+            path = folder.path(file)
+            if is_shard_name(file.basename) or not os.path.lexists(path):
+                continue
+            is_known = entry["state"] == MANAGED and int(entry["stamp"]) == folder.stat(info)[1]
+            if is_known or folder.is_sealed(info):
+                continue
+            raise CacheError(
+                f"{path} is in the way of a shard of {redact(folder.remote)} and is not the "
+                "library's, as far as its books say. Move it, or choose another local folder."
+            )
+
+    def _throw_away(self, opened: OpenFolder, file: FileInfo, reason: str) -> None:
+        path = opened.folder.path(file)
+        if os.path.isdir(path):
+            raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
+        with contextlib.suppress(FileNotFoundError):
+            unlink_beneath(opened.folder.root, file.basename)
+        where = redact(opened.folder.remote)
+        log.warning("%s; it is fetched anew from %s.", reason, where)
+        self._counters.add(replaced_files=1)
+        emit(Replaced(path, reason))
+
+    def close(self) -> None:
+        """Close the ledgers. Closing twice is fine."""
+        with self._lock:
+            for opened in self.folders:
+                opened.ledger.close()

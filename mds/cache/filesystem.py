@@ -1,7 +1,7 @@
 """What kind of file system a folder is on, as far as a cache has to know.
 
 On network file systems locks may be missing or may not reach other machines, and a mapped file is
-not the same everywhere at the same time. So the books and locks of a cache folder there lie on a
+not the same everywhere at the same time. So the ledger and locks of a cache folder there lie on a
 disk of the node itself; what nodes share is then only files that appear by rename.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+
+from mds.storage.control_files import private_temporary_folder
 
 _NETWORK = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "lustre", "ceph", "beegfs"),
@@ -44,9 +45,8 @@ def network_kind(folder: str, mounts: str | None = None) -> str | None:
 
 
 def control_folder(folder: str, name: str) -> str:
-    """Where the books and locks of a cache folder lie: in it, or on this node's own disk."""
+    """Where the ledger and locks of a cache folder lie: in it, or on this node's own disk."""
     if network_kind(folder) is None:
         return os.path.join(folder, name)
-    user = os.getuid() if hasattr(os, "getuid") else 0
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()
-    return os.path.join(tempfile.gettempdir(), f"mds-{user}", digest)
+    return os.path.join(private_temporary_folder(), digest)

@@ -1,57 +1,59 @@
-"""What the processes of a node share about a cache folder: a small book and the locks around it.
+"""What the processes of a node share about a cache folder: a small file and the locks around it.
 
-The book is a memory-mapped file. It holds, for every shard, the bytes that its files take or may
-yet take, who is busy with it, and how to recognise the files that we made. Bytes are entered before
+The file is a memory-mapped file. It holds, for every shard, the bytes that its files take or may
+yet take, its owner, and how to recognise the files that we made. Bytes are entered before
 they are written and struck out after they are gone, so the sum never falls short of the disk. All
-changes happen under one lock of the folder and are a few stores to memory. Whoever is killed drops
+changes happen under one lock of the folder and are a few stores to memory. A killed process drops
 its kernel locks; the next process that looks finds entries of an owner that no longer holds its
-place, and settles them by looking at the disk. The price is 48 bytes a shard and one system call a
+folder, and settles them by looking at the disk. The price is 56 bytes a shard and one system call a
 change.
 
-A shard that somebody reads is pinned by a shared lock on its byte of the lock file; to evict one
-needs that byte alone.
+A shard in use is pinned by a shared lock on its byte of the lock file; to evict it takes an
+exclusive one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.cache.book import (
+from mds.cache.ledger_file import (
     EVICTING,
     FETCHING,
-    FOREIGN,
-    PRESENT,
+    MANAGED,
     SLOTS,
-    Book,
-    book_size,
-    make_book,
-    open_book,
+    UNMANAGED,
+    LedgerFile,
+    former_entries,
+    ledger_size,
+    make_ledger_file,
+    open_ledger_file,
 )
-from mds.cache.locks import LockFile, lock_within, open_locks
+from mds.cache.process_table import ProcessTable
 from mds.errors import CacheError
+from mds.process.fork_safe import new_rlock
+from mds.storage.control_files import make_control_folder, make_shared_folder
 from mds.storage.files import despite_deletion, disk
+from mds.storage.locks import LockFile, lock_within, open_locks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-PATIENCE = 60.0  # seconds for a lock that is held for microseconds
+_FORMER = 1 << 20  # entries that are looked at in a ledger of another index
 
 # Bytes of the lock file; shards are numbered below 2**40.
-_LEDGER, _SPEAKER = 0, 1
-_SLOT_AT = 1 << 41
+_LEDGER, _LEADER = 0, 1
 _PIN_AT = 1 << 42
 _FETCH_AT = 1 << 43
 
 
 class Ledger:
-    """The account of one cache folder, as seen by this process."""
+    """The ledger of one cache folder, as seen by this process."""
 
     def __init__(
         self,
@@ -60,65 +62,78 @@ class Ledger:
         fingerprint: bytes,
         mode: int = 0o666,
         own_bytes: int | None = None,
+        choose_control: Callable[[], str] | None = None,
+        lock_timeout: float = 60.0,
     ) -> None:
-        self.control = control
+        self._lock_timeout = lock_timeout  # seconds, for what is held for microseconds
+        self._choose_control = choose_control  # says at each opening which folder is control by now
         self.shards = shards
         self.fingerprint = fingerprint[:16].ljust(16, b"\0")
         self._mode = mode
-        self._path = os.path.join(control, "ledger")
-        self.lock_path = os.path.join(control, "lock")
-        self._threads = threading.RLock()
+        self._move(control)
+        self._threads = new_rlock()
         self._depth = 0
         self._pins: dict[int, int] = {}
-        self._claimed: set[int] = set()  # which this process is evicting
-        self._mine: dict[int, int] = {}  # bytes that this process entered for what it fetches
+        self._evicting: set[int] = set()  # which this process is evicting
+        self._reserved: dict[int, int] = {}  # bytes that this process entered for what it fetches
         self._locks: LockFile | None = None
         self._owner = os.getpid()
-        self._book: Book | None = None
-        self.slot = -1
+        self._file: LedgerFile | None = None
+        self._table: ProcessTable | None = None
         self.was_made = False
         #: Bytes of the folder's own files, which come back when the folder was deleted.
-        self.own_bytes = book_size(shards) if own_bytes is None else own_bytes
-        #: The entries of the ledger before this one, when the index changed.
+        self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
+        #: Entries of files that the ledger before this one knew as ours.
         self.former: npt.NDArray[Any] | None = None
-
-    # ------------------------------------------------------------------ opening
+        #: Enters what lies in the folder already; called when a ledger was made.
+        self.survey: Callable[[], None] | None = None
 
     def open(self) -> None:
         """Map the ledger, making it when there is none for this index."""
         with self._threads:
             despite_deletion(self._open)
 
+    def _move(self, control: str) -> None:
+        self.control = control
+        self._path = os.path.join(control, "ledger")
+        self.lock_path = os.path.join(control, "lock")
+
     def _open(self) -> None:
+        if self._choose_control is not None:
+            self._move(self._choose_control())
         with disk(self._path):
-            os.makedirs(self.control, exist_ok=True)
+            make_shared_folder(os.path.dirname(self.control))
+            make_control_folder(self.control)
             self._locks = open_locks(self.lock_path, self._mode)
             with self._held():
-                self._open_or_make_book()
+                self._open_or_make_file()
                 self._claim_slot()
+                if self.is_alone():  # what an earlier run saw at the store counts no more
+                    self.entries["versions"] = 0
+                if self.was_made and self.survey is not None:
+                    self.survey()  # before the folder is taken for empty
 
     def close(self) -> None:
         """Give back the slot, the pins and the map. Closing twice is fine."""
         with self._threads:
             locks, self._locks = self._locks, None
             self._pins.clear()
-            self._claimed.clear()
+            self._evicting.clear()
             if locks is None or self._owner != os.getpid():
-                return  # a child's copy: the slot in the book is the parent's
-            if self.slot >= 0 and not self._mine:
-                self._slots["pid"][self.slot] = 0
-            self.slot = -1
+                return  # a child's copy: the slot in the file is the parent's
+            if self._table is not None:  # threads that end later may still ask it
+                self._table.leave(is_done=not self._reserved)
             locks.close()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[npt.NDArray[Any]]:
-        """The entries, with nobody else looking: decide and note inside, act outside."""
+        """The entries, under an exclusive lock: decide and note inside, act outside."""
         with self._threads:
             if not self._depth and not self._is_current():
                 # The folder was deleted under us, or another job brought another index.
                 self.close()
                 self.open()
-                for shard, size in self._mine.items():
+                for shard, size in self._reserved.items():
                     self._note(shard, FETCHING, size)
             with self._held():
                 yield self.entries
@@ -131,8 +146,8 @@ class Ledger:
         return self.entries
 
     def _is_current(self) -> bool:
-        book = self._book  # none yet when an opening failed
-        return self._locks is not None and book is not None and book.is_at(self._path)
+        file = self._file  # none yet when an opening failed
+        return self._locks is not None and file is not None and file.is_at(self._path)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
@@ -155,7 +170,7 @@ class Ledger:
         if self._locks.try_lock(at):
             return self._locks
         started = time.monotonic()
-        owner = lock_within(self.lock_path, at, PATIENCE, self._mode)
+        owner = lock_within(self.lock_path, at, self._lock_timeout, self._mode)
         if owner is None:
             raise CacheError(
                 f"{self.lock_path}: another process has held the lock of the cache folder for "
@@ -164,139 +179,153 @@ class Ledger:
             )
         return owner
 
-    def _open_or_make_book(self) -> None:
-        book = open_book(self._path)
-        self.was_made = book is None or not self._is_ours(book)
-        if self.was_made:
-            if book is not None:
-                self.former = book.entries[book.entries["name"] != 0].copy()
-            make_book(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
-            book = open_book(self._path)
-        if book is None or not self._is_ours(book):
+    def _open_or_make_file(self) -> None:
+        file = open_ledger_file(self._path)
+        is_sound = file is not None and file.is_sound()
+        if file is not None and is_sound and self._is_current_file(file):
+            self.was_made, self._file = False, file
+            return
+        self.was_made = True
+        former = former_entries(self._path, max(4 * self.shards, _FORMER))
+        if file is None or not is_sound or not file.is_of_this_boot:
+            # What was written just before a power cut may have the right size and no content.
+            former["is_checked"] = 0
+        self.former = former if len(former) else None
+        make_ledger_file(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
+        self._file = open_ledger_file(self._path)
+        if self._file is None or not self._is_ours(self._file):
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
-        self._book = book
 
-    def _is_ours(self, book: Book) -> bool:
-        return (book.fingerprint, book.shards) == (self.fingerprint, self.shards)
+    def _is_ours(self, file: LedgerFile) -> bool:
+        return (file.fingerprint, file.shards) == (self.fingerprint, self.shards)
 
-    # ------------------------------------------------------------------ the book
+    def _is_current_file(self, file: LedgerFile) -> bool:
+        """Whether it is of this index, and of this run of the machine.
+
+        Containers may be told different ones of the same machine, so one that is in use counts.
+        """
+        assert self._locks is not None
+        return self._is_ours(file) and (
+            file.is_of_this_boot or ProcessTable(file.slots, self._locks).is_used()
+        )
 
     @property
     def entries(self) -> npt.NDArray[Any]:
         """What is noted of each shard."""
-        return self._open_book.entries
+        return self._open_file.entries
 
     @property
-    def _slots(self) -> npt.NDArray[Any]:
-        return self._open_book.slots
+    def table(self) -> ProcessTable:
+        """The processes that use the folder."""
+        assert self._table is not None
+        return self._table
 
     @property
-    def _open_book(self) -> Book:
-        assert self._book is not None
-        return self._book
+    def _open_file(self) -> LedgerFile:
+        assert self._file is not None
+        return self._file
 
     @property
     def size(self) -> int:
-        """Bytes of the files that are the folder's own: book, index and the like."""
-        return self._open_book.size
+        """Bytes of the files that are the folder's own: file, index and the like."""
+        return self._open_file.size
 
     @size.setter
     def size(self, value: int) -> None:
-        self._open_book.size = value
+        self._open_file.size = value
 
     @property
     def used(self) -> int:
         """Bytes that the folder takes, or may take any moment."""
         return self.size + int(self.entries["size"].sum())
 
-    # ------------------------------------------------------------------ who is there
+    # --------------------------------------------------------------------- processes
 
     def _claim_slot(self) -> None:
         assert self._locks is not None
-        # The dead are settled first: their slots may have entries that nobody answers for.
-        order = np.argsort(self._slots["pid"] != 0, kind="stable")
-        for slot in order.tolist():
-            is_owner = bool((self.entries["owner"] == slot + 1).any())
-            if not is_owner and self._locks.try_lock(_SLOT_AT + slot):
-                self.slot = slot
-                self._slots[slot] = (os.getpid(), 0, 0)
-                return
-        raise CacheError(
-            f"{self.control}: {SLOTS} processes use this cache folder, which is as many as can. "
-            f"Give some of them another local folder."
-        )
+        self._table = ProcessTable(self._open_file.slots, self._locks)
+        owners = self.entries["owner"]
+        # Not np.unique: its first call imports numpy.ma, which takes 20 ms of every worker.
+        if not self._table.claim({owner - 1 for owner in owners[owners > 0].tolist()}):
+            raise CacheError(
+                f"{self.control}: {SLOTS} processes use this cache folder, which is as many as "
+                f"can. Give some of them another local folder."
+            )
+
+    @property
+    def slot(self) -> int:
+        """The number of this process among those that use the folder; -1 when it does not."""
+        return self._table.mine if self._table is not None else -1
 
     def processes(self) -> list[int]:
-        """The process ids in the book; the dead are among them until somebody looks."""
-        book = self._book or open_book(self._path)  # whoever waits to open it asks, too
-        return [int(pid) for pid in book.slots["pid"] if pid] if book is not None else []
+        """The process ids in the ledger; dead processes are among them until the next check."""
+        file = self._file or open_ledger_file(self._path)  # asked for before it is open, too
+        return [int(pid) for pid in file.slots["pid"] if pid] if file is not None else []
+
+    def is_alone(self) -> bool:
+        """Whether no other process has the folder open."""
+        return not self.table.is_used()
 
     def count_reader(self, change: int) -> None:
         """Note that this process began (1) or ended (-1) to read an epoch."""
-        if self.slot >= 0 and self._owner == os.getpid():
-            self._slots["readers"][self.slot] += change
+        if self._owner == os.getpid():
+            self.table.count_reader(change)
 
-    def readers(self) -> int:
-        """How many are reading an epoch, in all processes; the dead count until somebody looks."""
-        return int(self._slots["readers"][self._slots["pid"] != 0].sum())
+    def take_over_orphans(self) -> list[int]:
+        """Take over the entries of the dead; the caller looks at the disk, in the same change.
 
-    def note_served(self, position: int) -> int:
-        """Note up to which of its samples this process has what it needs; the least of all."""
-        if self.slot >= 0:
-            self._slots["served"][self.slot] = position
-        is_reading = (self._slots["readers"] > 0) & (self._slots["pid"] != 0)
-        return int(self._slots["served"][is_reading].min(initial=position))
-
-    def adopt_orphans(self) -> list[int]:
-        """Take over the entries of the dead; the caller looks at the disk, in the same change."""
-        assert self._locks is not None
-        orphans: list[int] = []
+        What no living process answers for is among them, however it came into the file.
+        """
         with self.change() as entries:
-            for slot in np.flatnonzero(self._slots["pid"]).tolist():
-                if slot == self.slot or not self._locks.try_lock(_SLOT_AT + slot):
-                    continue
-                shards = np.flatnonzero(entries["owner"] == slot + 1)
-                # What was leaving comes first: what was coming answers for its bytes.
-                shards = shards[np.argsort(-entries["state"][shards].astype(int), kind="stable")]
-                entries["owner"][shards] = self.slot + 1
-                self._slots["pid"][slot] = 0
-                self._locks.unlock(_SLOT_AT + slot)
-                orphans += shards.tolist()
+            self.table.bury()
+            busy = np.flatnonzero((entries["owner"] > 0) | (entries["state"] >= FETCHING))
+            owners = entries["owner"][busy].astype(int) - 1
+            living = {slot for slot in set(owners.tolist()) if self.table.is_alive(slot)}
+            known = self._reserved.keys() | self._evicting
+            orphans = [
+                shard
+                for shard, slot in zip(busy.tolist(), owners.tolist(), strict=True)
+                if (shard not in known if slot == self.slot else slot not in living)
+            ]
+            # What was leaving comes first: what was coming answers for its bytes.
+            orphans.sort(key=lambda shard: -int(entries["state"][shard]))
+            entries["owner"][orphans] = self.slot + 1
         return orphans
 
-    def begin(self, shard: int, size: int) -> None:
+    def reserve(self, shard: int, size: int) -> None:
         """Enter the bytes of a shard that this process is about to fetch, inside a change."""
-        self._mine[shard] = size
+        self._reserved[shard] = size
         self._note(shard, FETCHING, size)
         self.touch(shard)
 
-    def settle(
-        self, shard: int, state: int, size: int, mark: int = 0, *, is_checked: bool = False
+    def commit(
+        self, shard: int, state: int, size: int, stamp: int = 0, *, is_checked: bool = False
     ) -> None:
         """Note how a shard that was this process's to deal with ended."""
         with self.change() as entries:
-            self._mine.pop(shard, None)
+            self._reserved.pop(shard, None)
             self._note(shard, state, size)
-            entries["mark"][shard], entries["owner"][shard] = mark, 0
-            entries["is_checked"][shard] = is_checked
+            entries["stamp"][shard], entries["is_checked"][shard] = stamp, is_checked
+            entries["owner"][shard] = 0  # last: until here the entry has an owner
 
-    def describe(self, shard: int, name: int, tag: int) -> None:
+    def set_identity(self, shard: int, name: int, tag: int) -> None:
         """Note which file and which content a shard is, for ledgers to come; inside a change."""
-        self.entries["name"][shard], self.entries["tag"][shard] = name, tag
+        self.entries["name"][shard], self.entries["content"][shard] = name, tag
 
     def _note(self, shard: int, state: int, size: int) -> None:
         entry = self.entries[shard]
-        entry["state"], entry["size"], entry["owner"] = state, size, self.slot + 1
-
-    # ------------------------------------------------------------------ pins and fetch locks
+        # In this order, since a process may be killed between any two stores.
+        entry["owner"] = self.slot + 1
+        entry["size"] = size
+        entry["state"] = state
 
     def pin(self, shard: int) -> bool:
-        """Keep a shard from being evicted; False while somebody is just evicting it."""
+        """Keep a shard from being evicted; False while it is being evicted."""
         with self._threads:
             assert self._locks is not None
             count = self._pins.get(shard, 0)
             # Our own lock for an eviction would not be in the way of our other thread.
-            if shard in self._claimed:
+            if shard in self._evicting:
                 return False
             if not count and not self._locks.try_lock(_PIN_AT + shard, is_shared=True):
                 return False
@@ -304,7 +333,7 @@ class Ledger:
             return True
 
     def touch(self, shard: int) -> None:
-        """Note that a shard was taken in hand just now."""
+        """Note that a shard was acquired just now."""
         self.entries["used"][shard] = time.time()
 
     def unpin(self, shard: int) -> None:
@@ -318,22 +347,22 @@ class Ledger:
                 if self._locks is not None:
                     self._locks.unlock(_PIN_AT + shard)
 
-    def claim(self, shard: int) -> bool:
-        """Take a shard for eviction, inside a change; False while anybody has it pinned."""
+    def lock_for_eviction(self, shard: int) -> bool:
+        """Take a shard for eviction, inside a change; False while it is pinned."""
         if shard in self._pins or self._locks is None:
             return False
         if not self._locks.try_lock(_PIN_AT + shard):
             return False
-        self._claimed.add(shard)
+        self._evicting.add(shard)
         self._note(shard, EVICTING, int(self.entries["size"][shard]))
         return True
 
-    def unclaim(self, shard: int, state: int, size: int, mark: int = 0) -> None:
+    def finish_eviction(self, shard: int, state: int, size: int, stamp: int = 0) -> None:
         """Note how an eviction ended, and let others pin the shard again."""
         is_checked = bool(self.entries["is_checked"][shard])
-        self.settle(shard, state, size, mark, is_checked=is_checked)
+        self.commit(shard, state, size, stamp, is_checked=is_checked)
         with self._threads:
-            self._claimed.discard(shard)
+            self._evicting.discard(shard)
             if self._locks is not None:
                 self._locks.unlock(_PIN_AT + shard)
 
@@ -342,16 +371,16 @@ class Ledger:
         self.refresh()
         return lock_within(self.lock_path, _FETCH_AT + shard, seconds, self._mode)
 
-    def is_speaker(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process is the one of the node that tells what concerns all."""
         with self._threads:
-            return self._locks is not None and self._locks.try_lock(_SPEAKER)
+            return self._locks is not None and self._locks.try_lock(_LEADER)
 
     def __repr__(self) -> str:
-        if self._locks is None or self._book is None:
+        if self._locks is None or self._file is None:
             return f"<Ledger {self.control}: closed>"
         states = np.bincount(self.entries["state"], minlength=5)
-        local = states[PRESENT] + states[FOREIGN]
+        local = states[MANAGED] + states[UNMANAGED]
         return (
             f"<Ledger {self.control}: {self.used} bytes, {local} local, "
             f"{states[FETCHING]} fetching, {states[EVICTING]} leaving>"

@@ -10,8 +10,13 @@ than it does, and more than fetching its victims again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, SupportsInt
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, SupportsInt
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Sizes(Protocol):
@@ -23,23 +28,44 @@ class Sizes(Protocol):
 NEVER = float("inf")
 NOW = -1.0  # before every time that a plan knows
 
-#: What one more request costs, in bytes that could have come meanwhile; ranges that are nearer to
-#: each other than this are fetched as one.
+#: What one more request costs, in bytes that could have come meanwhile.
 REQUEST = 8 << 10
+
+#: What the texts of a request and its answer take themselves: over gaps of so many bytes ranges are
+#: joined also where what lies between is to be read by itself at another time.
+HEADERS = 512
+
+#: A shard of so many bytes comes in one piece when some of its rows are asked for.
+SMALL_SHARD = 2 * REQUEST
 
 #: A window's samples that were fetched by range wait in memory; at most so many bytes a window.
 ROWS_IN_MEMORY = 32 << 20
 
 
 class Resident(NamedTuple):
-    """A whole shard in the cache that nobody has in hand."""
+    """A whole shard in the cache that is not in use."""
 
     shard: int
     size: int
     next_use: float = NEVER  # any unit of time, as long as all residents use the same
 
 
-def victims(missing: int, residents: Iterable[Resident], needed_at: float) -> list[Resident] | None:
+def eviction_order(
+    next_uses: npt.NDArray[np.float64],
+    last_uses: npt.NDArray[np.float64],
+    is_done: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """The order in which residents should go, as their indices: what is needed last goes first.
+
+    Among equals, what was used longest ago goes first, since it was served to all that need it now
+    (LRU). But of what this epoch ``is_done`` with, what was used last goes first, so that the same
+    part of the dataset stays from epoch to epoch.
+    """
+    is_done = is_done & (next_uses == NEVER)
+    return np.lexsort((np.where(is_done, -last_uses, last_uses), ~is_done, -next_uses))
+
+
+def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> list[Resident] | None:
     """Which residents to evict for ``missing`` bytes that are needed at ``needed_at``.
 
     Residents come in the order in which they should go. None when those needed later than
@@ -63,29 +89,20 @@ def pays(size: int, range_cost: int, refetch: int) -> bool:
     return size + refetch <= range_cost
 
 
+def first_use(residents: Sequence[Resident]) -> float:
+    """When the first of some residents is needed; `NEVER` when none is, as far as is known."""
+    return min((resident.next_use for resident in residents), default=NEVER)
+
+
+def is_worth(size: int, rows: int, row_size: float, victims: Sequence[Resident] = ()) -> bool:
+    """Whether a whole shard is cheaper than the ``rows`` that are needed before its victims are."""
+    refetch = sum(victim.size for victim in victims if victim.next_use < NEVER)
+    return pays(size, range_cost(rows, row_size), refetch)
+
+
 def range_cost(rows: int, row_size: float) -> int:
     """What fetching so many scattered rows costs, in bytes."""
     return int(rows * (row_size + REQUEST))
-
-
-def coalesce(
-    spans: Sequence[tuple[int, int]], gap: int = REQUEST, longest: int = 8 << 20
-) -> Iterator[tuple[int, int]]:
-    """Fewer ranges that cover the half-open ``spans``, which come in rising order.
-
-    Neighbours are joined over gaps of up to ``gap`` bytes, as long as the result stays below
-    ``longest``, so that several connections share a long stretch.
-    """
-    if not spans:
-        return
-    start, end = spans[0]
-    for first, last in spans[1:]:
-        if first - end <= gap and last - start <= longest:
-            end = max(end, last)
-        else:
-            yield start, end
-            start, end = first, last
-    yield start, end
 
 
 def least_limit(control: int, largest: int) -> int:
@@ -111,13 +128,8 @@ def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> in
 
 
 def share(limit: int, processes: int) -> int:
-    """The bytes that one of ``processes`` may have in hand, and as many on their way.
+    """The bytes that one of ``processes`` may have in use, and as many on their way.
 
-    Together they leave half of the limit to what is kept for later.
+    Together they leave three quarters of the limit to what is kept for later.
     """
-    return limit // (4 * max(processes, 1))
-
-
-def threads(processes: int, *, total: int = 48, most: int = 16) -> int:
-    """Fetching threads of each of ``processes``, so that the node has about ``total``."""
-    return max(2, min(most, total // max(processes, 1)))
+    return limit // (8 * max(processes, 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import click
 
 from mds._version import __version__
+from mds.cli.clean_command import clean
 from mds.cli.convert_command import convert
 from mds.cli.head_command import head
 from mds.cli.info_command import info
@@ -25,5 +26,5 @@ def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (convert, info, head, verify, merge):
+for _command in (convert, info, head, verify, merge, clean):
     main.add_command(_command)

@@ -1,4 +1,4 @@
-"""mds-convert: what is there, what will be done with it, how far it is, what came out."""
+"""mds-convert: show the plan, the progress and the summary of a conversion."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ import dataclasses
 import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.progress import showing
 from mds.cli.terminal import cell, console, duration, errors, is_lively, plural, rate, table
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
 
     from mds.writers.convert.conversion import Conversion
-    from mds.writers.convert.run import Summary
+    from mds.writers.convert.run import Progress, Summary
+
 
 #: Sources below this size are converted before processes would have started.
 _SMALL = 64 << 20
+
+
+class _KindOption(click.Option):
+    """``--as``: its help names the inputs that are registered, and is made when it is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from mds.writers.convert import input_names
+
+        self.help = f"What SOURCE is, where that is not plain: {', '.join(input_names())}."
+        return super().get_help_record(ctx)
 
 
 @click.command(
@@ -31,13 +43,7 @@ _SMALL = 64 << 20
 )
 @click.argument("source")
 @click.argument("out")
-@click.option(
-    "--as",
-    "kind",
-    metavar="KIND",
-    help="What SOURCE is, where that is not plain: images, "
-    "audio, text, lines, jsonl, csv, parquet, webdataset, hf, mds, files.",
-)
+@click.option("--as", "kind", cls=_KindOption, metavar="KIND")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Only files like this ('*.py').")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="No files like this.")
 @click.option("--labels", metavar="FILE", help="Table of labels inside a folder of images.")
@@ -50,6 +56,18 @@ _SMALL = 64 << 20
     metavar="NAME:ENCODING",
     help="Encoding of a column (repeat, or separate by commas).",
 )
+@click.option(
+    "--null",
+    multiple=True,
+    metavar="TEXT",
+    help="Cells of a table with this text ('', NA) are missing: the column is optional.",
+)
+@click.option(
+    "--fill",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What stands for missing values of a column.",
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Write these columns and no others.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
 @click.option(
@@ -57,6 +75,11 @@ _SMALL = 64 << 20
     metavar="NAME=SHARE,...",
     help="Write splits: train=0.98,val=0.02. Samples are "
     "assigned by a hash of their content or path, the same on every machine and run.",
+)
+@click.option(
+    "--merge-splits",
+    is_flag=True,
+    help="Make one dataset of a source whose files or folders are named train, test, ...",
 )
 @click.option("--split-key", metavar="NAME", help="Column whose value decides the split.")
 @click.option("--limit", metavar="N", help="Stop after so many samples (1000, 10k).")
@@ -76,10 +99,14 @@ _SMALL = 64 << 20
     "hashes",
     multiple=True,
     metavar="NAME",
-    help="Digests in the index: xxh3_64, sha1, ...",
+    help="Digests in the index: xxh3_64, sha1, ..., none.  [xxh3_64]",
 )
 @click.option(
-    "--size-limit", default="64mb", metavar="BYTES", show_default=True, help="Largest shard."
+    "--size-limit",
+    default="64mb",
+    metavar="BYTES",
+    show_default=True,
+    help="Largest shard; none for a single one.",
 )
 @click.option(
     "--workers",
@@ -98,6 +125,9 @@ _SMALL = 64 << 20
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
 @click.option("--work", metavar="FOLDER", help="Folder for what is under way.  [OUT/.mds-convert]")
+@click.option(
+    "--no-durable", is_flag=True, help="Do not wait until shards and index are on the disk."
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors and nothing else.")
 def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
@@ -119,7 +149,14 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
 
     side = console(stderr=True)
     lively = is_lively(side) and not quiet
-    options = {name: value for name, value in options.items() if value not in (None, (), False)}
+    if options.pop("no_durable"):
+        options["durable"] = False
+    # By identity: a zero that was asked for is an answer, and equals False.
+    options = {
+        name: value
+        for name, value in options.items()
+        if not (value is None or value == () or (value is False and name != "durable"))
+    }
     with side.status(f"Looking at {source}") if lively else contextlib.nullcontext():
         conversion = prepare(source, out, **options)
     if "workers" not in options:
@@ -129,7 +166,7 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
     if dry_run:
         return
     try:
-        with showing(side if lively else None, conversion.spec.limit) as progress:
+        with show_progress(side if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
         again = shlex.join(["mds-convert", *_arguments(), "--resume"])
@@ -144,7 +181,7 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
 def show_plan(conversion: Conversion, side: Console) -> None:
     """Print what was recognised and what will be written."""
     source, spec = conversion.source, conversion.spec
-    side.print(cell(f"{source.name}: {source.kind}, {source.describe()}"))
+    side.print(cell(f"{source.name}: {source.title}, {source.describe()}"))
     shown = table("column", "encoding", "first value", "")
     for column in conversion.columns:
         shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))
@@ -183,8 +220,11 @@ def show_summary(summary: Summary, main: Console, side: Console) -> None:
         if not split.samples:
             side.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
     bad = f", {plural(summary.bad_count, 'record')} left out" if summary.bad_count else ""
-    speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"
-    main.print(cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}"))
+    if summary.is_new:
+        speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"
+        main.print(cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}"))
+    elif bad:
+        main.print(cell(bad.removeprefix(", ")))
     first = summary.splits[0].name
     place = os.path.join(summary.out, first) if first else summary.out
     main.print(cell(f"Look at it: mds head {shlex.quote(place)}"), soft_wrap=True)
@@ -204,3 +244,56 @@ def _arguments() -> list[str]:
     arguments = [each for each in sys.argv[1:] if each not in ("--resume", "--overwrite")]
     # `mds convert` and `mds-convert` are the same command.
     return arguments[1:] if arguments[:1] == ["convert"] else arguments
+
+
+@contextlib.contextmanager
+def show_progress(
+    where: Console | None, limit: int | None = None
+) -> Iterator[Callable[[Progress], None] | None]:
+    """Draw progress on a console, or nowhere for None; gives what a conversion tells it to.
+
+    With a ``limit`` of samples progress is counted in them, else in bytes of the source.
+    """
+    if where is None:
+        yield None
+        return
+    bar = _bar(where)
+    with bar:
+        task = bar.add_task("converting", total=limit, what="")
+        yield lambda progress: _update(bar, task, progress, limit)
+
+
+def _bar(where: Console) -> Bar:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(bar_width=max(5, min(40, where.width - 50))),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[what]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    # The summary says what was done; a bar that stays would say it twice.
+    return Progress(*columns, console=where, transient=True)
+
+
+def _update(bar: Bar, task: int, progress: Progress, limit: int | None) -> None:
+    from rich.progress import TaskID
+
+    this = TaskID(task)
+    speed = bar.tasks[0].speed
+    words = [plural(progress.samples, "sample")]
+    if bar.console.width >= 80:
+        words.append(plural(progress.shards, "shard"))
+        if speed and not limit:
+            words.append(f"{format_bytes(speed)}/s")
+    if progress.bad:
+        words.append(f"{progress.bad:,} bad")
+    done = progress.samples if limit else progress.size
+    whole = limit or progress.whole or None
+    bar.update(this, completed=done, total=whole, what=", ".join(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -14,9 +15,12 @@ from mds.cli.terminal import cell, console, errors, table
 @click.option("-n", "--samples", "count", default=5, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")
 def head(dataset: str, count: int, as_json: bool) -> None:
-    """Show the first samples of DATASET, a folder or URL."""
+    """Show the first samples of DATASET, a folder or URL.
+
+    JSON has no word for nan and infinity: --json prints null.
+    """
     with errors():
-        from mds.cli import inspecting
+        from mds.cli import dataset_info as inspecting
 
         where = console()
         for url in inspecting.find_datasets(dataset):
@@ -26,11 +30,11 @@ def head(dataset: str, count: int, as_json: bool) -> None:
                     continue
                 rows = table(f"sample {number}", "")
                 for name, value in sample.items():
-                    rows.add_row(cell(name), cell(in_short(value, 6 * where.width)))
+                    rows.add_row(cell(name), cell(shorten_value(value, 6 * min(where.width, 120))))
                 where.print(rows)
 
 
-def in_short(value: Any, width: int = 200) -> str:
+def shorten_value(value: Any, width: int = 200) -> str:
     """A decoded value in a few words, its content where that is short."""
     if isinstance(value, (bytes, memoryview)):
         start = bytes(value[:16])
@@ -41,6 +45,8 @@ def in_short(value: Any, width: int = 200) -> str:
         return f"{value.dtype} {'x'.join(map(str, value.shape))}: {first}{more}"
     if hasattr(value, "getbands"):
         return f"{value.format or 'raw'} image, {value.width} x {value.height} {value.mode}"
+    if hasattr(value, "dtype"):  # repr says np.float64(0.5)
+        return str(value)
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= width else f"{text[:width]}... ({len(text):,} characters)"
 
@@ -48,12 +54,19 @@ def in_short(value: Any, width: int = 200) -> str:
 def _print_json(sample: dict[str, Any]) -> None:
     import json
 
-    click.echo(json.dumps({name: _plain(value) for name, value in sample.items()}))
+    shown = {name: _to_json_value(value) for name, value in sample.items()}
+    click.echo(json.dumps(shown, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, (str, int, float, bool, list, dict)) or value is None:
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_to_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _to_json_value(each) for name, each in value.items()}
+    if isinstance(value, (str, int)) or value is None:
         return value
-    return in_short(value)
+    return shorten_value(value)

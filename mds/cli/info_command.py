@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from mds.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mds.cli.inspecting import DatasetInfo
+    from mds.cli.dataset_info import DatasetInfo
 
 
 @click.command(short_help="Columns, samples, shards, sizes, compression, hashes.")
@@ -25,17 +25,26 @@ def info(dataset: str, as_json: bool) -> None:
     DATASET is the folder or URL of a dataset, or the folder of its splits.
     """
     with errors():
-        from mds.cli.inspecting import describe, find_datasets
+        from mds.cli.dataset_info import describe, find_datasets
 
         found = [describe(url) for url in find_datasets(dataset)]
         if as_json:
             import json
 
-            click.echo(json.dumps([dataclasses.asdict(each) for each in found], indent=1))
+            click.echo(json.dumps([_facts(each) for each in found], indent=1))
             return
         where = console()
         for each in found:
             _show(each, where)
+
+
+def _facts(info: DatasetInfo) -> dict[str, Any]:
+    """A dataset at a glance as JSON has it; None where there is no shard."""
+    facts = dataclasses.asdict(info)
+    for name in ("samples_per_shard", "bytes_per_shard"):
+        names = ("smallest", "middle", "largest")
+        facts[name] = dict(zip(names, facts[name], strict=True)) if info.shards else None
+    return facts
 
 
 def _show(info: DatasetInfo, where: Console) -> None:

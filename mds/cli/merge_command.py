@@ -18,9 +18,9 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
     or read.
     """
     with errors():
-        from mds.cli.inspecting import read_index
+        from mds.cli.dataset_info import read_index
         from mds.errors import NotFoundError
-        from mds.layout import INDEX_NAME
+        from mds.format.layout import INDEX_NAME
         from mds.storage import join, open_store, redact
         from mds.writers import merge_index
 

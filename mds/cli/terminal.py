@@ -1,9 +1,8 @@
-"""What all commands share: where they print, how errors end them, how sizes and times read."""
+"""Terminal output of all commands: consoles, errors and exit codes, sizes and times."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,24 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+_NO_WRAP_COLUMNS = 10_000
+
 
 def console(*, stderr: bool = False) -> Console:
     """A console for one of the two outputs; plain text unless that is a terminal."""
-    from rich.console import Console
+    from rich.console import Console, ConsoleDimensions
 
     # Without highlighting: numbers in paths and errors would be coloured at random.
+    stream = sys.stderr if stderr else sys.stdout
+    if not (getattr(stream, "encoding", None) or "").lower().startswith("utf"):
+        # What an ASCII terminal or log has no letter for is shown by its number.
+        with contextlib.suppress(AttributeError, ValueError):  # not a text file of Python's own
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     where = Console(stderr=stderr, highlight=False)
-    if not where.is_terminal and "COLUMNS" not in os.environ:
-        # A log has no width; tables that are cut at 80 are for nobody.
-        where.width = 120
+    if not where.is_terminal:
+        # A log has no width, so nothing is wrapped. COLUMNS says nothing of it: a Python that has
+        # loaded readline sets it for all of its children. Both numbers, or TERM=dumb makes it 80.
+        where.size = ConsoleDimensions(_NO_WRAP_COLUMNS, where.height)
     return where
 
 
@@ -49,7 +56,11 @@ def errors() -> Iterator[None]:
     except KeyboardInterrupt:
         fail("interrupted.", 130)
     except (MdsError, OSError) as error:
-        fail(str(error) if isinstance(error, MdsError) or not error.filename else _plain(error))
+        fail(
+            str(error)
+            if isinstance(error, MdsError) or not error.filename
+            else _describe_os_error(error)
+        )
 
 
 def fail(sentence: str, code: int = 1) -> None:
@@ -102,5 +113,5 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def _plain(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}"

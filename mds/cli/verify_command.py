@@ -1,4 +1,4 @@
-"""mds verify: whether all of it is there, and right."""
+"""mds verify: check all of a dataset, and list its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mds.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mds.cli.verifying import Report
+    from mds.cli.verification import Report
 
 
 @click.command(short_help="Check every size, digest and sample; list all faults.")
@@ -33,13 +33,13 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
     with errors():
         import os
 
-        from mds.cli.inspecting import find_datasets
-        from mds.cli.verifying import verify as check
+        from mds.cli.dataset_info import find_datasets
+        from mds.cli.verification import verify as check
 
         side, faulty = console(stderr=True), False
         for url in find_datasets(dataset):
             began = time.monotonic()
-            with _showing(side if is_lively(side) and not quiet else None) as progress:
+            with _show_progress(side if is_lively(side) and not quiet else None) as progress:
                 count = workers or os.cpu_count() or 1
                 report = check(url, decode=not no_decode, workers=count, progress=progress)
             faulty = faulty or bool(report.faults)
@@ -53,6 +53,16 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
 def _show(url: str, report: Report, seconds: float, where: Console) -> None:
     for name in sorted(report.unopened):
         where.print(cell(f"column {name!r} holds pickles, which were not loaded"))
+    if report.undigested:
+        lacking = f"{report.undigested} of {plural(report.shards, 'shard')}"
+        lacking += " has" if report.undigested == 1 else " have"
+        where.print(
+            cell(
+                f"not checked: {lacking} no digest in the index, so a changed byte that still "
+                "decodes is not noticed. Write with hashes=['xxh3_64'], or convert with mds-convert"
+            ),
+            soft_wrap=True,
+        )
     found = plural(len(report.faults), "fault") if report.faults else "no faults"
     what = f"{plural(report.samples, 'sample')} in {plural(report.shards, 'shard')}"
     line = f"{url}: {what}, {format_bytes(report.size)} read in {duration(seconds)}: {found}"
@@ -60,7 +70,7 @@ def _show(url: str, report: Report, seconds: float, where: Console) -> None:
 
 
 @contextlib.contextmanager
-def _showing(where: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
+def _show_progress(where: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
     if where is None:
         yield None
         return

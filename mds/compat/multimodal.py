@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from mds.compat.dataset import StreamingDataset
 from mds.compat.options import keywords
-from mds.dataset import StreamingDataset
 from mds.storage import join, open_store, publish
 
 
-@keywords()
 class StreamingInsideWebVid(StreamingDataset):
     """Videos in the column ``content``."""
 

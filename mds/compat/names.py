@@ -6,13 +6,11 @@ called otherwise).
 
 from __future__ import annotations
 
+from mds.compat.imports import IMPORTED
+
 #: The version of the incumbent whose names these are; code compares it.
 VERSION = "0.13.0"
 
-_CLASSES = (
-    "CSVWriter JSONWriter LocalDataset MDSWriter Stream StreamingDataLoader StreamingDataset "
-    "TSVWriter XSVWriter"
-)
 _WRITERS = "CSVWriter JSONWriter MDSWriter TSVWriter XSVWriter"
 _DOWNLOADERS = (
     "AlipanDownloader AzureDataLakeDownloader AzureDownloader CloudDownloader DBFSDownloader "
@@ -23,11 +21,43 @@ _UPLOADERS = (
     "AzureDataLakeUploader AzureUploader CloudUploader GCSUploader HFUploader LocalUploader "
     "OCIUploader S3Uploader"
 )
+_DOWNLOAD = (
+    "download_file BOTOCORE_CLIENT_ERROR_CODES GCS_ERROR_NO_AUTHENTICATION DOWNLOADER_MAPPINGS "
+    "_LOCAL_DOWNLOADER"
+)
+_UPLOAD = (
+    "AlipanUploader DBFSUploader DatabricksUnityCatalogUploader DatabricksUploader "
+    "GCSAuthentication UPLOADERS BOTOCORE_CLIENT_ERROR_CODES GCS_ERROR_NO_AUTHENTICATION"
+)
 _ENCODINGS = (
     "get_mds_encoded_size get_mds_encodings is_mds_encoding is_mds_encoding_safe mds_decode "
-    "mds_encode _encodings Encoding Bytes Str Int UInt8 UInt16 UInt32 UInt64 Int8 Int16 Int32 "
-    "Int64 Float16 Float32 Float64 StrInt StrFloat StrDecimal NDArray PIL JPEG PNG JPEGArray "
-    "Pickle JSON"
+    "mds_encode _encodings _unsafe_encodings _get_coder Encoding Scalar StrEncoding List "
+    "Bytes Str Int UInt8 UInt16 UInt32 UInt64 Int8 Int16 Int32 Int64 Float16 Float32 Float64 "
+    "StrInt StrFloat StrDecimal NDArray PIL JPEG PNG JPEGArray PILList JPEGList PNGList Pickle JSON"
+)
+_CONSTANTS = (
+    "LOCALS BARRIER NEXT_EPOCH CACHE_USAGE SHARD_STATES SHARD_ACCESS_TIMES RESUME EPOCH_SHAPE "
+    "EPOCH_DATA SHM_TO_CLEAN BARRIER_FILELOCK CACHE_FILELOCK TICK DEFAULT_TIMEOUT"
+)
+_CONSTANTS_OF_DATASET = (
+    "BARRIER BARRIER_FILELOCK CACHE_FILELOCK CACHE_USAGE EPOCH_DATA EPOCH_SHAPE NEVER NEXT_EPOCH "
+    "RESUME SHARD_ACCESS_TIMES SHARD_STATES"
+)
+_PREFIX = (
+    "_check_and_find _check_and_find_retrying _check_self _each_prefix_int _get_path "
+    "_pack_locals _unpack_locals get_shm_prefix"
+)
+_COMPRESSIONS = (
+    "compress decompress get_compression_extension get_compressions is_compression Compression "
+    "LevelledCompression Brotli Bzip2 Gzip Snappy Zstandard _families _algorithms _collect"
+)
+_PY2S = (
+    "divide_spans _Shard _create_shards=create_shards _shards_to_samples=shards_to_samples "
+    "_partition=partition"
+)
+_MERGING = (
+    "merge_index _merge_index_from_list _merge_index_from_root _not_merged_index "
+    "_format_remote_index_files"
 )
 _UTIL = (
     "bytes_to_int clean_stale_shared_memory get_import_exception_message get_list_arg "
@@ -40,68 +70,160 @@ _COLLECTIVES = (
 _BASE = "streaming.base"
 
 _TABLE = (
-    (f"streaming {_BASE}", "mds", _CLASSES),
+    (f"streaming {_BASE} {_BASE}.format", "mds.compat.format_writers", _WRITERS),
     (f"{_BASE}.array", "mds.compat.shapes", "Array"),
-    (f"{_BASE}.batching", "mds.compat.orders", "batching_methods generate_work"),
+    (f"{_BASE}.batching {_BASE}.dataset", "mds.compat.orders", "generate_work"),
+    (f"{_BASE}.batching", "mds.compat.orders", "batching_methods"),
+    *(
+        (
+            f"{_BASE}.batching {_BASE}.batching.{method}",
+            "mds.compat.orders",
+            f"generate_work_{method}_batching",
+        )
+        for method in ("random", "stratified", "per_stream", "device_per_stream")
+    ),
     (
         f"{_BASE}.compression",
-        "mds.compat.codecs",
-        "compress decompress get_compression_extension get_compressions is_compression",
+        "mds.compat.compressions",
+        _COMPRESSIONS,
     ),
-    (f"{_BASE}.constant", "mds.compat.shapes", "TICK"),
+    (f"{_BASE}.constant", "mds.compat.constants", _CONSTANTS),
     (
         f"{_BASE}.converters",
         "mds.writers.engines",
         "SPARK_TO_MDS dataframe_to_mds infer_dataframe_schema is_json_compatible",
     ),
-    (f"{_BASE}.dataloader", "mds", "StreamingDataLoader"),
-    (f"{_BASE}.dataset", "mds", "StreamingDataset"),
+    (
+        f"streaming {_BASE} {_BASE}.dataloader",
+        "mds.compat.dataloader",
+        "StreamingDataLoader",
+    ),
+    (f"streaming {_BASE} {_BASE}.dataset", "mds.compat.dataset", "StreamingDataset"),
+    (f"{_BASE}.dataset", "mds.compat.constants", _CONSTANTS_OF_DATASET),
+    (f"{_BASE}.dataset", "mds.compat.iterating", "_Iterator _IterState _ShardState"),
     (
         f"{_BASE}.distributed",
         "mds.compat.ranks",
         _COLLECTIVES,
     ),
-    (f"{_BASE}.format", "mds", _WRITERS),
-    (f"{_BASE}.format", "mds.compat.shapes", "FileInfo Reader get_index_basename reader_from_json"),
-    (f"{_BASE}.format.base", "mds.compat.shapes", "FileInfo Reader"),
-    (f"{_BASE}.format.base.reader", "mds.compat.shapes", "FileInfo Reader"),
-    (f"{_BASE}.format.base.writer", "mds.writers", "Writer"),
-    (f"{_BASE}.format.index", "mds.compat.shapes", "get_index_basename"),
-    (f"{_BASE}.format.json {_BASE}.format.json.writer", "mds", "JSONWriter"),
-    (f"{_BASE}.format.mds {_BASE}.format.mds.writer", "mds", "MDSWriter"),
-    (f"{_BASE}.format.mds.encodings", "mds.compat.codecs", _ENCODINGS),
+    (f"{_BASE}.format {_BASE}.format.base", "mds.compat.readers", "FileInfo Reader"),
+    (
+        f"{_BASE}.format",
+        "mds.compat.format_readers",
+        "get_index_basename reader_from_json _readers",
+    ),
+    (
+        f"{_BASE}.format.base.reader",
+        "mds.compat.readers",
+        "FileInfo Reader JointReader SplitReader",
+    ),
+    (f"{_BASE}.format.base.writer", "mds.compat.writers", "Writer JointWriter SplitWriter"),
+    (f"{_BASE}.format.index", "mds.compat.format_readers", "get_index_basename"),
+    (f"{_BASE}.format.json {_BASE}.format.json.writer", "mds.compat.format_writers", "JSONWriter"),
+    (f"{_BASE}.format.mds {_BASE}.format.mds.writer", "mds.compat.format_writers", "MDSWriter"),
+    (f"{_BASE}.format.mds.encodings", "mds.compat.encodings", _ENCODINGS),
+    (f"{_BASE}.format.mds {_BASE}.format.mds.reader", "mds.compat.format_readers", "MDSReader"),
+    (f"{_BASE}.format.json {_BASE}.format.json.reader", "mds.compat.format_readers", "JSONReader"),
+    (
+        f"{_BASE}.format.xsv {_BASE}.format.xsv.reader",
+        "mds.compat.format_readers",
+        "CSVReader TSVReader XSVReader",
+    ),
+    (
+        f"{_BASE}.format.json.encodings",
+        "mds.compat.json_encodings",
+        "Encoding Float Int Str _encodings is_json_encoded is_json_encoding",
+    ),
+    (
+        f"{_BASE}.format.xsv.encodings",
+        "mds.compat.xsv_encodings",
+        "Encoding Float Int Str _encodings is_xsv_encoding xsv_decode xsv_encode",
+    ),
     (
         f"{_BASE}.format.xsv {_BASE}.format.xsv.writer",
-        "mds",
+        "mds.compat.format_writers",
         "CSVWriter TSVWriter XSVWriter",
     ),
-    (f"{_BASE}.hashing", "mds.compat.codecs", "get_hash get_hashes is_hash"),
-    (f"{_BASE}.local", "mds", "LocalDataset"),
-    (f"{_BASE}.partition", "mds.plan", "get_partitions"),
-    (f"{_BASE}.partition", "mds.compat.orders", "algos=partition_algos"),
+    (
+        f"{_BASE}.hashing",
+        "mds.compat.compressions",
+        "get_hash get_hashes is_hash _hashes _collect=_collect_hashes",
+    ),
+    (f"streaming {_BASE} {_BASE}.local", "mds.compat.local", "LocalDataset"),
+    (f"{_BASE}.partition", "mds.compat.shuffles", "get_partitions algos=partition_algos"),
+    *(
+        (
+            f"{_BASE}.partition {_BASE}.partition.{algo}",
+            "mds.compat.shuffles",
+            f"get_partitions_{algo}",
+        )
+        for algo in ("orig", "relaxed")
+    ),
     (
         f"{_BASE}.registry_utils",
         "mds.compat.registries",
         "TypedRegistry construct_from_registry create_registry import_file save_registry",
     ),
     (f"{_BASE}.sampling", "mds.plan", "get_sampling"),
-    (f"{_BASE}.shuffle", "mds.shuffle", "get_shuffle"),
-    (f"{_BASE}.shuffle", "mds.compat.orders", "algos=shuffle_algos"),
+    (f"{_BASE}.shared {_BASE}.shared.array", "mds.compat.shared", "SharedArray"),
+    (f"{_BASE}.shared {_BASE}.shared.barrier", "mds.compat.shared", "SharedBarrier"),
+    (f"{_BASE}.shared {_BASE}.shared.memory", "mds.compat.shared", "SharedMemory"),
+    (f"{_BASE}.shared {_BASE}.shared.scalar", "mds.compat.shared", "SharedScalar"),
+    (f"{_BASE}.shared", "mds.compat.shared", "_get_path get_shm_prefix"),
+    (f"{_BASE}.shared.prefix", "mds.compat.shared", f"{_PREFIX} SharedMemory"),
+    (
+        f"{_BASE}.shared.barrier {_BASE}.shared.memory {_BASE}.shared.prefix",
+        "mds.compat.constants",
+        "TICK",
+    ),
+    (f"{_BASE}.shared.barrier", "mds.compat.constants", "TIMEOUT"),
+    (
+        f"{_BASE}.shared.prefix",
+        "mds.compat.constants",
+        "BARRIER_FILELOCK CACHE_FILELOCK LOCALS SHM_TO_CLEAN",
+    ),
+    (f"{_BASE}.shuffle", "mds.compat.shuffles", "get_shuffle algos=shuffle_algos"),
+    *(
+        (
+            f"{_BASE}.shuffle {_BASE}.shuffle.{algo}",
+            "mds.compat.shuffles",
+            f"get_shuffle_{algo}",
+        )
+        for algo in ("naive", "py1br", "py1e", "py1s", "py2s")
+    ),
+    (f"{_BASE}.shuffle.py1s", "mds.compat.shuffles", "divide_spans"),
+    (
+        f"{_BASE}.shuffle.py2s",
+        "mds.compat.shuffles",
+        _PY2S,
+    ),
     (f"{_BASE}.spanner", "mds.compat.shapes", "Spanner"),
     (
         f"{_BASE}.storage",
         "mds.compat.clouds",
         f"{_DOWNLOADERS} {_UPLOADERS} download_file",
     ),
-    (f"{_BASE}.storage.download", "mds.compat.clouds", f"{_DOWNLOADERS} download_file"),
+    (
+        f"{_BASE}.storage.download",
+        "mds.compat.clouds",
+        f"{_DOWNLOADERS} {_DOWNLOAD}",
+    ),
+    (f"{_BASE}.storage.download {_BASE}.dataset", "mds.compat.constants", "DEFAULT_TIMEOUT TICK"),
     (
         f"{_BASE}.storage.upload",
         "mds.compat.clouds",
-        f"{_UPLOADERS} AlipanUploader DBFSUploader DatabricksUnityCatalogUploader",
+        f"{_UPLOADERS} {_UPLOAD}",
     ),
-    (f"{_BASE}.stream", "mds.stream", "Stream streams_registry"),
+    (f"streaming {_BASE} {_BASE}.stream", "mds.compat.stream", "Stream"),
+    (f"{_BASE}.stream {_BASE}.dataset", "mds.dataset.stream", "streams_registry"),
     (f"{_BASE}.util", "mds.compat.util", _UTIL),
-    (f"{_BASE}.util", "mds.writers", "merge_index"),
+    (
+        f"{_BASE}.util",
+        "mds.compat.merging",
+        _MERGING,
+    ),
+    (f"{_BASE}.util", "mds.compat.constants", "SHM_TO_CLEAN"),
+    ("streaming._version", "mds.compat.names", "__version__=VERSION"),
     (f"{_BASE}.world", "mds", "World"),
     (
         "streaming.multimodal streaming.multimodal.webvid",
@@ -122,13 +244,19 @@ _TABLE = (
         "StreamingADE20K StreamingCIFAR10 StreamingCOCO StreamingImageNet",
     ),
     ("streaming.vision.ade20k", "mds.compat.vision", "StreamingADE20K"),
-    ("streaming.vision.base", "mds.compat.vision", "StreamingVisionDataset"),
+    ("streaming.vision.base", "mds.compat.vision", "StandardTransform StreamingVisionDataset"),
+    ("streaming.vision.convert.base", "mds.compat.format_writers", "MDSWriter"),
+    (f"{_BASE}.stream streaming.multimodal.webvid", "mds.compat.constants", "TICK"),
     ("streaming.vision.cifar10", "mds.compat.vision", "StreamingCIFAR10"),
     ("streaming.vision.coco", "mds.compat.vision", "StreamingCOCO"),
     ("streaming.vision.convert", "mds.compat.vision", ""),
     ("streaming.vision.convert.base", "mds.compat.vision", "convert_image_class_dataset"),
     ("streaming.vision.imagenet", "mds.compat.vision", "StreamingImageNet"),
 )
+
+
+def _full(module: str) -> str:
+    return module.replace("_", _BASE, 1) if module.startswith("_") else module
 
 
 def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
@@ -140,6 +268,11 @@ def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
             found[there] = (home, here or there)
         for place in places.split():
             modules.setdefault(place, {}).update(found)
+    for places, home, imported in IMPORTED:
+        source = modules[_full(home)]
+        for place in map(_full, places.split()):
+            for also in imported.split():
+                modules[place].setdefault(also, source[also])
     return modules
 
 
@@ -148,13 +281,12 @@ MODULES = _by_module()
 
 #: Modules that have no counterpart, and what to do about it.
 ABSENT = {
-    "streaming.base.shared": (
-        "Nothing is shared by name here, so there is nothing to lock, to count or to clean up: "
-        "drop the import."
-    ),
     "streaming.text.convert": "Use the command mds-convert (see docs/convert.md).",
     "streaming.multimodal.convert": "Use the command mds-convert (see docs/convert.md).",
-    "streaming.simulation": "Use the command mds simulate.",
+    "streaming.simulation": (
+        "There is no simulator. What a run holds, fetches and keeps is in dataset.explain(), and "
+        "the order of its samples in mds.plan.EpochPlan."
+    ),
     **{
         f"streaming.vision.convert.{name}": "Use the command mds-convert (see docs/convert.md)."
         for name in ("ade20k", "cifar10", "coco", "fake_cifar10", "imagenet")

@@ -1,28 +1,21 @@
-"""The incumbent's ``base.batching``, and its tables of algorithms by name."""
+"""The incumbent's ``base.batching``, a function for each method."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mds.epochs import Turn
-from mds.plan import get_partitions
-from mds.plan.rows import ALGORITHMS
-from mds.plan.spec import BATCHING
-from mds.shuffle import algos as shuffles
-from mds.shuffle import get_shuffle
+from mds.dataset.epoch_counter import EpochStart
+from mds.plan.spec import BATCHING_METHODS
+from mds.plan.state import parse_state
 
 if TYPE_CHECKING:
-    from mds.plan import EpochPlan
-    from mds.samples import Samples
+    from mds.dataset.samples import Samples
     from mds.world import World
-
-Algorithms = dict[str, Callable[..., NDArray[np.int64]]]
 
 
 def generate_work(
@@ -32,12 +25,12 @@ def generate_work(
 
     ``world`` counts as it is, after replication. -1 is padding.
     """
-    view: Any = copy.copy(dataset)
-    view.batching_method = batching_method
+    order = dataset._order  # noqa: SLF001 - a dataset's other half
+    spec = dataclasses.replace(order.spec, batching_method=batching_method)
     resume = None
     if sample_in_epoch:
-        resume = {**dataset.state_dict(sample_in_epoch, True), "epoch": epoch}
-    plan: EpochPlan = view.plan(Turn(epoch, resume), world)
+        resume = parse_state(dataset.state_dict(sample_in_epoch, True)).at(epoch, sample_in_epoch)
+    plan = order.plan(EpochStart(epoch, resume), world, spec)
     return np.array(
         [
             [
@@ -52,6 +45,19 @@ def generate_work(
     ).reshape(world.num_nodes, world.ranks_per_node, world.workers_per_rank, -1, plan.shape.batch)
 
 
-batching_methods: Algorithms = {name: partial(generate_work, name) for name in BATCHING}
-shuffle_algos: Algorithms = {name: partial(get_shuffle, name) for name in shuffles}
-partition_algos: Algorithms = {name: partial(get_partitions, name) for name in ALGORITHMS}
+def _batching(method: str) -> Callable[..., NDArray[np.int64]]:
+    def generate(
+        dataset: Samples, world: World, epoch: int, sample_in_epoch: int
+    ) -> NDArray[np.int64]:
+        return generate_work(method, dataset, world, epoch, sample_in_epoch)
+
+    generate.__name__ = generate.__qualname__ = f"generate_work_{method}_batching"
+    generate.__doc__ = f"All sample ids of an epoch, in batches made by {method!r}."
+    return generate
+
+
+batching_methods = {name: _batching(name) for name in BATCHING_METHODS}
+generate_work_random_batching = batching_methods["random"]
+generate_work_stratified_batching = batching_methods["stratified"]
+generate_work_per_stream_batching = batching_methods["per_stream"]
+generate_work_device_per_stream_batching = batching_methods["device_per_stream"]

@@ -1,4 +1,4 @@
-"""The incumbent's ``base.distributed``: who we are, and collectives where a group is up.
+"""The incumbent's ``base.distributed``: this rank, and collectives where a group is up.
 
 No process group is ever made here. Without one, a collective is what it is among a single
 process.
@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any, TypeVar
 
-from mds.topology import find_ranks
+from mds.world import find_ranks
 
 T = TypeVar("T")
 

@@ -34,6 +34,18 @@ class TypedRegistry(Generic[T]):
         self._objects[name] = func
         return func
 
+    def __call__(self, name: str, func: T | None = None) -> Any:
+        """The same as ``register``."""
+        return self.register(name, func=func)
+
+    def register_class(self, name: str, *, func: T | None = None) -> Any:
+        """The same as ``register``, for classes."""
+        return self.register(name, func=func)
+
+    def get_entry_point(self, name: str, default: T | None = None) -> Any:
+        """The object that an installed package offers under a name, or the default."""
+        return self.get_entry_points().get(name, default)
+
     def get(self, name: str) -> T:
         """The object of that name. Raises ConfigError (a ValueError) naming those there are."""
         known = self.get_all()
@@ -59,7 +71,7 @@ class TypedRegistry(Generic[T]):
 
 def create_registry(
     *namespace: str,
-    generic_type: Any = None,
+    generic_type: Any,
     entry_points: bool = False,
     description: str = "",
 ) -> TypedRegistry[Any]:
@@ -112,7 +124,7 @@ def import_file(loc: str | os.PathLike[str]) -> Any:
 @contextlib.contextmanager
 def save_registry() -> Iterator[None]:
     """Take back, at the end of the block, whatever was registered in it."""
-    from mds.stream import streams_registry
+    from mds.dataset.stream import streams_registry
 
     places = [*(r._objects for r in _all), streams_registry._classes]  # noqa: SLF001
     before = [dict(place) for place in places]

@@ -97,11 +97,18 @@ def install() -> None:
         if name.partition(".")[0] != ROOT or isinstance(module, Facade):
             continue
         where = getattr(module, "__file__", None) or "somewhere"
-        if os.path.dirname(where) != FOLDER:
+        if os.path.dirname(where) == FOLDER:
+            continue
+        if os.path.dirname(where).endswith(os.path.join("mds", "compat", "door")):
             raise CompatError(
-                f"a module {name!r} from {where} is already imported, so `import streaming` cannot "
-                "mean mds any more. Put `import mds.compat.streaming` before its first import."
+                f"the door {where} belongs to another installation of mds than {FOLDER}, which is "
+                "imported. Put the folder on PYTHONPATH that `python -m mds.compat` prints in this "
+                "environment."
             )
+        raise CompatError(
+            f"a module {name!r} from {where} is already imported, so `import streaming` cannot "
+            "mean mds any more. Put `import mds.compat.streaming` before its first import."
+        )
     if not any(isinstance(finder, Door) for finder in sys.meta_path):
         sys.meta_path.insert(0, Door())
 

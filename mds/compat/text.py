@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from mds.compat.dataset import StreamingDataset
 from mds.compat.options import keywords
-from mds.dataset import StreamingDataset
 from mds.errors import ConfigError, need
 
 
@@ -26,9 +26,11 @@ class _Tokenized(StreamingDataset):
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """What the tokenizer makes of the text of that number."""
-        sample = super().get_item(sample_id, retry)
+        return self._tokenize(super().get_item(sample_id, retry))
+
+    def _tokenize(self, text_sample: dict[str, Any]) -> Any:
         return self.tokenizer(
-            sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len
+            text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len
         )
 
 

@@ -6,20 +6,19 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from mds.units import parse_bytes as bytes_to_int
-from mds.units import parse_count as number_abbrev_to_int
-
-__all__ = [
-    "bytes_to_int",
-    "clean_stale_shared_memory",
-    "get_import_exception_message",
-    "get_list_arg",
-    "number_abbrev_to_int",
-    "retry",
-    "wait_for_file_to_exist",
-]
+from mds.units import parse_bytes, parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def bytes_to_int(bytes_str: int | str) -> int:
+    """Bytes, from a number or a text such as "64mb"."""
+    return parse_bytes(bytes_str)
+
+
+def number_abbrev_to_int(abbrev_str: int | str) -> int:
+    """Samples, from a number or a text such as "100k"."""
+    return parse_count(abbrev_str)
 
 
 def get_list_arg(text: str) -> list[str]:
@@ -32,8 +31,8 @@ def clean_stale_shared_memory() -> None:
 
 
 def get_import_exception_message(package_name: str, extra_deps: str) -> str:
-    """What to tell a user who lacks an optional package."""
-    return f'the package {package_name} is not installed: pip install "mds[{extra_deps}]"'
+    """The message for a missing optional package."""
+    return f'the package {package_name} is not installed: pip install "mds-streaming[{extra_deps}]"'
 
 
 def wait_for_file_to_exist(

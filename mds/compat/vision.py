@@ -6,10 +6,26 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from mds.compat.dataset import StreamingDataset
 from mds.compat.options import keywords
-from mds.dataset import StreamingDataset
 from mds.errors import ConfigError
 from mds.writers import MDSWriter
+
+
+class StandardTransform:
+    """Changes x and y of a pair, each by a function of its own."""
+
+    def __init__(
+        self,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.transform, self.target_transform = transform, target_transform
+
+    def __call__(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """The pair that the functions give."""
+        x = x if self.transform is None else self.transform(x)
+        return x, y if self.target_transform is None else self.target_transform(y)
 
 
 @keywords(("batch_size",), transforms=None, transform=None, target_transform=None)
@@ -30,19 +46,15 @@ class StreamingVisionDataset(StreamingDataset):
         if transforms is not None and (transform is not None or target_transform is not None):
             raise ConfigError("give transforms, or transform and target_transform, and not both.")
         super().__init__(**options)
-        self.transforms = transforms
         self.transform, self.target_transform = transform, target_transform
+        if transforms is None:
+            transforms = StandardTransform(transform, target_transform)
+        self.transforms = transforms
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """The pair of that number."""
         sample = super().get_item(sample_id, retry)
-        return self._transformed(sample["x"], sample["y"])
-
-    def _transformed(self, x: Any, y: Any) -> Any:
-        if self.transforms is not None:
-            return self.transforms(x, y)
-        x = x if self.transform is None else self.transform(x)
-        return x, y if self.target_transform is None else self.target_transform(y)
+        return self.transforms(sample["x"], sample["y"])
 
 
 class StreamingImageNet(StreamingVisionDataset):

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from mds.encodings import arrays, audio, containers, images, objects, scalars, text
-from mds.encodings.base import Encoding, describe, located
+from mds.encodings.base import DecodeKind, Encoding, describe, located
 from mds.encodings.registry import encoding_names, parse_encoding, register_encoding
 
 __all__ = [
+    "DecodeKind",
     "Encoding",
     "describe",
     "encoding_names",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.encodings.base import Encoding, describe
+from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
 from mds.errors import EncodingError, UnknownEncodingError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class ArrayEncoding(Encoding):
     """An array of numbers; C order, little-endian."""
 
     takes_bytes = True
+    decode_kind = DecodeKind.ANY_ARRAY
     family = "ndarray"
     codes = _CODES
     smallest = 1
@@ -62,7 +63,17 @@ class ArrayEncoding(Encoding):
             self.size = math.prod(dims) * self._stored.itemsize
             if dtype != "bfloat16":
                 self.dtype, self.shape = self._stored, dims
+        elif dtype in _CODES:
+            self.element_dtype = self._stored
+        if self.decode_kind is DecodeKind.ANY_ARRAY:  # else a subclass has another `decode`
+            self.decode_kind = self._narrower_kind()
         self._names = {code: name for name, code in self.codes.items()}
+
+    def _narrower_kind(self) -> DecodeKind:
+        if self.element_dtype is not None:
+            return DecodeKind.VECTOR
+        # A 0-d array and an empty one are rare enough for the general way.
+        return DecodeKind.ARRAY if self.shape and self.size else DecodeKind.ANY_ARRAY
 
     def _parse(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
         parts = name.split(":")
@@ -102,6 +113,8 @@ class ArrayEncoding(Encoding):
         array = value
         if type(array) is not np.ndarray:
             array = self._as_array(value)
+        if array.nbytes > LARGEST:
+            raise self.too_large(value, array.nbytes)
         dtype = self._dtype_name
         # `is None` first: NumPy takes None for float64 in a comparison.
         if self._stored is None or array.dtype != self._stored:

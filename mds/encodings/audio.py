@@ -28,6 +28,7 @@ _BLOCK = 1 << 16
 class AudioEncoding(Encoding):
     """A WAV or FLAC file; an array of float32 (frames, channels) and the rate in Hz."""
 
+    shares_memory = False
     expects = "the bytes of a WAV or FLAC file, or the path of one"
 
     def __init__(self, name: str) -> None:

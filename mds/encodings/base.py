@@ -9,6 +9,8 @@ was checked against the bytes that are there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mds.errors import EncodingError, EncodingTypeError, FixedSizeError
@@ -20,23 +22,57 @@ if TYPE_CHECKING:
 
 _E = TypeVar("_E", bound=EncodingError)
 
+#: The largest value of a column: sizes are stored in 32 bits.
+LARGEST = (1 << 32) - 1
+
+
+class DecodeKind(Enum):
+    """How readers make many values of a column without a call of `decode` for each."""
+
+    OPAQUE = "whatever `decode` gives: the call for each value stays"
+    BYTES = "the bytes themselves"
+    TEXT = "a str of the bytes as UTF-8"
+    JSON = "what `json.loads` makes of the bytes"
+    INT = "a Python int of 64 bits; with `size`, `dtype` and `shape`, as the next two"
+    SCALAR = "a NumPy scalar of `dtype`"
+    ARRAY = "an array of `dtype` and `shape`, with at least one element"
+    VECTOR = "an array of `element_dtype` behind a head with its shape, as in `ndarray:int32`"
+    ANY_ARRAY = "an array whose type and shape `decode` finds; it may be a view of the bytes"
+
 
 class Encoding(ABC):
     """One kind of column. Subclasses set the attributes and write `encode` and `decode`.
 
     `size` is the number of bytes of every value, None when it varies. `dtype` and `shape` are set
-    when the bytes of a fixed-size column can be viewed as an array just so. `takes_bytes` says
+    when the bytes of a fixed-size column can be viewed as an array just so; `element_dtype` when
+    arrays have a shape each and this type. `decode_kind` says what
+    `decode` makes of the bytes, where readers can do the same for many values at once; it is
+    `OPAQUE` unless the class that has the `decode` says otherwise. `decode_array` is there where a
+    value is an image, and gives its pixels. `takes_bytes` says
     that a `bytes` value is taken as already encoded, which is how encoded images and JSON are
-    written. It is off for encodings of your own unless they say otherwise.
+    written. It is off for encodings of your own unless they say otherwise. `shares_memory` says
+    that a decoded value may be a view of the bytes that `decode` was given. It is on unless the
+    class that has the `decode` says otherwise; readers then copy, so that a value that is changed
+    changes nothing else.
     """
 
     name: str
     size: int | None = None
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
+    element_dtype: np.dtype[Any] | None = None
+    decode_kind: DecodeKind = DecodeKind.OPAQUE
+    decode_array: Callable[[Data], Any] | None = None
     is_unsafe: bool = False
     takes_bytes: bool = False
+    shares_memory: bool = True
     expects: str = "a value"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "decode" in vars(cls):  # what is true of a parent's need not be true of another one
+            cls.shares_memory = vars(cls).get("shares_memory", True)
+            cls.decode_kind = vars(cls).get("decode_kind", DecodeKind.OPAQUE)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,6 +103,13 @@ class Encoding(ABC):
         text = f"encoding {self.name}: expected {self.expects}, got {describe(value)}"
         return EncodingTypeError(f"{text}. {way_out}" if way_out else text)
 
+    def too_large(self, value: Any, size: int) -> EncodingError:
+        """The error for a value that no shard can hold, raised before memory is taken for it."""
+        return EncodingError(
+            f"encoding {self.name}: a value has {size} bytes, and a shard has less than 4 GiB, "
+            f"got {describe(value)}. Split the sample."
+        )
+
     def broken(self, data: Data, reason: object) -> EncodingError:
         """The error for bytes that are no value of this encoding."""
         return EncodingError(
@@ -88,7 +131,8 @@ def describe(value: Any) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{type(value).__name__} of {len(value)} bytes"
     try:
-        text = repr(value)
+        # Of a long text only the beginning: it may be as large as memory.
+        text = repr(value[:60] + "..." if type(value) is str and len(value) > 60 else value)
     except Exception:  # noqa: BLE001 - a broken repr must not hide the real error
         return type(value).__name__
     if len(text) > 60:

@@ -33,6 +33,7 @@ class ListEncoding(Encoding):
                 "'list[str_int]' for Python ints, 'list[int64]' or 'tensor:int64' for NumPy's."
             )
         self.is_unsafe = self._inner.is_unsafe
+        self.shares_memory = self._inner.shares_memory
         # bytes in place of an image list are an already encoded list, as ever.
         self.takes_bytes = self._inner.name in {"pil", "jpeg", "png"}
 
@@ -64,6 +65,7 @@ class OptionalEncoding(Encoding):
         super().__init__(name)
         self._inner = _inside(name, "optional")
         self.is_unsafe = self._inner.is_unsafe
+        self.shares_memory = self._inner.shares_memory
 
     def encode(self, value: Any) -> bytes:
         """A zero byte for None; a one and the value's own bytes otherwise."""

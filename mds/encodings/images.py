@@ -8,20 +8,26 @@ another program.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import struct
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mds.encodings.base import Encoding, describe
 from mds.encodings.containers import pack_sizes, unpack_items
-from mds.encodings.pixels import image_pixels, jpeg_decoder
 from mds.encodings.scalars import plain
 from mds.errors import EncodingError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mds.encodings.base import Data
+
 
 _MAGIC = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -37,6 +43,7 @@ _PIXEL = {
 class PilEncoding(Encoding):
     """An image as raw pixels with its size and mode."""
 
+    shares_memory = False
     takes_bytes = True
     expects = "a PIL image"
 
@@ -83,13 +90,14 @@ class PilEncoding(Encoding):
             raise self.broken(data, error) from error
 
     def decode_array(self, data: Data) -> Any:
-        """The pixels as an array; see `mds.encodings.pixels`."""
+        """The pixels as an array; see `mds.encodings.images`."""
         return image_pixels(self.decode(data))
 
 
 class FileImageEncoding(Encoding):
     """An image as a JPEG or PNG file."""
 
+    shares_memory = False
     takes_bytes = True
 
     def __init__(self, name: str) -> None:
@@ -137,7 +145,7 @@ class FileImageEncoding(Encoding):
         return open_image(self, data)
 
     def decode_array(self, data: Data) -> Any:
-        """The pixels as a uint8 array; see `mds.encodings.pixels`."""
+        """The pixels as a uint8 array; see `mds.encodings.images`."""
         try:
             if self.name == "jpeg":
                 return jpeg_decoder()(data)
@@ -151,6 +159,7 @@ class FileImageEncoding(Encoding):
 class JpegArrayEncoding(Encoding):
     """JPEG files in a row."""
 
+    shares_memory = False
     takes_bytes = True
     expects = "a sequence of the bytes of JPEG files"
 
@@ -218,3 +227,43 @@ FAMILIES: dict[str, type[Encoding]] = {
     "jpeg_array": JpegArrayEncoding,
     "jpegarray": JpegArrayEncoding,
 }
+
+
+if TYPE_CHECKING:
+    Pixels = npt.NDArray[Any]
+
+# What numpy makes of a Pillow image as it stands; other modes become RGB first.
+_AS_THEY_ARE = frozenset(("L", "LA", "RGB", "RGBA", "I;16", "I", "F"))
+
+
+@functools.cache
+def jpeg_decoder() -> Callable[[Any], Pixels]:
+    """A function from a JPEG file's bytes to uint8 pixels of shape (height, width, 3), RGB.
+
+    The function raises ValueError, OSError or SyntaxError for what it cannot decode.
+    """
+    try:
+        import simplejpeg
+    except ImportError:
+        return _jpeg_by_pillow
+
+    def decode(data: Any) -> Pixels:
+        try:
+            return np.asarray(simplejpeg.decode_jpeg(data, colorspace="RGB"))
+        except ValueError:
+            # CMYK, and files that Pillow takes all the same.
+            return _jpeg_by_pillow(data)
+
+    return decode
+
+
+def _jpeg_by_pillow(data: Any) -> Pixels:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return np.array(image.convert("RGB"))
+
+
+def image_pixels(image: Any) -> Pixels:
+    """The pixels of a Pillow image, (height, width) or (height, width, channels)."""
+    return np.array(image if image.mode in _AS_THEY_ARE else image.convert("RGB"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.encodings.base import Encoding, describe
+from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
 from mds.encodings.scalars import plain
 from mds.errors import EncodingError
 
@@ -47,7 +47,9 @@ _dumps = _make_dumps()
 class JsonEncoding(Encoding):
     """Whatever JSON can say; a NumPy array at the top becomes nested lists."""
 
+    shares_memory = False
     takes_bytes = True
+    decode_kind = DecodeKind.JSON
     expects = "something that json.dumps takes"
 
     def __init__(self, name: str) -> None:
@@ -55,7 +57,12 @@ class JsonEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """`json.dumps` with its defaults: keys unsorted, non-ASCII escaped, NaN allowed."""
+        # The least that it can be: a text as it is, a digit and a comma for a number.
+        if isinstance(value, str) and len(value) > LARGEST:
+            raise self.too_large(value, len(value))
         if isinstance(value, np.ndarray):
+            if 3 * value.size > LARGEST:
+                raise self.too_large(value, 3 * value.size)
             value = value.tolist()
         try:
             return _dumps(value).encode()
@@ -77,6 +84,7 @@ class JsonEncoding(Encoding):
 class PickleEncoding(Encoding):
     """Anything that pickle takes. Unsafe."""
 
+    shares_memory = False
     takes_bytes = True
     is_unsafe = True
     expects = "something that pickle takes"

@@ -7,12 +7,17 @@ them too; `register_encoding` adds one to this process.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from mds.encodings.base import Encoding
+from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Factory = Callable[[str], Encoding]
 
@@ -20,6 +25,8 @@ ENTRY_POINTS = "mds.encodings"
 # An index may nest brackets at will; the parser recurses once a level.
 MAX_NAME = 512
 MAX_DEPTH = 16
+
+_FIXED_KINDS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}
 
 _families: dict[str, Factory] = {}
 
@@ -52,7 +59,8 @@ def encoding_names() -> list[str]:
 def parse_encoding(name: str) -> Encoding:
     """The encoding of that name.
 
-    Raises UnknownEncodingError (an EncodingError; also a TypeError, KeyError and AttributeError).
+    Raises UnknownEncodingError (an EncodingError; also a TypeError, KeyError and AttributeError),
+    and ConfigError for an encoding whose class declares what cannot be.
     """
     if not isinstance(name, str):
         raise UnknownEncodingError(f"an encoding is named by a str, got {type(name).__name__}")
@@ -64,7 +72,31 @@ def parse_encoding(name: str) -> Encoding:
         raise UnknownEncodingError(
             f"there is no encoding {name!r}. Known are {', '.join(encoding_names())}."
         )
-    return factory(name)
+    encoding = factory(name)
+    if not _has_what_it_declares(encoding):
+        raise ConfigError(
+            f"the encoding {name!r} declares decode_kind={encoding.decode_kind.name}, which does "
+            f"not go with size={encoding.size}, dtype={encoding.dtype}, shape={encoding.shape}."
+        )
+    return encoding
+
+
+def _has_what_it_declares(encoding: Encoding) -> bool:
+    """Whether `size`, `dtype` and `shape` are such that values can be decoded as declared."""
+    kind, dtype, shape = encoding.decode_kind, encoding.dtype, encoding.shape
+    if kind is DecodeKind.VECTOR:
+        return encoding.size is None and _is_little_endian(encoding.element_dtype)
+    if kind not in _FIXED_KINDS:
+        return True
+    if dtype is None or shape is None or not _is_little_endian(dtype):
+        return False
+    if bool(shape) != (kind is DecodeKind.ARRAY) or (kind is DecodeKind.INT and dtype.str != "<i8"):
+        return False
+    return 0 < math.prod(shape) * dtype.itemsize == encoding.size
+
+
+def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
+    return dtype is not None and dtype == dtype.newbyteorder("<")
 
 
 def _installed(family: str) -> Factory | None:

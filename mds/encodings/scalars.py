@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.encodings.base import Encoding, describe
+from mds.encodings.base import DecodeKind, Encoding, describe
 from mds.errors import EncodingError, EncodingRangeError, UnknownEncodingError
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ def plain(name: str, family: str) -> str:
 class IntEncoding(Encoding):
     """A Python int of 64 bits."""
 
+    shares_memory = False
     takes_bytes = True
     size = 8
     dtype = np.dtype("<i8")
     shape = ()
+    decode_kind = DecodeKind.INT
     expects = "an int (a NumPy integer goes into a column such as int64)"
 
     def __init__(self, name: str) -> None:
@@ -72,6 +74,7 @@ class IntEncoding(Encoding):
 class BoolEncoding(Encoding):
     """True or False in one byte."""
 
+    shares_memory = False
     size = 1
     dtype = np.dtype("?")
     shape = ()
@@ -100,8 +103,10 @@ class BoolEncoding(Encoding):
 class NumpyEncoding(Encoding):
     """A NumPy scalar."""
 
+    shares_memory = False
     takes_bytes = True
     shape = ()
+    decode_kind = DecodeKind.SCALAR
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]

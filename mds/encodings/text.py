@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mds.encodings.base import Encoding, describe
+from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
 from mds.encodings.scalars import plain
 from mds.errors import EncodingError
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class BytesEncoding(Encoding):
     """Bytes as they are."""
 
+    shares_memory = False
     takes_bytes = True
+    decode_kind = DecodeKind.BYTES
     expects = "bytes"
 
     def __init__(self, name: str) -> None:
@@ -35,7 +37,9 @@ class BytesEncoding(Encoding):
 class StrEncoding(Encoding):
     """Text in UTF-8."""
 
+    shares_memory = False
     takes_bytes = True
+    decode_kind = DecodeKind.TEXT
     expects = "a str"
 
     def __init__(self, name: str) -> None:
@@ -45,6 +49,8 @@ class StrEncoding(Encoding):
         """UTF-8."""
         if not isinstance(value, str):
             raise self.refuse(value)
+        if len(value) > LARGEST:
+            raise self.too_large(value, len(value))
         try:
             return value.encode()
         except UnicodeEncodeError as error:
@@ -63,6 +69,7 @@ class StrEncoding(Encoding):
 class NumberTextEncoding(Encoding):
     """A number as the text that `str` makes of it; of any size and exact."""
 
+    shares_memory = False
     takes_bytes = True
 
     def __init__(self, name: str) -> None:

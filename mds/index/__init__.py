@@ -9,13 +9,13 @@ document. Everything that an index says is distrusted until it was checked.
 
 from __future__ import annotations
 
+from mds.format.layout import Columns
+from mds.index.binary_copy import read_index
 from mds.index.schema import (
-    Columns,
     FileInfo,
     ShardInfo,
     ShardSchema,
     Stored,
-    check_basename,
     refuse_unsafe,
 )
 from mds.index.table import Index
@@ -27,6 +27,6 @@ __all__ = [
     "ShardInfo",
     "ShardSchema",
     "Stored",
-    "check_basename",
+    "read_index",
     "refuse_unsafe",
 ]

@@ -15,11 +15,13 @@ from array import array
 from typing import Any, NamedTuple
 
 from mds.errors import IndexFileError
-from mds.index.objects import LARGEST, parse_shard
-from mds.index.schema import KINDS, VERSION, ShardSchema, _shown, check_basename
+from mds.index.distinct import NamesSeen
+from mds.index.schema import KINDS, VERSION, ShardSchema
+from mds.index.shard_object import LARGEST, parse_shard
+from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, PLAIN_NAME, RelativeName, shown
 
 # An object larger than this describes some 40,000 columns; it bounds the memory of a hostile one.
-_LARGEST_OBJECT = 4 << 20
+LARGEST_OBJECT_BYTES = 4 << 20
 _WINDOW = 16 << 10
 _BLOCK = 4096
 _MAX_TEMPLATES = 16
@@ -27,8 +29,9 @@ _SPACE = re.compile(rb"[ \t\n\r]*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _LAST_VERSION = re.compile(rb'"version"\s*:\s*(-?\d{1,9})\s*\}\s*$')
 _NUMBER = rb"(0|[1-9][0-9]{0,9})"
-# Names that need no further look: no component starts with a dot, and no escapes.
-_NAME = rb'"((?:[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*/)*[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*)"'
+# Names that need no further look, and no escapes.
+_NAME = b'"(%s)"' % PLAIN_NAME.encode()
+_INDEX_NAME = INDEX_NAME.encode()
 
 
 class _RepeatedKeyError(Exception):
@@ -65,6 +68,7 @@ class Builder:
         self.sizes = {kind: array("q") for kind in KINDS}
         self.name_sizes = array("I")
         self.names = bytearray()
+        self.names_seen = NamesSeen()
         self.digests = bytearray()
 
     def add(self, raw: object, where: str) -> ShardSchema:
@@ -78,6 +82,7 @@ class Builder:
         for kind, column in self.sizes.items():
             column.append(sizes.get(kind, 0))
         names = "\0".join(row.names).encode()
+        self.names_seen.add(names.split(b"\0"), have_folders=b"/" in names)
         self.name_sizes.append(len(names))
         self.names += names
         self.digests += bytes.fromhex(row.digests)
@@ -105,10 +110,13 @@ class Builder:
         names = [columns[group] for group in template.names]
         joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
         packed = b"".join(joined)
-        if b"index.json" in packed:  # the one name in plain letters that no shard may have
+        # The one name in plain letters that no shard may have, or a name that may be too long.
+        if _INDEX_NAME in packed.lower() or max(map(len, joined)) > MAX_PLAIN_BYTES:
             for i, one in enumerate(joined):
                 for name in one.decode().split("\0"):
-                    check_basename(name, f"{where}, shard {first + i}")
+                    RelativeName(name, f"{where}, shard {first + i}", IndexFileError)
+        for of_kind in names:
+            self.names_seen.add(of_kind, have_folders=b"/" in packed)
         self.name_sizes.extend(map(len, joined))
         self.names += packed
         if template.digests:
@@ -116,10 +124,13 @@ class Builder:
             self.digests += bytes.fromhex(b"".join(map(b"".join, digests)).decode())
 
 
-def parse_index(data: bytes, where: str) -> Builder:
-    """All shards of an index; IndexFileError when it is not one."""
+def parse_index(data: bytes, where: str, largest_object: int = LARGEST_OBJECT_BYTES) -> Builder:
+    """All shards of an index; IndexFileError when it is not one.
+
+    A value of more than ``largest_object`` bytes is no shard, and in memory many times that.
+    """
     try:
-        return _Parser(data, where).run()
+        return _Parser(data, where, largest_object).run()
     except _RepeatedKeyError as error:
         raise IndexFileError(f"{where}: an object repeats one of its keys {error}.") from error
     except RecursionError:
@@ -130,9 +141,10 @@ def parse_index(data: bytes, where: str) -> Builder:
 class _Parser:
     """A position in the text of an index, and the columns so far."""
 
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes, where: str, largest_object: int) -> None:
         self.data = data
         self.where = where
+        self.largest_object = largest_object
         self.at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
         self.builder = Builder()
         self.templates: list[tuple[ShardSchema, Template]] = []
@@ -151,7 +163,7 @@ class _Parser:
                 self._expect(b",", "a comma")
             key, _ = self._value()
             if key not in ("shards", "version") or key in seen:
-                raise IndexFileError(f"{self.where}: the key {_shown(key)} is unknown or repeated.")
+                raise IndexFileError(f"{self.where}: the key {shown(key)} is unknown or repeated.")
             seen.add(str(key))
             self._expect(b":", "a colon")
             if key == "shards":
@@ -168,7 +180,7 @@ class _Parser:
     def _check_version(self, version: object) -> None:
         if type(version) is not int or version != VERSION:
             raise IndexFileError(
-                f"{self.where}: the index has version {_shown(version)}; "
+                f"{self.where}: the index has version {shown(version)}; "
                 f"only version {VERSION} is known."
             )
 
@@ -225,7 +237,7 @@ class _Parser:
             try:
                 value, end = _DECODE(window)
             except ValueError as error:
-                if len(piece) < size or size >= _LARGEST_OBJECT:
+                if len(piece) < size or size >= self.largest_object:
                     raise self._broken("JSON in UTF-8", error) from error
                 size *= 4
                 continue
@@ -311,7 +323,7 @@ def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> 
 
 
 def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], where: str) -> None:
-    """Refuse counts that the file cannot hold, before anybody takes memory on their word."""
+    """Refuse counts that the file cannot hold, before memory is allocated for them."""
     if _is_plausible(schema, samples, sizes):
         return
     if sizes[0] >= 1 << 32:

@@ -1,13 +1,14 @@
-"""What is said once for many shards, and what one shard is when somebody asks for it."""
+"""Schema of a shard: what many shards share, and the view of a single one."""
 
 from __future__ import annotations
 
-import ntpath
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mds.encodings import parse_encoding
-from mds.errors import IndexFileError, UnsafeTypeError
+from mds.errors import UnsafeTypeError
+from mds.format.layout import Columns
+from mds.storage.relative_name import RelativeName
 
 VERSION = 2
 MDS = "mds"
@@ -16,14 +17,6 @@ FORMATS = (MDS, *SPLIT_FORMATS)
 SPLIT_ENCODINGS = ("str", "int", "float")
 # In the order of their names, which is the order of the packed names and digests of a shard.
 KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
-
-
-class Columns(NamedTuple):
-    """Names, encodings and fixed sizes (None where variable), in the order of the stored bytes."""
-
-    names: tuple[str, ...]
-    encodings: tuple[str, ...]
-    sizes: tuple[int | None, ...]
 
 
 class Stored(NamedTuple):
@@ -62,7 +55,7 @@ class ShardSchema(NamedTuple):
 class FileInfo(NamedTuple):
     """One file of a shard: its path below the dataset's folder, its bytes, its hex digests."""
 
-    basename: str
+    basename: RelativeName
     size: int
     hashes: Mapping[str, str]
 
@@ -76,6 +69,7 @@ class ShardInfo(NamedTuple):
     zip: FileInfo | None = None
     raw_meta: FileInfo | None = None
     zip_meta: FileInfo | None = None
+    number: int = 0  # in its index
 
     @property
     def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
@@ -84,25 +78,6 @@ class ShardInfo(NamedTuple):
         if self.raw_meta is not None:
             parts.append((self.raw_meta, self.zip_meta))
         return parts
-
-
-def check_basename(name: str, where: str) -> None:
-    """Raise IndexFileError unless a name is a relative path that stays inside its folder."""
-    parts = name.split("/")
-    is_outside = (
-        any(part in {"", ".", ".."} for part in parts)
-        or "\0" in name
-        or "\\" in name
-        or bool(ntpath.splitdrive(name)[0])
-    )
-    if is_outside or not name.isprintable():
-        raise IndexFileError(
-            f"{where}: {_shown(name)} is not a file inside the dataset's folder. "
-            "Shards must be named by relative paths without '.', '..', backslashes or control "
-            "characters."
-        )
-    if parts[-1] == "index.json":
-        raise IndexFileError(f"{where}: a shard cannot be the file {_shown(name)}.")
 
 
 def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, where: str) -> None:
@@ -117,8 +92,3 @@ def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, wher
                 f"{where}: column {', '.join(bad)} holds pickles, and to load a pickle is to run "
                 "whatever code its author chose. Pass allow_unsafe_types=True if you trust them."
             )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"

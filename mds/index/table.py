@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.index.jsonshape import JsonShape
+from mds.index.emit import JsonShape
 from mds.index.parse import Builder, parse_index
 from mds.index.schema import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
+from mds.storage.relative_name import RelativeName
 
 Int64s = npt.NDArray[np.int64]
 
@@ -65,7 +66,7 @@ class Index:
 
         Raises IndexFileError (a ValueError) for anything that is not a plausible index.
         """
-        return cls._of(parse_index(data, where), fingerprint_of(data))
+        return cls._of(parse_index(data, where), fingerprint_of(data), where)
 
     @classmethod
     def build(cls, shards: Iterable[object], where: str = "index.json") -> Index:
@@ -73,22 +74,11 @@ class Index:
         builder = Builder()
         for raw in shards:
             builder.add(raw, where)
-        text = cls._of(builder, "").to_json()
-        return cls._of(builder, fingerprint_of(text))
+        text = cls._of(builder, "", where).to_json()
+        return cls._of(builder, fingerprint_of(text), where)
 
     @classmethod
-    def read(cls, path: str, sidecar: str | None = None) -> Index:
-        """The table of the index.json at ``path``.
-
-        With ``sidecar`` a binary copy of the table is taken from there if it was made from an
-        index of the same size and digest, and is written there if not.
-        """
-        from mds.index.sidecar import read_through
-
-        return read_through(path, sidecar)
-
-    @classmethod
-    def _of(cls, builder: Builder, fingerprint: str) -> Index:
+    def _of(cls, builder: Builder, fingerprint: str, where: str) -> Index:
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
             "samples": np.frombuffer(builder.samples, np.int64),
@@ -101,7 +91,9 @@ class Index:
             "names": np.frombuffer(builder.names, np.uint8),
             "digests": np.frombuffer(builder.digests, np.uint8),
         }
-        return cls(columns, list(builder.schemas), fingerprint)
+        index = cls(columns, list(builder.schemas), fingerprint)
+        builder.names_seen.check(map(index._names, range(len(index))), where)
+        return index
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -143,7 +135,9 @@ class Index:
             hashes = {}
             for algorithm, digits in file.hashes:
                 hashes[algorithm], digests = digests[:digits], digests[digits:]
-            files[file.kind] = FileInfo(name, int(self._size(file.kind)[number]), hashes)
+            files[file.kind] = FileInfo(
+                RelativeName(name), int(self._size(file.kind)[number]), hashes
+            )
         return ShardInfo(
             schema,
             int(self.samples[number]),
@@ -151,7 +145,14 @@ class Index:
             files.get("zip_data"),
             files.get("raw_meta"),
             files.get("zip_meta"),
+            number,
         )
+
+    def file_names(self) -> Iterator[Iterator[tuple[str, str]]]:
+        """The kind and the name of each file of every shard, without the rest of its facts."""
+        kinds = [[file.kind for file in schema.stored] for schema in self.schemas]
+        for number, at in enumerate(self.schema_of.tolist()):
+            yield zip(kinds[at], self._names(number), strict=True)
 
     def __iter__(self) -> Iterator[ShardInfo]:
         return map(self.shard, range(len(self)))

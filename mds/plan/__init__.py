@@ -1,4 +1,4 @@
-"""From streams, order parameters, world, epoch and position to sample ids. Pure arithmetic.
+"""Planner of the sample order: pure functions from streams, settings, world and epoch to ids.
 
 Frozen values go in and numpy arrays come out: no I/O, no lock, no dataset. Trainer, simulator,
 tests and audit ask the same functions.
@@ -6,10 +6,10 @@ tests and audit ask the same functions.
 
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.epoch import EpochPlan
+from mds.plan.full_epoch import epoch_order, get_partitions
 from mds.plan.sampling import get_sampling
 from mds.plan.spec import OrderSpec
-from mds.plan.weights import Weights, resolve_weights
-from mds.plan.whole import epoch_order, get_partitions
+from mds.plan.weights import Weights, no_weights, resolve_weights
 
 __all__ = [
     "EpochPlan",
@@ -20,6 +20,7 @@ __all__ = [
     "epoch_order",
     "get_partitions",
     "get_sampling",
+    "no_weights",
     "resolve_weights",
     "summands",
 ]

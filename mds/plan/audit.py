@@ -1,4 +1,4 @@
-"""Which sample is where, and a hash by which two runs can prove that they saw the same.
+"""Audit of an order: places of samples, and a commutative hash to compare two runs by.
 
 The hash is a sum, so it can be kept in pieces, by worker or by rank, and put together in any order.
 Each summand mixes a sample id with the place in the epoch where it was due; for batches built by
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mds.errors import StateError
-from mds.shuffle.keyed import derive, hashes
+from mds.shuffle.permutation import derive_key, hash_counters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
 
-_ID, _MARK = derive(1), derive(2)
+_ID, _MARK = derive_key(1), derive_key(2)
 _MASK = (1 << 64) - 1
 
 
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class OrderHash:
-    """The sum so far and how many samples are in it.
+    """Commutative (additive) hash of a multiset of samples and their places.
 
     >>> a, b = OrderHash(), OrderHash()
     >>> a.add(np.arange(3), np.array([5, 6, 7]))
@@ -80,7 +80,7 @@ class OrderHash:
 def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
     """What each sample adds to an order hash; ids are real, without padding."""
     # A product of odd numbers, so that neither id nor mark alone decides a bit.
-    mixed = hashes(_ID, ids) | np.uint64(1)
-    mixed *= hashes(_MARK, marks) | np.uint64(1)
+    mixed = hash_counters(_ID, ids) | np.uint64(1)
+    mixed *= hash_counters(_MARK, marks) | np.uint64(1)
     mixed ^= mixed >> np.uint64(32)
     return np.asarray(mixed)

@@ -1,4 +1,4 @@
-"""EpochPlan: the whole order of one epoch, as something to ask rather than as an array.
+"""EpochPlan: lazy plan of one epoch, from (node, rank, worker, position) to sample ids.
 
 A run makes one for each epoch, in every process, for free: nothing is computed before ids are
 asked for. At the start of an iteration a dataset says
@@ -18,20 +18,21 @@ when a state brings another seed.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.errors import ConfigError
+from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
-from mds.plan.begin import Beginning
-from mds.plan.build import Moment
-from mds.plan.digests import digest
-from mds.plan.orders import Turn
-from mds.plan.rows import Dealing, Shape
+from mds.plan.build import EpochInputs
+from mds.plan.global_batches import PartitionSpec, Shape
+from mds.plan.orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.spec import OrderSpec
+from mds.plan.state import VERSION, ResumePoint, parse_state
 from mds.plan.weights import Weights, resolve_weights
-from mds.state import VERSION, State, parse_state
+from mds.process.fork_safe import cached_property
 from mds.units import parse_count
 
 if TYPE_CHECKING:
@@ -39,22 +40,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mds.plan.global_batches import GlobalBatches
     from mds.plan.orders import Order
-    from mds.plan.rows import Rows
     from mds.world import World
 
     Ids = NDArray[np.int64]
 
-_FIRST, _BLOCK = 1 << 10, 1 << 14  # ids of the first block of a worker, and of later ones
+_FIRST_BLOCK_IDS = 1 << 10  # of a worker; its later blocks have more
+_BLOCK_IDS = 1 << 14
 
 
 class EpochPlan:
-    """The order of one epoch.
+    """Lazy plan of the order of one epoch.
 
     ``streams``: a mapping per stream with ``shards`` (samples of each shard) and at most one of
     ``proportion``, ``repeat``, ``choose``. ``world``: before replication. ``epoch``: the one to be
     planned. ``initial_physical_nodes``: those the run began with, if a state said so before.
-    The other arguments are those of StreamingDataset and of OrderSpec.
+    ``small_order``: samples below which every process computes an order for itself.
+    ``spec``: the order settings, which may as well be given one by one, as those of OrderSpec.
 
     Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
     asked for, and StateError for a state that is none.
@@ -64,56 +67,41 @@ class EpochPlan:
         self,
         streams: Sequence[Mapping[str, Any]],
         world: World,
+        spec: OrderSpec | None = None,
         *,
         epoch: int = 0,
-        resume: Mapping[str, Any] | State | None = None,
+        resume: Mapping[str, Any] | ResumePoint | None = None,
         epoch_size: int | str | None = None,
-        batch_size: int | None = None,
-        shuffle: bool = False,
-        shuffle_algo: str = "py1e",
-        shuffle_seed: int = 9176,
-        shuffle_block_size: int | None = None,
-        num_canonical_nodes: int | None = None,
-        partition_algo: str = "relaxed",
-        sampling_method: str = "balanced",
-        sampling_granularity: int = 1,
-        batching_method: str = "random",
         replication: int | None = None,
-        exact: bool = False,
-        skip_empty_streams: bool = False,
         initial_physical_nodes: int | None = None,
         weights: Weights | None = None,
         dataset: str | None = None,
+        small_order: int = SMALL_ORDER_SAMPLES,
+        **order: Any,
     ) -> None:
-        self.spec = OrderSpec(
-            batch_size,
-            shuffle,
-            shuffle_algo,
-            shuffle_seed,
-            shuffle_block_size,
-            num_canonical_nodes,
-            partition_algo,
-            sampling_method,
-            sampling_granularity,
-            batching_method,
-            exact,
-            skip_empty_streams,
-        )
+        if spec is None or order:
+            spec = dataclasses.replace(spec or OrderSpec(), **order)
+        self.spec = spec
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
         per_stream = [int(sizes.sum()) for sizes in self._sizes]
         size = None if epoch_size is None else parse_count(epoch_size)
-        self.weights = weights or resolve_weights(per_stream, streams, size, shuffle_seed)
+        if weights is None:
+            weights = resolve_weights(per_stream, streams, size, self.spec.shuffle_seed)
+            if not weights.epoch_size:
+                raise ConfigError("the streams give no samples: raise their repeat or choose.")
+        self.weights = weights
         self.num_samples = sum(per_stream)
         self._dataset = dataset
-        self._set_out(Beginning.find(self.spec, self.world, epoch, resume, initial_physical_nodes))
+        self.small_order = small_order
+        self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
-    def _set_out(self, start: Beginning) -> None:
-        self.start = start
-        self.epoch, self.sample_in_epoch = start.epoch, start.sample_in_epoch
-        self.num_canonical_nodes, self.shuffle_seed = start.canonical, start.seed
-        self.initial_physical_nodes = start.initial
-        self.shuffle_block_size = self.spec.block_size(start.canonical)
+    def _init_from(self, point: ResumePoint) -> None:
+        self.resume_point = point
+        self.epoch, self.sample_in_epoch = point.epoch, point.sample_in_epoch
+        self.num_canonical_nodes, self.shuffle_seed = point.num_canonical_nodes, point.shuffle_seed
+        self.initial_physical_nodes = point.initial_physical_nodes
+        self.shuffle_block_size = self.spec.block_size(point.num_canonical_nodes)
 
     @property
     def choose(self) -> tuple[int, ...]:
@@ -130,7 +118,7 @@ class EpochPlan:
         """Samples of the epoch."""
         return self.weights.epoch_size
 
-    @functools.cached_property
+    @cached_property
     def shape(self) -> Shape:
         """Nodes, ranks, workers and batch size, after replication."""
         world = self.world
@@ -138,70 +126,97 @@ class EpochPlan:
             world.num_nodes, world.ranks_per_node, world.workers_per_rank, self.spec.batch()
         )
 
-    @functools.cached_property
-    def moment(self) -> Moment:
+    @cached_property
+    def inputs(self) -> EpochInputs:
         """The epoch's data and parameters."""
-        turn = Turn(
+        params = ShuffleParams(
             self.num_canonical_nodes, self.shuffle_seed, self.epoch, self.shuffle_block_size
         )
-        return Moment(self._sizes, self.weights, self.spec, turn)
+        return EpochInputs(self._sizes, self.weights, self.spec, params, self.small_order)
 
-    @functools.cached_property
+    @cached_property
     def orders(self) -> list[Order]:
-        """The orders that rows are made of; see mds.cache.orders for sharing them."""
-        return self.moment.orders()
+        """The orders behind the global batches; mds.cache.order_files shares them on a node."""
+        return self.inputs.orders()
 
-    @functools.cached_property
-    def rows(self) -> Rows:
+    @property
+    def is_cheap(self) -> bool:
+        """Whether every process computes the orders as fast as it would read them from a file."""
+        return all(order.is_cheap for order in self.orders)
+
+    @cached_property
+    def global_batches(self) -> GlobalBatches:
         """The global batches."""
-        dealing = Dealing(
+        partition = PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
             self.spec.partition_algo,
             self.initial_physical_nodes,
             self.sample_in_epoch,
-            self.start.is_precise,
-            self.spec.exact,
+            self.resume_point.version is not None,  # written by this library
+            bool(self.spec.exact),
         )
-        return self.moment.rows([order.samples for order in self.orders], dealing)
+        return self.inputs.global_batches([order.samples for order in self.orders], partition)
 
     @property
     def steps(self) -> int:
         """Global batches left, the last of which may be short."""
-        return self.rows.count
+        return self.global_batches.count
 
     @property
     def length(self) -> int:
         """Ids of one worker, with padding."""
-        return -(-self.rows.count // self.shape.workers) * self.shape.batch
+        return -(-self.global_batches.count // self.shape.workers) * self.shape.batch
 
     def blocks(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[Ids]:
         """The ids of one worker from its ``start``-th on, in 1-D int64 arrays, -1 for padding.
 
         ``rank`` counts within the node, ``worker`` within the rank, both after replication.
         """
-        shape, rows = self.shape, self.rows
-        takes = [order.reader() for order in self.orders]
-        places = self._places(node, rank)
+        shape, batches = self.shape, self.global_batches
+        lookups = [order.lookup() for order in self.orders]
+        slots = self._slots(node, rank)
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
-        size = _FIRST
+        size = _FIRST_BLOCK_IDS
         while first < last:
             until = min(first + max(1, size // shape.batch), last)
             mine = np.arange(first, until) * shape.workers + worker
-            real = mine[mine < rows.count]
-            ids = rows.block(real, places, takes).reshape(-1)
+            real = mine[mine < batches.count]
+            ids = batches.block(real, slots, lookups).reshape(-1)
             if len(real) < len(mine):
                 padding = np.full((len(mine) - len(real)) * shape.batch, -1, np.int64)
                 ids = np.concatenate([ids, padding])
             yield ids[skip:]
-            first, skip, size = until, 0, _BLOCK
+            first, skip, size = until, 0, _BLOCK_IDS
+
+    def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
+        """The ids of all workers of a node side by side, from the ``start``-th of each on.
+
+        2-D int64 arrays (ids, workers), the workers of the first rank first; -1 for padding. Of the
+        ranks only each ``every``-th takes part.
+        """
+        shape, batches = self.shape, self.global_batches
+        lookups = [order.lookup() for order in self.orders]
+        slots = np.concatenate([self._slots(node, rank) for rank in range(0, shape.ranks, every)])
+        first, skip = divmod(start, shape.batch)
+        last = self.length // shape.batch
+        size = _FIRST_BLOCK_IDS
+        while first < last:
+            until = min(first + max(1, size // (len(slots) * shape.workers)), last)
+            steps = np.arange(first * shape.workers, min(until * shape.workers, batches.count))
+            ids = np.full(((until - first) * shape.workers, len(slots)), -1, np.int64)
+            ids[: len(steps)] = batches.block(steps, slots, lookups)
+            turns = ids.reshape(until - first, shape.workers, -1, shape.batch)
+            side_by_side = turns.transpose(0, 3, 2, 1).reshape((until - first) * shape.batch, -1)
+            yield side_by_side[skip:]
+            first, skip, size = until, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
         """When the ids ``start`` to ``stop`` - 1 of a worker are due, for an OrderHash."""
         batch = self.shape.batch
         mine = np.arange(start // batch, -(-stop // batch)) * self.shape.workers + worker
-        marks = self.rows.marks(mine, self._places(node, rank)).reshape(-1)
+        marks = self.global_batches.marks(mine, self._slots(node, rank)).reshape(-1)
         skip = start % batch
         return marks[skip : skip + stop - start]
 
@@ -212,32 +227,32 @@ class EpochPlan:
         """
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
-        takes = [order.reader() for order in self.orders]
-        ids = self.rows.whole(step, step + 1, takes)
+        lookups = [order.lookup() for order in self.orders]
+        ids = self.global_batches.whole(step, step + 1, lookups)
         return ids.reshape(self.shape.world, self.shape.batch)
 
     def locate(self, sample: int) -> list[Place]:
         """Every place where a sample is in what is left of the epoch, by step; often just one."""
         found = set()
         for number, order in enumerate(self.orders):
-            rows, places = self.rows.find(number, order.find(sample))
-            for step, place in zip(rows.tolist(), places.tolist(), strict=True):
-                rank, at = divmod(place, self.shape.batch)
+            steps, slots = self.global_batches.find(number, order.find(sample))
+            for step, slot in zip(steps.tolist(), slots.tolist(), strict=True):
+                rank, at = divmod(slot, self.shape.batch)
                 found.add(Place(step, rank, step % self.shape.workers, at))
         return sorted(found)
 
     def order_hash(self, steps: int) -> OrderHash:
         """The hash of the first ``steps`` global batches, computed without running anything."""
-        made = OrderHash()
-        takes = [order.reader() for order in self.orders]
-        places = np.arange(self.shape.row)
-        step = max(1, _BLOCK // self.shape.row)
+        found = OrderHash()
+        lookups = [order.lookup() for order in self.orders]
+        slots = np.arange(self.shape.global_batch)
+        step = max(1, _BLOCK_IDS // self.shape.global_batch)
         for first in range(0, min(steps, self.steps), step):
             last = min(first + step, steps, self.steps)
-            ids = self.rows.whole(first, last, takes)
-            marks = self.rows.marks(np.arange(first, last), places)
-            made.add(marks.reshape(-1), ids.reshape(-1))
-        return made
+            ids = self.global_batches.whole(first, last, lookups)
+            marks = self.global_batches.marks(np.arange(first, last), slots)
+            found.add(marks.reshape(-1), ids.reshape(-1))
+        return found
 
     def dataset_facts(self) -> dict[str, Any]:
         """What a state remembers of the data; plain JSON."""
@@ -258,17 +273,17 @@ class EpochPlan:
         """A name for the data and the order parameters."""
         return digest(repr(self.dataset_facts()), repr(self.order_facts()))
 
-    def check(self, state: Mapping[str, Any] | State) -> None:
+    def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
         """Refuse a state of other data or another order, listing the differences (StateError).
 
         Not done when a plan is made: a state is checked once, when it is loaded.
         """
         parse_state(state).check(self.dataset_facts(), self.order_facts())
 
-    def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> State:
-        """The state after ``num_samples`` samples of all ranks, counted from where this began."""
+    def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> ResumePoint:
+        """The point after ``num_samples`` samples of all ranks, counted from where this began."""
         nodes = self.initial_physical_nodes
-        return State(
+        return ResumePoint(
             self.epoch,
             self.sample_in_epoch + num_samples,
             self.num_canonical_nodes,
@@ -285,11 +300,11 @@ class EpochPlan:
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
-        plan._sizes = self._sizes
-        plan._set_out(self.start.following())
+        plan._sizes, plan.small_order = self._sizes, self.small_order
+        plan._init_from(self.resume_point.following())
         return plan
 
-    def _places(self, node: int, rank: int) -> Ids:
+    def _slots(self, node: int, rank: int) -> Ids:
         batch = self.shape.batch
         return (node * self.shape.ranks + rank) * batch + np.arange(batch)
 

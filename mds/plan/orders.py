@@ -1,8 +1,8 @@
-"""The order of the samples of an epoch before they are dealt: from positions to sample ids.
+"""Orders of an epoch: lookups from positions to sample ids, before the partition over ranks.
 
-Three kinds. *Straight*: not shuffled. *Seekable*: computed at any position. *Drawn*: one of the
-incumbent's shuffles, which can only be produced from the front; a small one is held whole, as the
-narrowest integers that hold it, a large one is produced in windows while it is read. What takes
+Three kinds. *Unshuffled*. *Random access*: computed at any position. *Sequential*: a shuffle that
+can only be generated from the front; a small one is held whole, as the narrowest integers that hold
+it, a large one is generated in windows while it is read. What takes
 long to compute a node may keep in a file, and attach here.
 """
 
@@ -13,40 +13,42 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mds.plan.digests import digest
-from mds.plan.reading import Held, Windowed
-from mds.shuffle import DrawnShuffle, Seekable, ShuffleSpec, find_shuffle
+from mds.format.hashing import digest
+from mds.process.fork_safe import cached_property
+from mds.shuffle import RandomAccessShuffle, SequentialShuffle, Shuffle, ShuffleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+
+if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Integers = NDArray[Any]
-    Take = Callable[[Ids], Ids]
+    Lookup = Callable[[Ids], Ids]
 
-SMALL = 2_000_000  # samples of an order that every process computes and holds for itself
-_CHUNK = 1 << 16
+SMALL_ORDER_SAMPLES = 2_000_000
+_CHUNK_SAMPLES = 1 << 16
 
 
-class Samples(Protocol):
-    """Which samples take part: units for a shuffle, and sample ids of big ids."""
+class Resampling(Protocol):
+    """Which samples take part: virtual shards for a shuffle, and the map to sample ids."""
 
     samples: int
     top: int  # sample ids are below
     is_plain: bool  # every sample once
-    is_same: bool  # big ids are sample ids
+    is_identity: bool  # virtual ids are sample ids
 
     @property
-    def units(self) -> Ids:
-        """The sizes of the units."""
+    def virtual_shards(self) -> Ids:
+        """Samples of each virtual shard."""
 
-    def look_up(self, big: Ids) -> Ids:
-        """Sample ids of big ids."""
+    def to_sample_ids(self, virtual: Ids) -> Ids:
+        """Sample ids of virtual ids."""
 
     def find(self, sample: int) -> Ids:
-        """All big ids of a sample."""
+        """All virtual ids of a sample."""
 
     def key(self) -> str:
         """A name for all that the samples depend on."""
@@ -55,8 +57,8 @@ class Samples(Protocol):
         """A name for what they are chosen from, the same in every epoch."""
 
 
-class Turn(NamedTuple):
-    """Which epoch of which shuffle: canonical nodes, seed, epoch, samples of a block."""
+class ShuffleParams(NamedTuple):
+    """Parameters of one shuffle: canonical nodes, seed, epoch, samples of a block."""
 
     nodes: int
     seed: int
@@ -65,25 +67,30 @@ class Turn(NamedTuple):
 
 
 class Order(abc.ABC):
-    """Positions 0 to ``samples`` - 1, in sections for canonical nodes, and the ids at them."""
+    """Map from positions 0 to ``samples`` - 1, in sections for canonical nodes, to sample ids.
 
-    def __init__(self, chosen: Samples, turn: Turn) -> None:
-        self.chosen, self.turn = chosen, turn
-        self.samples = chosen.samples
-        self._stored: Take | None = None
+    Every process computes and holds an order of fewer than ``small`` samples for itself.
+    """
+
+    def __init__(
+        self, resampling: Resampling, params: ShuffleParams, small: int = SMALL_ORDER_SAMPLES
+    ) -> None:
+        self.resampling, self.params, self.small = resampling, params, small
+        self.samples = resampling.samples
+        self._stored: Lookup | None = None
 
     @property
     @abc.abstractmethod
-    def is_light(self) -> bool:
+    def is_cheap(self) -> bool:
         """Whether it is as well computed by every process as read from a file."""
 
     @abc.abstractmethod
-    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+    def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
         """The sample ids of ascending canonical nodes, in windows."""
 
     @abc.abstractmethod
-    def read(self) -> Take:
-        """A function from positions to sample ids; cheapest when positions ascend."""
+    def new_lookup(self) -> Lookup:
+        """A new function from positions to sample ids; cheapest when positions ascend."""
 
     @abc.abstractmethod
     def find(self, sample: int) -> Ids:
@@ -91,174 +98,251 @@ class Order(abc.ABC):
 
     @abc.abstractmethod
     def name(self) -> str:
-        """The algorithm, with whatever it depends on beside units and turn."""
+        """The algorithm, with whatever it depends on beside virtual shards and params."""
 
-    def reader(self) -> Take:
-        """What `attach` gave, else a new `read`."""
-        return self._stored or self.read()
+    def lookup(self) -> Lookup:
+        """What `attach` gave, else a `new_lookup`."""
+        return self._stored or self.new_lookup()
 
-    def hold(self) -> Take:
-        """A reader that may hold all sample ids in memory, for those who want them all."""
-        return self.reader()
+    def materialize(self) -> Lookup:
+        """A lookup that may hold all sample ids in memory, for callers that want them all."""
+        return self.lookup()
 
-    def attach(self, stored: Take) -> None:
-        """Let sample ids come from somewhere else from now on."""
+    def attach(self, stored: Lookup) -> None:
+        """Let sample ids come from ``stored`` from now on."""
         self._stored = stored
 
     def starts(self) -> Ids:
         """Where each canonical node begins, and the end."""
-        nodes = self.turn.nodes
+        nodes = self.params.nodes
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
     @property
-    def kind(self) -> np.dtype[Any]:
+    def id_dtype(self) -> np.dtype[Any]:
         """The narrowest integers that hold its sample ids."""
-        return np.min_scalar_type(max(self.chosen.top - 1, 0))
+        return np.min_scalar_type(max(self.resampling.top - 1, 0))
 
     def key(self) -> str:
         """A name for all that the order depends on."""
-        return digest(self.name(), *self.turn, self.chosen.key())
+        return digest(self.name(), *self.params, self.resampling.key())
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is held or attached is of this process.
+        # What is held or attached belongs to this process.
         return self.__dict__ | {"_stored": None, "_held": None}
 
 
-class StraightOrder(Order):
-    """Shard after shard."""
+class UnshuffledOrder(Order):
+    """Shard after shard, without a shuffle."""
 
     @property
-    def is_light(self) -> bool:
+    def is_cheap(self) -> bool:
         """Unless many samples were listed one by one."""
-        return self.chosen.is_plain or self.samples < SMALL
+        return self.resampling.is_plain or self.samples < self.small
 
-    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+    def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
         """The sample ids of canonical nodes, in windows."""
         starts = self.starts().tolist()
         for node in nodes:
-            for at in range(starts[node], starts[node + 1], _CHUNK):
-                yield self.chosen.look_up(np.arange(at, min(at + _CHUNK, starts[node + 1])))
+            for at in range(starts[node], starts[node + 1], _CHUNK_SAMPLES):
+                yield self.resampling.to_sample_ids(
+                    np.arange(at, min(at + _CHUNK_SAMPLES, starts[node + 1]))
+                )
 
-    def read(self) -> Take:
+    def new_lookup(self) -> Lookup:
         """Sample ids by the table alone."""
-        return self.chosen.look_up
+        return self.resampling.to_sample_ids
 
     def find(self, sample: int) -> Ids:
         """Positions by the table alone."""
-        return np.sort(self.chosen.find(sample))
+        return np.sort(self.resampling.find(sample))
 
     def name(self) -> str:
         """Its own."""
         return "straight"
 
 
-class SeekableOrder(Order):
-    """Computed position by position."""
+class ShuffledOrder(Order):
+    """Order of a shuffle ``algorithm``, whose name is ``algo``."""
 
-    is_light = True
+    def __init__(
+        self,
+        resampling: Resampling,
+        params: ShuffleParams,
+        algo: str,
+        algorithm: type[Shuffle],
+        small: int = SMALL_ORDER_SAMPLES,
+    ) -> None:
+        super().__init__(resampling, params, small)
+        self.algo, self.algorithm = algo, algorithm
 
-    def __init__(self, chosen: Samples, turn: Turn) -> None:
-        super().__init__(chosen, turn)
-        self._made: Seekable | None = None
+    def name(self) -> str:
+        """The name of the shuffle, and its version if it has one."""
+        version = self.algorithm.version
+        return f"{self.algo}.{version}" if version else self.algo
 
-    @property
-    def shuffle(self) -> Seekable:
+    def _new_shuffle(self) -> Shuffle:
+        params = self.params
+        sizes = self.resampling.virtual_shards
+        return self.algorithm(
+            ShuffleSpec(sizes, params.nodes, params.seed, params.epoch, params.block)
+        )
+
+
+class RandomAccessOrder(ShuffledOrder):
+    """Random-access order: every position is computed alone."""
+
+    is_cheap = True
+
+    @cached_property
+    def shuffle(self) -> RandomAccessShuffle:
         """The algorithm, made when it is first needed."""
-        if self._made is None:
-            turn = self.turn
-            spec = ShuffleSpec(self.chosen.units, turn.nodes, turn.seed, turn.epoch, turn.block)
-            self._made = Seekable(spec)
-        return self._made
+        shuffle = self._new_shuffle()
+        assert isinstance(shuffle, RandomAccessShuffle)
+        return shuffle
 
-    def produce(self, nodes: Sequence[int]) -> Iterator[Integers]:
+    def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
         """The sample ids of canonical nodes, in windows."""
         for node in nodes:
-            for big in self.shuffle.windows(node):
-                yield self.chosen.look_up(big)
+            for virtual in self.shuffle.windows(node):
+                yield self.resampling.to_sample_ids(virtual)
 
     def take(self, positions: Ids) -> Ids:
         """Sample ids of positions."""
-        return self.chosen.look_up(self.shuffle.take(positions))
+        return self.resampling.to_sample_ids(self.shuffle.ids_at(positions))
 
-    def read(self) -> Take:
+    def new_lookup(self) -> Lookup:
         """Sample ids of positions."""
         return self.take
 
     def find(self, sample: int) -> Ids:
         """Positions by going backwards."""
-        return np.sort(self.shuffle.find(self.chosen.find(sample)))
-
-    def name(self) -> str:
-        """Its own."""
-        return "seekable"
+        return np.sort(self.shuffle.find(self.resampling.find(sample)))
 
 
-class DrawnOrder(Order):
-    """One of the incumbent's shuffles, by its name ``algo``."""
+class SequentialOrder(ShuffledOrder):
+    """Order of a sequential shuffle ``algorithm``, whose name is ``algo``."""
 
-    def __init__(self, chosen: Samples, turn: Turn, algo: str) -> None:
-        super().__init__(chosen, turn)
-        self.algo = algo
-        self._kind = find_shuffle(algo)
-        self._held: Held | None = None
+    _held: ArrayLookup | None = None
 
     @property
-    def is_light(self) -> bool:
+    def is_cheap(self) -> bool:
         """When it is small."""
-        return self.samples < SMALL
+        return self.samples < self.small
 
-    def made(self) -> DrawnShuffle:
-        """The algorithm, anew: it keeps numbers for every unit."""
-        turn = self.turn
-        spec = ShuffleSpec(self.chosen.units, turn.nodes, turn.seed, turn.epoch, turn.block)
-        shuffle = self._kind(spec)
-        assert isinstance(shuffle, DrawnShuffle)
+    def new_shuffle(self) -> SequentialShuffle:
+        """The algorithm, anew: it keeps numbers for every virtual shard."""
+        shuffle = self._new_shuffle()
+        assert isinstance(shuffle, SequentialShuffle)
         return shuffle
 
-    def produce(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
+    def generate(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
         """The sample ids of canonical nodes, in windows.
 
         ``keep``: samples of a node up to which memory for all of them may be taken to save time.
         """
-        shuffle = self.made()
+        shuffle = self.new_shuffle()
         shuffle.keep = max(shuffle.keep, keep)
         for node in nodes:
             yield from self._windows(shuffle, node)
 
-    def read(self) -> Take:
+    def new_lookup(self) -> Lookup:
         """Sample ids of positions, held or produced along the way."""
-        if self._held is not None or self.is_light or self._kind.is_whole:
-            return self.hold()
-        shuffle = self.made()
-        return Windowed(self.starts(), lambda node: self._windows(shuffle, node))
+        if self._held is not None or self.is_cheap or self.algorithm.needs_all_samples:
+            return self.materialize()
+        shuffle = self.new_shuffle()
+        return StreamingLookup(self.starts(), lambda node: self._windows(shuffle, node))
 
-    def hold(self) -> Take:
+    def materialize(self) -> Lookup:
         """Sample ids of positions, all held."""
         if self._held is None:
-            ids = np.empty(self.samples, self.kind)
+            ids = np.empty(self.samples, self.id_dtype)
             at = 0
-            for window in self.produce(range(self.turn.nodes)):
+            for window in self.generate(range(self.params.nodes)):
                 ids[at : at + len(window)] = window
                 at += len(window)
-            self._held = Held(ids)
+            self._held = ArrayLookup(ids)
         return self._held
 
-    def _windows(self, shuffle: DrawnShuffle, node: int) -> Iterator[Integers]:
-        if self.chosen.is_same:
+    def _windows(self, shuffle: SequentialShuffle, node: int) -> Iterator[Integers]:
+        if self.resampling.is_identity:
             yield from shuffle.windows(node)
             return
-        for big in shuffle.windows(node):
-            yield self.chosen.look_up(big.astype(np.int64, copy=False))
+        for virtual in shuffle.windows(node):
+            yield self.resampling.to_sample_ids(virtual.astype(np.int64, copy=False))
 
     def find(self, sample: int) -> Ids:
         """Positions by looking through all of them."""
-        take = self.reader()
+        take = self.lookup()
         found = [np.zeros(0, np.int64)]
-        for at in range(0, self.samples, _CHUNK):
-            positions = np.arange(at, min(at + _CHUNK, self.samples))
+        for at in range(0, self.samples, _CHUNK_SAMPLES):
+            positions = np.arange(at, min(at + _CHUNK_SAMPLES, self.samples))
             found.append(positions[take(positions) == sample])
         return np.concatenate(found)
 
-    def name(self) -> str:
-        """The name of the shuffle."""
-        return self.algo
+
+# Samples repeated to even out ranks come from shortly before the end: further back than this only
+# with thousands of ranks on a node, and then the node is merely produced once more.
+_MAX_LOOKBACK_SAMPLES = 1 << 12
+
+
+class ArrayLookup:
+    """Array lookup: sample ids that are in memory."""
+
+    def __init__(self, ids: NDArray[Any]) -> None:
+        self._ids = ids
+
+    def __call__(self, positions: Ids) -> Ids:
+        """Sample ids at positions."""
+        return self._ids[positions].astype(np.int64, copy=False)
+
+
+class StreamingLookup:
+    """Streaming lookup: ids generated while positions ascend; going far back begins a node anew.
+
+    ``starts``: where each node begins, and the end. ``windows``: produces a node.
+    """
+
+    def __init__(self, starts: Ids, windows: Callable[[int], Iterator[NDArray[Any]]]) -> None:
+        self._starts, self._windows = starts, windows
+        self._cursors: dict[int, _Cursor] = {}
+
+    def __call__(self, positions: Ids) -> Ids:
+        """Sample ids at positions."""
+        node = np.searchsorted(self._starts, positions, side="right") - 1
+        out = np.empty(len(positions), np.int64)
+        for k in np.unique(node).tolist():
+            mine = node == k
+            wanted = positions[mine] - self._starts[k]
+            cursor = self._cursors.get(k)
+            if cursor is None or int(wanted.min()) < cursor.first:
+                cursor = self._cursors[k] = _Cursor(self._windows(k))
+            out[mine] = cursor.take(wanted)
+        return out
+
+
+class _Cursor:
+    """Cursor in the windows of one node, with a short look-back buffer."""
+
+    def __init__(self, windows: Iterator[NDArray[Any]]) -> None:
+        self._windows = windows
+        self._held: NDArray[Any] = np.zeros(0, np.int64)
+        self.first = 0
+
+    def take(self, wanted: Ids) -> Ids:
+        """Ids at places of the node, none of them before ``first``."""
+        low, high = int(wanted.min()) - _MAX_LOOKBACK_SAMPLES, int(wanted.max())
+        pieces = [self._held] if len(self._held) else []
+        end = self.first + len(self._held)
+        while end <= high:
+            # A copy: a window is good until the next one.
+            pieces.append(next(self._windows).copy())
+            end += len(pieces[-1])
+            while pieces and self.first + len(pieces[0]) <= low:
+                self.first += len(pieces.pop(0))
+        self._held = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        out = self._held[wanted - self.first]
+        if low - self.first > len(self._held) // 2:
+            # A copy, so that the memory of what was before is given back.
+            self._held = self._held[low - self.first :].copy()
+            self.first = low
+        return out

@@ -1,21 +1,21 @@
-"""Which position of the global order falls to which node, rank, worker and batch: arithmetic.
+"""Partition of the global order over nodes and ranks, in closed form.
 
-The order is thought of as a matrix with a row for each canonical node, read column by column.
+The order is thought of as a grid with a row for each canonical node, read column by column.
 Element t of that reading goes to physical node t mod P, element i of a node to rank i mod r, and
 consecutive groups of b to the workers in turn. Nothing is stored, so any slice costs what it
 yields. Where samples do not divide evenly some are dealt twice, at the places where the incumbent
-does so, unless the deal is exact.
+does so, unless the partition is exact.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mds.errors import PlanError
+from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-class Matrix:
-    """Positions 0 to ``samples`` - 1 as rows of canonical nodes, for so many nodes to share.
+class PaddedGrid:
+    """Grid with padding: positions 0 to ``samples`` - 1 as equal rows of canonical nodes.
 
     Raises PlanError when the nodes do not fit each other, or there are too few samples.
     """
@@ -52,7 +52,7 @@ class Matrix:
                 "nodes: use exact=True, or fewer nodes."
             )
 
-    @functools.cached_property
+    @cached_property
     def starts(self) -> Ids:
         """Where each row begins, and the end."""
         nodes = self.canonical
@@ -64,7 +64,7 @@ class Matrix:
         return 0 if self.is_cyclic else max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Positions in the order of elements, in reading order, of the matrix."""
+        """Positions in the order of elements, in reading order, of the grid."""
         if self.canonical == 1 and not self._pad:
             return elements
         column = elements // self.canonical
@@ -82,15 +82,15 @@ class Matrix:
             np.minimum(column, self.starts[row + 1] - 1, out=column)
         return column
 
-    def stretch(self, first: int, last: int) -> Ids:
+    def position_range(self, first: int, last: int) -> Ids:
         """Positions of the elements ``first`` to ``last`` - 1."""
         if self.is_cyclic or last > self.regular:
             return self.positions(np.arange(first, last))
-        return _stretch(self.starts, first, last)
+        return _position_range(self.starts, first, last)
 
 
-class Line:
-    """The same reading without any repetition: the short rows simply end before the others."""
+class ExactGrid:
+    """Grid without padding: no position is repeated, short rows end before the others."""
 
     is_cyclic = False
 
@@ -118,81 +118,89 @@ class Line:
         column += self.starts[row]
         return column
 
-    def stretch(self, first: int, last: int) -> Ids:
+    def position_range(self, first: int, last: int) -> Ids:
         """Positions of the elements ``first`` to ``last`` - 1."""
         if last > self.regular:
             return self.positions(np.arange(first, last))
-        return _stretch(self.starts, first, last)
+        return _position_range(self.starts, first, last)
 
 
-class Deal:
-    """Positions dealt to ``nodes`` nodes of ``ranks`` ranks, after dropping the first ``drop``.
+class Partition:
+    """Round-robin partition of positions over ``nodes`` nodes of ``ranks`` ranks.
+
+    The first ``drop`` elements were seen and are dropped.
 
     ``is_even``: samples near the end are repeated so that every rank gets as many.
     """
 
     def __init__(
-        self, matrix: Matrix | Line, nodes: int, ranks: int, drop: int = 0, *, is_even: bool = True
+        self,
+        grid: PaddedGrid | ExactGrid,
+        nodes: int,
+        ranks: int,
+        drop: int = 0,
+        *,
+        is_even: bool = True,
     ) -> None:
-        self.matrix, self.nodes, self.ranks = matrix, nodes, ranks
+        self.grid, self.nodes, self.ranks = grid, nodes, ranks
         # A drop below zero counts from the end, as a slice does.
-        self.left = max(matrix.size - drop, 0) if drop >= 0 else min(-drop, matrix.size)
-        self.offset = matrix.size - self.left
+        self.left = max(grid.size - drop, 0) if drop >= 0 else min(-drop, grid.size)
+        self.offset = grid.size - self.left
         self._per_node = -(-self.left // nodes)
         per_rank = -(-self._per_node // ranks)
         self.total = per_rank * ranks * nodes if is_even else self.left
         self._extra = per_rank * ranks - self._per_node if is_even else 0
-        if matrix.is_cyclic or (self._extra and self.ranks + self._extra - 1 > self._per_node):
+        if grid.is_cyclic or (self._extra and self.ranks + self._extra - 1 > self._per_node):
             warnings.warn(
-                f"{matrix.samples} samples are few for {nodes} nodes of {ranks} ranks: some are "
+                f"{grid.samples} samples are few for {nodes} nodes of {ranks} ranks: some are "
                 "repeated. Use exact=True for every sample once.",
                 stacklevel=2,
             )
 
-    def positions(self, dealt: Ids) -> Ids:
-        """Positions of elements as dealt: element t is number t // (nodes * ranks) of its rank."""
-        if len(dealt) and int(dealt.max()) >= self.left:
-            dealt = self._evened(dealt)
+    def positions(self, indices: Ids) -> Ids:
+        """Positions of elements, by index: element t is number t // (nodes * ranks) of its rank."""
+        if len(indices) and int(indices.max()) >= self.left:
+            indices = self._repeat_to_even(indices)
         if self.offset:
-            dealt = dealt + self.offset
-        return self.matrix.positions(dealt)
+            indices = indices + self.offset
+        return self.grid.positions(indices)
 
-    def stretch(self, first: int, last: int) -> Ids:
+    def position_range(self, first: int, last: int) -> Ids:
         """Positions of the elements ``first`` to ``last`` - 1 as dealt."""
         if last > self.left:
             return self.positions(np.arange(first, last))
-        return self.matrix.stretch(first + self.offset, last + self.offset)
+        return self.grid.position_range(first + self.offset, last + self.offset)
 
-    def _evened(self, dealt: Ids) -> Ids:
-        node, of_node = dealt % self.nodes, dealt // self.nodes
+    def _repeat_to_even(self, indices: Ids) -> Ids:
+        node, of_node = indices % self.nodes, indices // self.nodes
         mine = self._per_node
         over = np.flatnonzero(of_node >= mine)
         back = self.ranks + self._extra - 1
         of_node[over] = of_node[over] - back if back <= mine else (of_node[over] - mine) % mine
-        dealt = of_node * self.nodes + node
+        indices = of_node * self.nodes + node
         # Only after a drop that is no multiple of the nodes: the last round misses some of them.
-        missing = np.flatnonzero(dealt >= self.left)
-        earlier = dealt[missing] - self.nodes
-        dealt[missing] = np.where(earlier >= 0, earlier, dealt[missing] % self.left)
-        return dealt
+        missing = np.flatnonzero(indices >= self.left)
+        earlier = indices[missing] - self.nodes
+        indices[missing] = np.where(earlier >= 0, earlier, indices[missing] % self.left)
+        return indices
 
     def find(self, positions: Ids) -> Ids:
-        """All elements, as dealt, at which positions are: the inverse of `positions`."""
-        starts = self.matrix.starts
-        irregular = max(min(self.matrix.regular - self.offset, self.left), 0)
+        """Indices of all elements at which positions are: the inverse of `positions`."""
+        starts = self.grid.starts
+        irregular = max(min(self.grid.regular - self.offset, self.left), 0)
         row = np.searchsorted(starts, positions, side="right") - 1
-        dealt = (positions - starts[row]) * self.matrix.canonical + row - self.offset
-        dealt = dealt[(dealt >= 0) & (dealt < irregular)]
+        indices = (positions - starts[row]) * self.grid.canonical + row - self.offset
+        indices = indices[(indices >= 0) & (indices < irregular)]
         # The end is irregular and short: a few elements for each rank and canonical node.
         ends = np.arange(irregular, self.total)
-        return np.concatenate([dealt, ends[np.isin(self.positions(ends), positions)]])
+        return np.concatenate([indices, ends[np.isin(self.positions(ends), positions)]])
 
-    def rows_of(self, node: int) -> Ids:
+    def canonical_nodes_of(self, node: int) -> Ids:
         """The canonical nodes that a node reads."""
-        canonical = self.matrix.canonical
+        canonical = self.grid.canonical
         share = (node + self.offset) % self.nodes
         # Of too few samples, and of a closed-up last column, any may go to any node.
-        is_plain = isinstance(self.matrix, Matrix) and not self.matrix.is_cyclic
+        is_plain = isinstance(self.grid, PaddedGrid) and not self.grid.is_cyclic
         if is_plain and self.left >= self.nodes:
             if canonical % self.nodes == 0:
                 return np.arange(share, canonical, self.nodes)
@@ -201,7 +209,7 @@ class Deal:
         return np.arange(canonical)
 
 
-def _stretch(starts: Ids, first: int, last: int) -> Ids:
+def _position_range(starts: Ids, first: int, last: int) -> Ids:
     """Positions of consecutive elements, all of whose columns are in every row."""
     canonical = len(starts) - 1
     columns = np.arange(first // canonical, -(-last // canonical))

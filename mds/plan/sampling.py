@@ -1,21 +1,21 @@
-"""Which samples of each shard take part in an epoch, when a stream gives fewer or more than it has.
+"""Resampling: which samples of each shard an epoch takes, drawn from a sequential generator.
 
-The result is a list of *units* (runs of consecutive numbers that play the part of shards in the
-shuffle) and a *table* from those numbers, the big ids, to sample ids. Without resampling the units
-are the shards and the table is nothing. Full copies of a shard cost a few numbers; only the
-samples of a copy that is not full are listed one by one, and that only when somebody asks.
+The result is a list of *virtual shards*, runs of consecutive *virtual ids* that the shuffle treats
+as shards, and a table from virtual ids to sample ids. Without resampling the virtual shards are the
+shards and the table is empty. Full copies of a shard cost a few numbers; only the samples of a copy
+that is not full are listed one by one, and only when they are first looked up.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mds.errors import PlanError
-from mds.plan.digests import digest
+from mds.format.hashing import digest
+from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,8 @@ def _picked(sizes: Ids, wanted: int, granularity: int, seed: int) -> Ids:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
-    """What one stream gives: its shard sizes, its first sample id, how many samples to choose."""
+class StreamShare:
+    """One stream's share of an epoch: shard sizes, first sample id, how many samples to choose."""
 
     sizes: Ids
     first: int
@@ -92,8 +92,8 @@ class Part:
         return self.choose == int(self.sizes.sum())
 
 
-class Draws(NamedTuple):
-    """Where the random numbers of a resampling come from."""
+class ResamplingParams(NamedTuple):
+    """Parameters of a resampling: granularity, and seeds of its random numbers."""
 
     granularity: int
     shard_seed: int  # how many of each shard
@@ -101,11 +101,11 @@ class Draws(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """From big ids to sample ids.
+class VirtualIdTable:
+    """Lookup table from virtual ids to sample ids.
 
-    ``ends``: where each unit ends in big ids. ``shift``: what to add to a big id of a unit to have
-    its sample id, or, for a unit that ``is_listed``, its place in ``samples``.
+    ``ends``: where each virtual shard ends in virtual ids. ``shift``: what to add to a virtual id
+    of a shard to have its sample id, or, for one that ``is_listed``, its index in ``samples``.
     """
 
     ends: Ids
@@ -113,93 +113,94 @@ class Table:
     is_listed: NDArray[np.bool_]
     samples: Ids
 
-    def look_up(self, big: Ids) -> Ids:
-        """Sample ids of big ids."""
-        unit = np.searchsorted(self.ends, big, side="right")
-        ids = big + self.shift[unit]
-        listed = np.flatnonzero(self.is_listed[unit])
+    def to_sample_ids(self, virtual: Ids) -> Ids:
+        """Sample ids of virtual ids."""
+        shard = np.searchsorted(self.ends, virtual, side="right")
+        ids = virtual + self.shift[shard]
+        listed = np.flatnonzero(self.is_listed[shard])
         ids[listed] = self.samples[ids[listed]]
         return ids
 
     def find(self, sample: int) -> Ids:
-        """All big ids of a sample."""
+        """All virtual ids of a sample."""
         starts = self.ends - np.diff(self.ends, prepend=0)
         first = starts + self.shift
         inside = (first <= sample) & (sample < self.ends + self.shift) & ~self.is_listed
         found = sample - self.shift[inside]
         places = np.flatnonzero(self.samples == sample)
-        units = np.flatnonzero(self.is_listed)
-        unit = units[np.searchsorted((self.ends + self.shift)[units], places, side="right")]
-        return np.sort(np.concatenate([found, places - self.shift[unit]]))
+        listed = np.flatnonzero(self.is_listed)
+        shard = listed[np.searchsorted((self.ends + self.shift)[listed], places, side="right")]
+        return np.sort(np.concatenate([found, places - self.shift[shard]]))
 
 
-class Sampled:
-    """The samples of an epoch as the incumbent chooses them, from one stream or several."""
+class SequentialResampling:
+    """Resampling by a sequential generator, as the incumbent's, of one stream or several."""
 
-    def __init__(self, parts: Sequence[Part], draws: Draws) -> None:
-        self.parts, self.draws = tuple(parts), draws
-        self.samples = sum(part.choose for part in parts)
-        self.is_plain = all(part.is_plain for part in parts)
-        self.is_same = self.is_plain and parts[0].first == 0
-        self.top = max(part.first + int(part.sizes.sum()) for part in parts)
-        self._first = parts[0].first
+    def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
+        self.shares, self.params = tuple(shares), params
+        self.samples = sum(share.choose for share in shares)
+        self.is_plain = all(share.is_plain for share in shares)
+        self.is_identity = self.is_plain and shares[0].first == 0
+        self.top = max(share.first + int(share.sizes.sum()) for share in shares)
+        self._first = shares[0].first
 
     @property
-    def units(self) -> Ids:
-        """The sizes of the units, int64."""
-        return self._made[0]
+    def virtual_shards(self) -> Ids:
+        """Samples of each virtual shard, int64."""
+        return self._tables[0]
 
-    def look_up(self, big: Ids) -> Ids:
-        """Sample ids of big ids."""
+    def to_sample_ids(self, virtual: Ids) -> Ids:
+        """Sample ids of virtual ids."""
         if self.is_plain:
-            return big + self._first if self._first else big
-        return self._made[1].look_up(big)
+            return virtual + self._first if self._first else virtual
+        return self._tables[1].to_sample_ids(virtual)
 
     def find(self, sample: int) -> Ids:
-        """All big ids of a sample."""
+        """All virtual ids of a sample."""
         if self.is_plain:
-            big = sample - self._first
-            return np.array([big] if 0 <= big < self.samples else [], np.int64)
-        return self._made[1].find(sample)
+            virtual = sample - self._first
+            return np.array([virtual] if 0 <= virtual < self.samples else [], np.int64)
+        return self._tables[1].find(sample)
 
     def key(self) -> str:
         """A name for all that the samples depend on."""
-        return parts_key("drawn", self.parts, self.draws)
+        return shares_key("drawn", self.shares, self.params)
 
     def data_key(self) -> str:
         """A name for what they are chosen from, the same in every epoch."""
-        return parts_key("data", self.parts, None)
+        return shares_key("data", self.shares, None)
 
-    @functools.cached_property
-    def _made(self) -> tuple[Ids, Table]:
+    @cached_property
+    def _tables(self) -> tuple[Ids, VirtualIdTable]:
         if self.is_plain:
-            # Streams of a plain epoch follow each other, so ids and big ids run in parallel.
-            units = np.concatenate([part.sizes for part in self.parts])
+            # Streams of a plain epoch follow each other, so ids and virtual ids run in parallel.
+            virtual_shards = np.concatenate([share.sizes for share in self.shares])
             nothing = np.zeros(0, np.int64)
-            return units[units > 0], Table(nothing, nothing, np.zeros(0, bool), nothing)
-        rng = np.random.default_rng(self.draws.sample_seed)
+            table = VirtualIdTable(nothing, nothing, np.zeros(0, bool), nothing)
+            return virtual_shards[virtual_shards > 0], table
+        rng = np.random.default_rng(self.params.sample_seed)
         found = []
         placed = chosen = 0
-        for part in self.parts:
-            found.append(_take(part, self.draws, rng, placed, chosen))
-            placed += part.choose
+        for share in self.shares:
+            found.append(_resample_stream(share, self.params, rng, placed, chosen))
+            placed += share.choose
             chosen += len(found[-1][3])
-        units, shifts, listed, samples = (
+        virtual_shards, shifts, listed, samples = (
             np.concatenate(column) for column in zip(*found, strict=True)
         )
-        return units, Table(np.cumsum(units), shifts, listed, samples)
+        return virtual_shards, VirtualIdTable(np.cumsum(virtual_shards), shifts, listed, samples)
 
 
-def _take(
-    part: Part, draws: Draws, rng: np.random.Generator, placed: int, chosen: int
+def _resample_stream(
+    share: StreamShare, params: ResamplingParams, rng: np.random.Generator, placed: int, chosen: int
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
-    """Unit sizes, shifts, which units are listed, and the listed samples of one stream.
+    """Virtual shards of one stream: sizes, shifts, which are listed, and the listed samples.
 
-    ``placed`` big ids and ``chosen`` listed samples were there before.
+    ``placed`` virtual ids and ``chosen`` listed samples were there before.
     """
-    sizes = part.sizes
-    starts = part.first + np.cumsum(sizes) - sizes
-    taken = get_sampling(sizes, part.choose, draws.granularity, draws.shard_seed, 0)
+    sizes = share.sizes
+    starts = share.first + np.cumsum(sizes) - sizes
+    taken = get_sampling(sizes, share.choose, params.granularity, params.shard_seed, 0)
     safe = np.maximum(sizes, 1)
     copies, rest = taken // safe, taken % safe
     counts = copies + (rest > 0)
@@ -207,8 +208,8 @@ def _take(
     partial = np.flatnonzero(rest)
     listed = np.zeros(len(shard), bool)
     listed[np.cumsum(counts)[partial] - 1] = True
-    units = np.where(listed, rest[shard], sizes[shard])
-    begin = np.cumsum(units) - units
+    virtual_shards = np.where(listed, rest[shard], sizes[shard])
+    begin = np.cumsum(virtual_shards) - virtual_shards
     samples = np.empty(int(rest.sum()), np.int64)
     at = 0
     for start, size, count in zip(
@@ -221,14 +222,14 @@ def _take(
         at += count
     place = np.cumsum(rest)[shard] - rest[shard]
     shift = np.where(listed, place + chosen, starts[shard]) - begin - placed
-    return units, shift, listed, samples
+    return virtual_shards, shift, listed, samples
 
 
-def parts_key(how: str, parts: Sequence[Part], draws: Draws | None) -> str:
-    """A name for samples chosen from parts: by ``how``, and by the draws unless all are plain."""
+def shares_key(how: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
+    """A digest of all that chosen samples depend on; of the params only when not all are plain."""
     names: list[str | int | Ids] = [how]
-    for part in parts:
-        names += [part.sizes, part.first, part.choose]
-    if draws is not None and not all(part.is_plain for part in parts):
-        names += [draws.granularity, draws.shard_seed, draws.sample_seed]
+    for share in shares:
+        names += [share.sizes, share.first, share.choose]
+    if params is not None and not all(share.is_plain for share in shares):
+        names += [params.granularity, params.shard_seed, params.sample_seed]
     return digest(*names)

@@ -1,28 +1,39 @@
-"""The order parameters of a run, checked once, with the defaults that depend on the world."""
+"""Order settings of a run in one frozen value, with the defaults that depend on the world."""
 
 from __future__ import annotations
 
 import dataclasses
 import numbers
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
-from mds.errors import ConfigError, PlanError, UnknownNameError
+from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
+from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
+from mds.shuffle import algos, find_shuffle
 
-BATCHING = ("random", "stratified", "per_stream", "device_per_stream")
-SAMPLING = ("balanced", "fixed")
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mds.shuffle import Shuffle
+    from mds.world import World
+
+PARTITION_ALGOS = ("orig", "relaxed")
+BATCHING_METHODS = ("random", "stratified", "per_stream", "device_per_stream")
+SAMPLING_METHODS = ("balanced", "fixed")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """What decides the order, apart from the data, the world and the epoch.
+    """Order settings: what decides the order apart from data, world and epoch; checked when made.
 
-    ``exact``: every chosen sample exactly once over all ranks, nothing repeated to even them out.
+    ``exact``: every chosen sample exactly once over all ranks, nothing repeated to even them out;
+    "mask": as many full batches on every rank besides, with padding that is masked.
     ``skip_empty_streams``: a stream that gives no samples takes no part; otherwise the methods
     that build batches by stream refuse it, as the incumbent does.
     Raises ConfigError for numbers that make no sense, UnknownNameError for unknown methods.
     """
 
-    batch_size: int | None
+    batch_size: int | None = None
     shuffle: bool = False
     shuffle_algo: str = "py1e"
     shuffle_seed: int = 9176
@@ -32,22 +43,31 @@ class OrderSpec:
     sampling_method: str = "balanced"
     sampling_granularity: int = 1
     batching_method: str = "random"
-    exact: bool = False
+    exact: bool | str = False
     skip_empty_streams: bool = False
 
     def __post_init__(self) -> None:
         for what, name, names in (
-            ("batching_method", self.batching_method, BATCHING),
-            ("sampling_method", self.sampling_method, SAMPLING),
+            ("batching_method", self.batching_method, BATCHING_METHODS),
+            ("sampling_method", self.sampling_method, SAMPLING_METHODS),
+            ("partition_algo", self.partition_algo, PARTITION_ALGOS),
         ):
-            if name not in names:
-                raise UnknownNameError(f"no {what} {name!r}: choose one of {', '.join(names)}.")
+            check_name(what, name, names)
+        if self.shuffle:
+            find_shuffle(self.shuffle_algo)
         if self.sampling_granularity <= 0:
             raise ConfigError(
                 f"sampling_granularity {self.sampling_granularity} must be at least 1."
             )
+        if self.num_canonical_nodes and self.num_canonical_nodes > MAX_CANONICAL_NODES:
+            raise ConfigError(
+                f"num_canonical_nodes {self.num_canonical_nodes} must be at most "
+                f"{MAX_CANONICAL_NODES}."
+            )
         if self.shuffle_seed < 0:
             raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
+        if self.exact not in {True, False, "mask"}:
+            raise ConfigError(f"exact is True, False or 'mask', got {self.exact!r}.")
         if self.exact and self.batching_method != "random":
             raise PlanError(
                 f"exact=True and batching_method {self.batching_method!r}: batches by stream leave "
@@ -55,9 +75,16 @@ class OrderSpec:
             )
 
     @property
-    def is_seekable(self) -> bool:
-        """Whether the order is computed place by place."""
-        return self.shuffle and self.shuffle_algo == "seekable"
+    def algorithm(self) -> type[Shuffle] | None:
+        """The shuffle of that name, also when it is off; None for an unknown one that is off."""
+        known = algos.get(self.shuffle_algo)
+        return find_shuffle(self.shuffle_algo) if known is None and self.shuffle else known
+
+    @property
+    def is_random_access(self) -> bool:
+        """Whether the order is computed position by position."""
+        algorithm = self.algorithm
+        return self.shuffle and algorithm is not None and algorithm.is_random_access
 
     def batch(self) -> int:
         """The batch size. Raises ConfigError when there is none or it is below one."""
@@ -74,7 +101,7 @@ class OrderSpec:
         """The number of canonical nodes when the run begins on so many physical nodes."""
         if self.num_canonical_nodes:
             return int(self.num_canonical_nodes)
-        return nodes * (64 if self.shuffle_algo in {"py1s", "py2s"} else 1)
+        return nodes * (self.algorithm.canonical_nodes_per_node if self.algorithm else 1)
 
     def block_size(self, canonical_nodes: int) -> int:
         """Samples of a shuffle block."""
@@ -91,7 +118,7 @@ class OrderSpec:
             "sampling_method": self.sampling_method,
             "sampling_granularity": self.sampling_granularity,
             "batching_method": self.batching_method,
-            "exact": self.exact,
+            "exact": bool(self.exact),
         }
         # Batches by stream have another content in every size; dealt samples have not.
         if self.batching_method != "random":
@@ -99,3 +126,40 @@ class OrderSpec:
         if self.batching_method == "device_per_stream":
             found |= {"batch_size": self.batch(), "ranks_per_node": ranks}
         return found
+
+    def resume_point(
+        self,
+        world: World,
+        epoch: int,
+        resume: Mapping[str, Any] | ResumePoint | None = None,
+        initial_physical_nodes: int | None = None,
+    ) -> ResumePoint:
+        """Where ``epoch`` begins, or ``resume`` when it is not before that epoch.
+
+        ``world``: after replication. Raises StateError for a state of ours from an earlier epoch.
+        """
+        if epoch < 0:
+            raise ConfigError(f"epoch {epoch} must not be negative.")
+        if resume is not None:
+            state = parse_state(resume)
+            # Our states from before the first epoch ask for the first.
+            if (max(state.epoch, 0) if state.is_ours else state.epoch) >= epoch:
+                return state.at(max(state.epoch, 0), state.sample_in_epoch)
+            text = (
+                f"the state is of epoch {state.epoch} and epoch {epoch} was asked for: ask for "
+                f"epoch {state.epoch} to go on from the state"
+            )
+            if state.is_ours:
+                raise StateError(f"{text}.")
+            if state.epoch >= 0:
+                warnings.warn(f"{text}; nothing of it is used.", stacklevel=3)
+        canonical = self.canonical_nodes(world.num_nodes)
+        return ResumePoint(
+            epoch, 0, canonical, self.shuffle_seed, initial_physical_nodes, version=VERSION
+        )
+
+
+def check_name(what: str, name: str, names: Sequence[str]) -> None:
+    """Refuse a name that is not among ``names`` (UnknownNameError)."""
+    if name not in names:
+        raise UnknownNameError(f"no {what} {name!r}: choose one of {', '.join(names)}.")

@@ -1,4 +1,4 @@
-"""How many samples each stream gives to an epoch."""
+"""Mixing weights: how many samples each stream gives to an epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Weights(NamedTuple):
-    """The share of each stream: samples an epoch, proportion of the epoch, times repeated."""
+    """Resolved weights of each stream: samples an epoch, proportion of it, times repeated."""
 
     choose: tuple[int, ...]
     proportion: tuple[float, ...]
@@ -27,17 +27,22 @@ def resolve_weights(
     weights: Sequence[Mapping[str, Any]],
     epoch_size: int | None,
     seed: int,
+    *,
+    skip_empty: bool = False,
 ) -> Weights:
     """The shares from what each stream asked for, of ``proportion``, ``repeat`` and ``choose``.
 
     ``weights`` has a mapping per stream; other keys and None are ignored. ``epoch_size`` None or 0
-    means not given. Raises ConfigError for weights that make no sense alone or together.
+    means not given, as for the incumbent. With ``skip_empty`` a stream without samples gives none,
+    whatever it asked for. Raises ConfigError for weights that make no sense alone or together.
     """
-    asked = [_checked(i, stream) for i, stream in enumerate(weights)]
+    asked = [_parse_share(i, stream) for i, stream in enumerate(weights)]
     samples = [int(n) for n in samples_per_stream]
     for i, count in enumerate(samples):
-        if not count:
+        if not count and not skip_empty:
             raise ConfigError(f"stream {i} has no samples: leave it out.")
+        if not count and asked[i][0]:
+            asked[i] = (asked[i][0], 0)
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
     relative = [i for i, (name, _) in enumerate(asked) if name == "proportion"]
@@ -58,7 +63,12 @@ def resolve_weights(
     return _absolute(asked, samples)
 
 
-def _checked(number: int, stream: Mapping[str, Any]) -> tuple[str, float]:
+def no_weights(streams: int) -> Weights:
+    """The shares of an epoch without samples."""
+    return Weights((0,) * streams, (0.0,) * streams, (0.0,) * streams, 0)
+
+
+def _parse_share(number: int, stream: Mapping[str, Any]) -> tuple[str, float]:
     names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
     if len(names) > 1:
         raise ConfigError(f"stream {number} has {' and '.join(names)}: give at most one of them.")
@@ -82,7 +92,7 @@ def _relative(
     if short:
         lucky = np.random.default_rng(seed).choice(len(choose), short, replace=False)
         choose[lucky] += 1
-    repeat = choose / np.array(samples)
+    repeat = choose / np.maximum(samples, 1)
     return Weights(
         tuple(choose.tolist()), tuple(proportion.tolist()), tuple(repeat.tolist()), epoch_size
     )
@@ -95,6 +105,6 @@ def _absolute(asked: Sequence[tuple[str, float]], samples: Sequence[int]) -> Wei
     ]
     total = sum(choose)
     if not total:
-        raise ConfigError("the streams give no samples: raise their repeat or choose.")
-    repeat = tuple(c / n for c, n in zip(choose, samples, strict=True))
+        return no_weights(len(choose))
+    repeat = tuple(c / max(n, 1) for c, n in zip(choose, samples, strict=True))
     return Weights(tuple(choose), tuple(c / total for c in choose), repeat, total)

@@ -7,18 +7,17 @@ batch of rows of several readers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mds.index import ShardInfo, ShardSchema, refuse_unsafe
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.fields import Choice, fields_of
-from mds.readers.gather import gather
-from mds.readers.groups import distinct
-from mds.readers.joint import joint_reader, sample_decoder
-from mds.readers.mapping import map_file
-from mds.readers.sequence import in_order
+from mds.readers.fields import ColumnSelection, fields_of
+from mds.readers.fixed import joint_reader
+from mds.readers.gather import gather, unique_stable
+from mds.readers.iterate import cut_growing, iterate_samples
+from mds.readers.joint import sample_decoder
+from mds.readers.mmap_file import map_file
 from mds.readers.sparse import SparseReader
 from mds.readers.split import SplitReader, decode_line, line_decoder
 
@@ -27,15 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
-    "Choice",
+    "ColumnSelection",
     "Reader",
     "Rows",
-    "distinct",
+    "cut_growing",
     "gather",
-    "in_order",
+    "iterate_samples",
     "make_decoder",
     "open_reader",
     "open_sparse",
+    "unique_stable",
 ]
 
 
@@ -44,7 +44,7 @@ def open_reader(
     info: ShardInfo,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | Choice | None = None,
+    columns: Sequence[str] | ColumnSelection | None = None,
 ) -> Reader:
     """A reader of a shard whose raw files are in ``folder``.
 
@@ -52,9 +52,9 @@ def open_reader(
     UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and NotFoundError
     (a FileNotFoundError).
     """
-    where = os.path.join(folder, info.raw.basename)
+    where = info.raw.basename.under(folder)
     refuse_unsafe([info.schema], allow_unsafe_types, where)
-    chosen = Choice.of(columns)
+    chosen = ColumnSelection.parse(columns)
     data = map_file(folder, info.raw)
     if info.raw_meta is None:
         return joint_reader(info.schema, info.samples, data, where, columns=chosen)
@@ -68,21 +68,21 @@ def open_sparse(
     where: str,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | Choice | None = None,
+    columns: Sequence[str] | ColumnSelection | None = None,
 ) -> Reader:
     """A reader of some rows of a shard, whose stored bytes are given by row.
 
     ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
     """
     refuse_unsafe([info.schema], allow_unsafe_types, where)
-    return SparseReader(info, samples, where, Choice.of(columns))
+    return SparseReader(info, samples, where, ColumnSelection.parse(columns))
 
 
 def make_decoder(
     schema: ShardSchema,
     *,
     allow_unsafe_types: bool = False,
-    columns: Sequence[str] | Choice | None = None,
+    columns: Sequence[str] | ColumnSelection | None = None,
     where: str = "a sample",
 ) -> Decoder:
     """A function from the stored bytes of one sample to the sample.
@@ -91,7 +91,7 @@ def make_decoder(
     raises ShardError and EncodingError (all ValueErrors).
     """
     refuse_unsafe([schema], allow_unsafe_types, where)
-    chosen = Choice.of(columns)
+    chosen = ColumnSelection.parse(columns)
     if not schema.is_split:
         return sample_decoder(fields_of(schema.columns, chosen), where)
     parse = line_decoder(schema, chosen)

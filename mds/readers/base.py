@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,24 +25,28 @@ class Reader(ABC):
     """The samples of one shard, mapped once and decoded when asked for.
 
     ``get`` is what ``reader[row]`` calls: a function of a row that is made for the schema when
-    the first sample is asked for. Readers never fetch and never delete. Views that were given out
-    stay good after ``close``: they keep the mapping alive, and the last of them ends it.
+    the first sample is asked for. No function that a reader has refers to it, so that its file is
+    let go of as soon as nothing uses it. Readers never fetch and never delete. Views that were
+    given out stay good after ``close``: they keep the mapping alive, and the last of them ends it.
     """
 
-    get: Callable[[int], dict[str, Any]]
+    is_stacked: bool = False  # as_columns copies every value that a viewer may leave in the file
 
     def __init__(self, schema: ShardSchema, samples: int, where: str) -> None:
         self.schema = schema
         self.where = where
         self._count = samples
         self._is_closed = False
-        self.get = self._first
+
+    def get(self, row: int) -> dict[str, Any]:
+        """One sample; what the compiled function of the schema replaces when it is first called."""
+        return self.opened()(row)
 
     def opened(self) -> Callable[[int], dict[str, Any]]:
         """``get``, after what it needs was decoded: the function that a loop can keep."""
-        if self.get == self._first:
+        if "get" not in vars(self):
             self._check_open()
-            self.get = self._open()
+            self.get = self._open()  # type: ignore[assignment,method-assign]
         return self.get
 
     def __len__(self) -> int:
@@ -63,12 +68,17 @@ class Reader(ABC):
         return [*map(self.get, rows)]
 
     @abstractmethod
-    def rows(self, rows: Rows) -> Batch:
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Many samples as columns.
 
         A column of fixed-width numbers is a new array of shape (rows, *shape), gathered in one
-        call; any other is a list of values.
+        call; any other is a list of values. Without ``copy`` these may be views of the file, for
+        code that copies them next.
         """
+
+    def viewer(self) -> Callable[[int], dict[str, Any]]:
+        """``get`` whose arrays may be views of the file, for code that copies them next."""
+        return self.get
 
     @abstractmethod
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
@@ -85,12 +95,27 @@ class Reader(ABC):
     def close(self) -> None:
         """Let go of the file. Closing twice is fine."""
         self._is_closed = True
-        self.get = self._first
+        vars(self).pop("get", None)
 
-    def _first(self, row: int) -> dict[str, Any]:
-        self._check_open()
-        self.get = self._open()
-        return self.get(row)
+    def _slow_decoder(self) -> Callable[[Any], dict[str, Any]]:
+        """``_decode_slowly`` for a compiled function, which must not keep its reader alive.
+
+        A reader that held itself would let go of its file when garbage is collected, and not when
+        nothing uses it any more: maps would pile up behind a table of open readers.
+        """
+        found, where = weakref.WeakMethod(self._decode_slowly), self.where
+
+        def decode_slowly(row: Any) -> dict[str, Any]:
+            method = found()
+            if method is None:
+                raise ShardError(f"{where}: the reader is closed.")
+            return method(row)
+
+        return decode_slowly
+
+    @abstractmethod
+    def _decode_slowly(self, row: Any) -> dict[str, Any]:
+        """Decode with care: for negative rows, and for the words of an error."""
 
     def _check_open(self) -> None:
         if self._is_closed:

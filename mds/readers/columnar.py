@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mds.encodings import DecodeKind
 from mds.errors import ShardError
-from mds.readers.compiled import load_json, vector_decoder
-from mds.readers.fields import Field, Fields, Kind
+from mds.readers.codegen import load_json, vector_decoder
+from mds.readers.fields import Field, Fields
 
 if TYPE_CHECKING:
     from mds.readers.base import Batch
-    from mds.readers.mapping import Data
+    from mds.readers.mmap_file import Data
 
 Positions = npt.NDArray[np.int64]
 
@@ -93,14 +94,14 @@ def stack(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[Any] | lis
 def values(field: Field, data: Data, starts: Positions, ends: Positions) -> list[Any]:
     """Values of any other column, as a list."""
     places = zip(starts.tolist(), ends.tolist(), strict=True)
-    if field.kind is Kind.BYTES:
+    if field.kind is DecodeKind.BYTES:
         return [data[start:end] for start, end in places]
-    if field.kind is Kind.STR:
+    if field.kind is DecodeKind.TEXT:
         return [str(data[start:end], "utf-8") for start, end in places]
-    if field.kind is Kind.JSON:
+    if field.kind is DecodeKind.JSON:
         return [load_json(str(data[start:end], "utf-8")) for start, end in places]
     view, decode = memoryview(data), field.decode
-    if field.kind is Kind.VECTOR:
+    if field.kind is DecodeKind.VECTOR:
         vector = vector_decoder(field)
         return [vector(data, view, start, end) for start, end in places]
     return [decode(view[start:end]) for start, end in places]

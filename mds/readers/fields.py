@@ -1,65 +1,35 @@
-"""What a reader needs to know of its columns, worked out once for each schema and choice."""
+"""What a reader needs to know of its columns, worked out once for each schema and selection."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mds.encodings import Encoding, parse_encoding
-from mds.encodings.arrays import ArrayEncoding, TensorEncoding
-from mds.encodings.images import FileImageEncoding, PilEncoding
-from mds.encodings.objects import JsonEncoding
-from mds.encodings.scalars import IntEncoding, NumpyEncoding
-from mds.encodings.text import BytesEncoding, StrEncoding
+import numpy as np
+
+from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
-from mds.index import Columns
+from mds.format.layout import Columns
+
+# A value is a row of a view on all values.
+_VIEWS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}
+_ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 
-class Kind(Enum):
-    """How one value is made; all but OTHER are written out in the compiled decoder."""
-
-    BYTES = "bytes"
-    STR = "str"
-    JSON = "json"
-    INT = "int"
-    SCALAR = "a NumPy scalar"
-    ARRAY = "an array of fixed shape"
-    VECTOR = "an array of known type and free shape, nearly always with one axis"
-    OTHER = "whatever Encoding.decode gives"
-
-    @property
-    def is_view(self) -> bool:
-        """Whether a value is a row of a view on all values."""
-        return self in {Kind.INT, Kind.SCALAR, Kind.ARRAY}
-
-
-# The types of elements that NumPy holds just as they are stored.
-VECTORS = frozenset(
-    f"{kind}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)
-) - {"float8"}
-
-_KINDS: dict[type[Encoding], Kind] = {
-    BytesEncoding: Kind.BYTES,
-    StrEncoding: Kind.STR,
-    JsonEncoding: Kind.JSON,
-    IntEncoding: Kind.INT,
-    NumpyEncoding: Kind.SCALAR,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What samples are to be like: which columns (None: all), and how images come.
+@dataclasses.dataclass(frozen=True, slots=True)
+class ColumnSelection:
+    """What samples are to be like: which columns (None: all), and how images and arrays come.
 
     ``images``: "pil" for images opened and not yet decoded, "array" for uint8 arrays of shape
-    (height, width, channels). Raises ConfigError for another word.
+    (height, width, channels). ``copy``: arrays belong to the caller; else they are read-only views
+    of the mapped file, for code that promises not to write. Raises ConfigError for another word.
     """
 
     names: tuple[str, ...] | None = None
     images: str = "pil"
+    copy: bool = True
 
     def __post_init__(self) -> None:
         if self.images not in {"pil", "array"}:
@@ -68,10 +38,15 @@ class Choice:
     def __contains__(self, name: str) -> bool:
         return self.names is None or name in self.names
 
+    @property
+    def viewing(self) -> ColumnSelection:
+        """The same with views, for code that copies them before they are seen."""
+        return dataclasses.replace(self, copy=False)
+
     @classmethod
-    def of(cls, columns: Sequence[str] | Choice | None) -> Choice:
-        """A choice from what a caller says."""
-        if isinstance(columns, Choice):
+    def parse(cls, columns: Sequence[str] | ColumnSelection | None) -> ColumnSelection:
+        """A selection from what a caller says."""
+        if isinstance(columns, ColumnSelection):
             return columns
         return cls(None if columns is None else tuple(columns))
 
@@ -81,10 +56,11 @@ class Field(NamedTuple):
 
     name: str
     encoding: Encoding
-    kind: Kind
+    kind: DecodeKind
     size: int | None
     is_wanted: bool
     decode: Callable[[Any], Any]
+    is_copied: bool = True  # else arrays are views of the stored bytes
 
     @property
     def is_columnar(self) -> bool:
@@ -92,50 +68,61 @@ class Field(NamedTuple):
         return bool(self.size) and self.encoding.dtype is not None
 
 
-class Fields(NamedTuple):
-    """The columns of a sample in stored order."""
+class Fields:
+    """The columns of a sample in stored order.
 
-    all: tuple[Field, ...]
+    A data set of very many shards opens a reader for each, so what follows from the columns is
+    worked out once; and there is one object for a schema, which dictionaries find by its identity.
+    """
 
-    @property
-    def wanted(self) -> list[Field]:
-        """The columns that samples are to have."""
-        return [field for field in self.all if field.is_wanted]
-
-    @property
-    def variable(self) -> int:
-        """The number of columns with a size word in front of the sample."""
-        return sum(field.size is None for field in self.all)
-
-    @property
-    def row_size(self) -> int | None:
-        """Bytes of every sample, None when they vary."""
-        return None if self.variable else sum(field.size or 0 for field in self.all)
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.all = fields
+        #: The columns that samples are to have.
+        self.wanted = [field for field in fields if field.is_wanted]
+        #: The number of columns with a size word in front of the sample.
+        self.variable = sum(field.size is None for field in fields)
+        #: Bytes of every sample, None when they vary.
+        self.row_size = None if self.variable else sum(field.size or 0 for field in fields)
+        #: Whether samples have one size, and all wanted values are rows of views on the file.
+        self.are_views = bool(self.row_size) and all(f.kind in _VIEWS for f in self.wanted)
+        #: Whether making a batch of samples copies all that may be views.
+        self.are_stacked = all(
+            field.is_columnar or not field.encoding.shares_memory for field in self.wanted
+        )
 
 
 @lru_cache(maxsize=256)
-def fields_of(columns: Columns, choice: Choice = Choice()) -> Fields:
-    """The fields of an mds schema, with the columns of ``choice`` wanted.
+def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) -> Fields:
+    """The fields of an mds schema, with the columns of ``selection`` wanted.
 
     Raises ConfigError for a column that does not exist.
     """
-    check_columns(columns, choice.names)
+    check_columns(columns, selection.names)
     out = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
-        kind = _KINDS.get(type(encoding), Kind.OTHER)
-        is_array = type(encoding) in {ArrayEncoding, TensorEncoding}
-        # A 0-d array and an empty one are rare enough for the general way.
-        if is_array and encoding.dtype is not None and encoding.shape and encoding.size:
-            kind = Kind.ARRAY
-        if is_array and encoding_name.partition(":")[2] in VECTORS:
-            kind = Kind.VECTOR
-        is_wanted = name in choice
-        decode = encoding.decode
-        if choice.images == "array" and isinstance(encoding, (FileImageEncoding, PilEncoding)):
-            decode = encoding.decode_array
-        out.append(Field(name, encoding, kind, encoding.size, is_wanted, decode))
+        is_wanted = name in selection
+        decode, kind = _decode_of(encoding, selection), encoding.decode_kind
+        out.append(Field(name, encoding, kind, encoding.size, is_wanted, decode, selection.copy))
     return Fields(tuple(out))
+
+
+def _decode_of(encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
+    """A function from stored bytes to a value, a view of them only if that is chosen."""
+    if selection.images == "array" and encoding.decode_array is not None:
+        return encoding.decode_array
+    decode = encoding.decode
+    if not selection.copy or not encoding.shares_memory:
+        return decode
+    if encoding.decode_kind in _ARRAYS:
+
+        def decode_array(data: Any) -> Any:
+            found = decode(data)
+            return found.copy() if type(found) is np.ndarray else found
+
+        return decode_array
+    # What is inside a list or made by an encoding of the user's is not known here.
+    return lambda data: decode(memoryview(bytearray(data)))
 
 
 def check_columns(columns: Columns, chosen: Sequence[str] | None) -> None:

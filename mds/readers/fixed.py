@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mds.index import ShardSchema
 from mds.readers.base import Batch, Rows
-from mds.readers.compiled import compile_views
-from mds.readers.fields import Field, Fields
+from mds.readers.codegen import compile_views
+from mds.readers.fields import ColumnSelection, Field, fields_of
 from mds.readers.joint import JointReader
+
+if TYPE_CHECKING:
+    from mds.readers.mmap_file import Data
+
 
 Cells = dict[str, npt.NDArray[Any]]
 
@@ -20,11 +25,6 @@ class FixedReader(JointReader):
     """Samples of one size. Each column is a strided view on the file, made once."""
 
     _cells: Cells | None = None
-
-    @classmethod
-    def fits(cls, fields: Fields) -> bool:
-        """Whether all columns are fixed and all wanted ones are numbers."""
-        return bool(fields.row_size) and all(field.kind.is_view for field in fields.wanted)
 
     @property
     def cells(self) -> Cells:
@@ -39,8 +39,9 @@ class FixedReader(JointReader):
             }
         return self._cells
 
-    def rows(self, rows: Rows) -> Batch:
-        """Many samples as columns; see Reader.rows."""
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
+        """Many samples as columns, copies always; see Reader.rows."""
+        del copy
         numbers = np.asarray(rows)
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
             numbers = self._numbers(rows)
@@ -60,7 +61,7 @@ class FixedReader(JointReader):
             self._view(at, field.encoding.dtype, field.encoding.shape)
             for field, at in self._places()
         ]
-        return compile_views(self.fields)(self._explain, *views)
+        return compile_views(self.fields)(self._slow_decoder(), *views)
 
     def _places(self) -> Iterator[tuple[Field, int]]:
         """Each wanted column and where its first value is."""
@@ -94,3 +95,18 @@ def values_of(cells: npt.NDArray[Any], field: Field) -> npt.NDArray[Any]:
     assert field.encoding.shape is not None
     values: npt.NDArray[Any] = cells.view(field.encoding.dtype)
     return values.reshape(len(cells), *field.encoding.shape)
+
+
+def joint_reader(
+    schema: ShardSchema,
+    samples: int,
+    data: Data,
+    where: str,
+    *,
+    columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
+    offsets: npt.NDArray[np.uint32] | None = None,
+) -> JointReader:
+    """The quickest reader for the columns of a schema."""
+    fields = fields_of(schema.columns, columns)
+    kind = FixedReader if fields.are_views else JointReader
+    return kind(schema, samples, data, where, columns=columns, offsets=offsets)

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import EncodingError, MissingDependencyError, ShardError
+from mds.format.layout import parse_offsets, split_sample
 from mds.index import ShardSchema
-from mds.layout import parse_offsets, split_sample
 from mds.readers import columnar
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.compiled import compile_offsets, compile_sample
-from mds.readers.fields import Choice, Fields, fields_of
+from mds.readers.codegen import compile_offsets, compile_sample
+from mds.readers.fields import ColumnSelection, Fields, fields_of
 
 if TYPE_CHECKING:
-    from mds.readers.mapping import Data
+    from mds.readers.mmap_file import Data
 
 
 class JointReader(Reader):
@@ -34,11 +34,15 @@ class JointReader(Reader):
         data: Data,
         where: str,
         *,
-        columns: Choice = Choice(),  # noqa: B008 - it is frozen
+        columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         super().__init__(schema, samples, where)
         self.fields: Fields = fields_of(schema.columns, columns)
+        self._selection = columns
+        self._viewing_fields: Fields | None = None
+        self._viewer: Callable[[int], dict[str, Any]] | None = None
+        self.is_stacked = self.fields.are_stacked
         self._data: Data = data
         self._offsets = offsets
         self._is_checked = False
@@ -69,21 +73,36 @@ class JointReader(Reader):
                 f"columns have {size} together."
             )
 
+    def _viewing(self) -> Fields:
+        if self._viewing_fields is None:
+            self._viewing_fields = fields_of(self.schema.columns, self._selection.viewing)
+        return self._viewing_fields
+
     def _open(self) -> Callable[[int], dict[str, Any]]:
         offsets = self.offsets()
-        bind = compile_offsets(self.fields)
-        return bind(self._explain, self._data, memoryview(self._data), offsets.data)
+        make_getter = compile_offsets(self.fields)
+        return make_getter(self._slow_decoder(), self._data, memoryview(self._data), offsets.data)
 
-    def rows(self, rows: Rows) -> Batch:
+    def viewer(self) -> Callable[[int], dict[str, Any]]:
+        """``get`` whose arrays may be views; see Reader.viewer."""
+        if self._viewer is None:
+            offsets, make_getter = self.offsets(), compile_offsets(self._viewing())
+            self._viewer = make_getter(
+                self._slow_decoder(), self._data, memoryview(self._data), offsets.data
+            )
+        return self._viewer
+
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Many samples as columns; see Reader.rows."""
         numbers = self._numbers(rows)
         offsets = self.offsets()
+        fields = self.fields if copy else self._viewing()
         try:
-            return columnar.gather(self.fields, self._data, offsets, numbers)
+            return columnar.gather(fields, self._data, offsets, numbers)
         except Exception:
             # The first sample that is to blame, with its number and column.
             for row in numbers.tolist():
-                self._explain(row)
+                self._decode_slowly(row)
             raise
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
@@ -95,7 +114,7 @@ class JointReader(Reader):
         number, offsets = self._number(row), self.offsets()
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
-    def _explain(self, row: Any) -> dict[str, Any]:
+    def _decode_slowly(self, row: Any) -> dict[str, Any]:
         """Decode with care: for negative rows, and for the words of an error."""
         number = self._number(row)
         return decode(self.fields, self.sample_bytes(number), f"{self.where}, sample {number}")
@@ -104,23 +123,7 @@ class JointReader(Reader):
         """Let go of the mapping; views that were given out keep it as long as they live."""
         super().close()
         self._data, self._offsets, self._is_checked = b"", None, False
-
-
-def joint_reader(
-    schema: ShardSchema,
-    samples: int,
-    data: Data,
-    where: str,
-    *,
-    columns: Choice = Choice(),  # noqa: B008 - it is frozen
-    offsets: npt.NDArray[np.uint32] | None = None,
-) -> JointReader:
-    """The quickest reader for the columns of a schema."""
-    from mds.readers.fixed import FixedReader
-
-    fields = fields_of(schema.columns, columns)
-    kind = FixedReader if FixedReader.fits(fields) else JointReader
-    return kind(schema, samples, data, where, columns=columns, offsets=offsets)
+        self._viewer = None
 
 
 def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
 def sample_decoder(fields: Fields, where: str) -> Callable[[Any], dict[str, Any]]:
     """A function from the bytes of one sample to the sample."""
 
-    def explain(data: memoryview) -> dict[str, Any]:
+    def decode_slowly(data: memoryview) -> dict[str, Any]:
         return decode(fields, data, where)
 
-    return compile_sample(fields)(explain)
+    return compile_sample(fields)(decode_slowly)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from mds.index import ShardInfo
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.fields import Choice
-from mds.readers.joint import JointReader, joint_reader
+from mds.readers.fields import ColumnSelection
+from mds.readers.fixed import joint_reader
+from mds.readers.joint import JointReader
 from mds.readers.split import SplitReader
 
 
@@ -23,7 +24,7 @@ class SparseReader(Reader):
         info: ShardInfo,
         samples: Mapping[int, bytes],
         where: str,
-        columns: Choice,
+        columns: ColumnSelection,
     ) -> None:
         super().__init__(info.schema, info.samples, where)
         self._places = {row: place for place, row in enumerate(samples)}
@@ -41,15 +42,22 @@ class SparseReader(Reader):
                 info.schema, len(sizes), data, where, columns=columns, offsets=offsets
             )
 
+        self.is_stacked = self._inner.is_stacked
+
     def __contains__(self, row: object) -> bool:
         return row in self._places
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self.get(row) for row in self._places)
 
-    def rows(self, rows: Rows) -> Batch:
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Many of the samples as columns; see Reader.rows."""
-        return self._inner.rows(self._places_of(rows))
+        return self._inner.rows(self._places_of(rows), copy=copy)
+
+    def viewer(self) -> Callable[[int], dict[str, Any]]:
+        """``get`` whose arrays may be views; see Reader.viewer."""
+        inner = self._inner.viewer()
+        return lambda row: inner(self._place(row))
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
         """Samples of this schema as columns; see Reader.as_columns."""
@@ -60,13 +68,16 @@ class SparseReader(Reader):
         return self._inner.sample_bytes(self._place(row))
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        inner, places, place = self._inner, self._places, self._place
+        inner, places, decode_slowly = self._inner, self._places, self._slow_decoder()
 
         def get(row: int) -> dict[str, Any]:
             at = places.get(row)
-            return inner.get(place(row) if at is None else at)
+            return decode_slowly(row) if at is None else inner.get(at)
 
         return get
+
+    def _decode_slowly(self, row: Any) -> dict[str, Any]:
+        return self._inner.get(self._place(row))
 
     def _place(self, row: int) -> int:
         number = self._number(row)

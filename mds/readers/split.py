@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import EncodingError, ShardError
+from mds.format.layout import parse_meta_offsets
 from mds.index import ShardSchema
-from mds.layout import parse_meta_offsets
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.compiled import load_json
-from mds.readers.fields import Choice, check_columns
+from mds.readers.codegen import load_json
+from mds.readers.fields import ColumnSelection, check_columns
 
 if TYPE_CHECKING:
-    from mds.readers.mapping import Data
+    from mds.readers.mmap_file import Data
 
 _DTYPES = {"int": np.int64, "float": np.float64}
 _BOOLS = {"True": True, "False": False}
@@ -33,7 +33,7 @@ class SplitReader(Reader):
         meta: Data,
         where: str,
         *,
-        columns: Choice = Choice(),  # noqa: B008 - it is frozen
+        columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         super().__init__(schema, samples, where)
@@ -54,20 +54,21 @@ class SplitReader(Reader):
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
         offsets, data, parse = self.offsets().data, self._data, self._parse
-        explain = self._explain
+        decode_slowly = self._slow_decoder()
 
         def get(row: int) -> dict[str, Any]:
             try:
                 if row < 0:
-                    return explain(row)
+                    return decode_slowly(row)
                 return parse(str(data[offsets[row] : offsets[row + 1]], "utf-8"))
             except Exception:  # noqa: BLE001 - told again with the place where it happened
-                return explain(row)
+                return decode_slowly(row)
 
         return get
 
-    def rows(self, rows: Rows) -> Batch:
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Many samples as columns; int and float columns are arrays where NumPy can hold them."""
+        del copy  # no value of a line is a view
         return self.as_columns(self.samples(self._numbers(rows)))
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
@@ -84,7 +85,7 @@ class SplitReader(Reader):
         number, offsets = self._number(row), self.offsets()
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
-    def _explain(self, row: Any) -> dict[str, Any]:
+    def _decode_slowly(self, row: Any) -> dict[str, Any]:
         number = self._number(row)
         return decode_line(self._parse, self.sample_bytes(number), f"{self.where}, sample {number}")
 
@@ -107,13 +108,13 @@ def decode_line(
         raise EncodingError(f"{where}: {error}") from error
 
 
-def line_decoder(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
+def line_decoder(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
     """A function from a line, its end included, to the sample."""
     check_columns(schema.columns, columns.names)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
 
-def _json_lines(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
+def _json_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
     names, chosen = set(schema.columns.names), columns.names
 
     def parse(line: str) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def _json_lines(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[st
     return parse
 
 
-def _xsv_lines(schema: ShardSchema, columns: Choice) -> Callable[[str], dict[str, Any]]:
+def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
     newline, separator = schema.newline or "", schema.separator or ""
     count = len(schema.columns.names)
     makers = [

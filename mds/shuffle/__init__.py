@@ -1,7 +1,8 @@
-"""Shuffles: from unit sizes, canonical nodes, seed, epoch and block size to an order of ids.
+"""Registry of shuffles: from shard sizes, seed, epoch and block to a permutation of ids.
 
 One algorithm a file. Those of the incumbent draw the same random numbers in the same order and so
-give the same order to the last id.
+give the same order to the last id. `register_shuffle` adds one; so does an entry point of the group
+``mds.shuffles``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import UnknownNameError
-from mds.shuffle.drawn import DrawnShuffle
+from mds.errors import ConfigError, UnknownNameError
+from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.naive import Naive
 from mds.shuffle.py1b import Py1b
 from mds.shuffle.py1br import Py1br
@@ -19,14 +20,23 @@ from mds.shuffle.py1e import Py1e
 from mds.shuffle.py1s import Py1s
 from mds.shuffle.py2s import Py2s
 from mds.shuffle.seekable import Seekable
-from mds.shuffle.spans import ShuffleSpec
+from mds.shuffle.sequential import SequentialShuffle
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["DrawnShuffle", "Seekable", "ShuffleSpec", "algos", "find_shuffle", "get_shuffle"]
+__all__ = [
+    "RandomAccessShuffle",
+    "SequentialShuffle",
+    "Shuffle",
+    "ShuffleSpec",
+    "algos",
+    "find_shuffle",
+    "get_shuffle",
+    "register_shuffle",
+]
 
-algos: dict[str, type[DrawnShuffle | Seekable]] = {
+algos: dict[str, type[Shuffle]] = {
     "naive": Naive,
     "py1b": Py1b,
     "py1br": Py1br,
@@ -35,13 +45,41 @@ algos: dict[str, type[DrawnShuffle | Seekable]] = {
     "py2s": Py2s,
     "seekable": Seekable,
 }
+_BUILT_IN = frozenset(algos)
 
 
-def find_shuffle(name: str) -> type[DrawnShuffle | Seekable]:
+def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
+    """Have ``shuffle_algo=name`` shuffle by ``algorithm``.
+
+    Every process that plans must register it, worker processes too: do so where the dataset's class
+    is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
+    name of ours, whose order must not change.
+    """
+    if name in _BUILT_IN:
+        raise ConfigError(f"shuffle_algo {name!r} is built in: take another name.")
+    algos[name] = _checked_shuffle(name, algorithm)
+
+
+def find_shuffle(name: str) -> type[Shuffle]:
     """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
-    if name not in algos:
-        raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")
-    return algos[name]
+    if name in algos:
+        return algos[name]
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="mds.shuffles", name=name):
+        return algos.setdefault(name, _checked_shuffle(name, point.load()))
+    raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")
+
+
+def _checked_shuffle(name: str, algorithm: object) -> type[Shuffle]:
+    # Plans read sequential and random-access shuffles in different ways; there is no third.
+    kinds = (SequentialShuffle, RandomAccessShuffle)
+    if not (isinstance(algorithm, type) and issubclass(algorithm, kinds)):
+        raise ConfigError(
+            f"shuffle_algo {name!r} is {algorithm!r}: inherit mds.shuffle.SequentialShuffle or "
+            "mds.shuffle.RandomAccessShuffle."
+        )
+    return algorithm
 
 
 def get_shuffle(
@@ -56,10 +94,10 @@ def get_shuffle(
 
     Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that make no order.
     """
-    make = find_shuffle(algo)
+    algorithm = find_shuffle(algo)
     sizes = np.asarray(shard_sizes, np.int64).reshape(-1)
     spec = ShuffleSpec(sizes, num_canonical_nodes, seed, epoch, block_size)
-    shuffle = make(spec)
+    shuffle = algorithm(spec)
     out = np.empty(spec.samples, np.int64)
     at = 0
     for node in range(spec.num_canonical_nodes):

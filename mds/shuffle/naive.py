@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.shuffle.drawn import DrawnShuffle
+from mds.shuffle.sequential import SequentialShuffle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Naive(DrawnShuffle):
-    """All samples are held: no part of the permutation can be had without the rest."""
+class Naive(SequentialShuffle):
+    """One Fisher-Yates permutation of all samples, which are all held."""
 
-    is_whole = True
+    needs_all_samples = True
 
-    def begin(self) -> np.random.Generator:
+    def prepare(self) -> np.random.Generator:
         """Draw the permutation, as the narrowest integers that hold it."""
         rng = np.random.default_rng(self.spec.seed + self.spec.epoch)
         samples = self.spec.samples
@@ -27,7 +27,7 @@ class Naive(DrawnShuffle):
         rng.shuffle(self._ids)
         return rng
 
-    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The part of a node."""
         del rng
         yield self._ids[int(self.starts[node]) : int(self.starts[node + 1])]

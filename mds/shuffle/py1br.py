@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mds.errors import PlanError
-from mds.shuffle.drawn import DrawnShuffle
-from mds.shuffle.slices import shuffled_slices, skip_slices
-from mds.shuffle.spans import epoch_spans
+from mds.shuffle.sequential import SequentialShuffle, advance_ranges, shuffle_ranges
+from mds.shuffle.shard_parts import epoch_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Py1br(DrawnShuffle):
-    """A window is a block. Raises PlanError for a block size below 2."""
+class Py1br(SequentialShuffle):
+    """Block shuffle with random, staggered blocks, each of which is a window.
 
-    def begin(self) -> np.random.Generator:
+    Raises PlanError for a block size below 2.
+    """
+
+    uses_blocks = True
+
+    def prepare(self) -> np.random.Generator:
         """Shuffle the shards and draw how much each node is staggered."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
@@ -31,25 +35,25 @@ class Py1br(DrawnShuffle):
             raise PlanError(
                 f"shuffle_block_size {block}: py1br needs blocks of at least 2 samples."
             )
-        self._spans, rng = epoch_spans(self.spec)
+        self._parts, rng = epoch_parts(self.spec)
         self._staggers = rng.integers(0, self._low, size=(self.spec.num_canonical_nodes,))
         return rng
 
-    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The blocks of a node: first all their lengths are drawn, then they are shuffled."""
-        slices = self._slices(node, rng)
-        yield from shuffled_slices(self._spans.of_node(node), slices, rng)
+        ranges = self._ranges(node, rng)
+        yield from shuffle_ranges(self._parts.of_node(node), ranges, rng)
 
-    def skip(self, node: int, rng: np.random.Generator) -> None:
-        """The blocks of a node, for the random numbers alone."""
-        skip_slices(self._slices(node, rng), rng)
+    def advance(self, node: int, rng: np.random.Generator) -> None:
+        """The blocks of a node, without their ids."""
+        advance_ranges(self._ranges(node, rng), rng)
 
-    def _slices(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        total, stagger = int(self._spans.of_node(node)[1].sum()), int(self._staggers[node])
-        slices, place = [], 0
+    def _ranges(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+        total, stagger = int(self._parts.of_node(node)[1].sum()), int(self._staggers[node])
+        ranges, place = [], 0
         while place < total:
             length = int(rng.integers(self._low, self._high))
             first, last = max(place - stagger, 0), min(place + length - stagger, total)
-            slices.append((first, last))
+            ranges.append((first, last))
             place += last - first
-        return slices
+        return ranges

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
-from mds.shuffle.drawn import CHUNK, DrawnShuffle, groups, restore, save, shuffle_parts, skip_parts
-from mds.shuffle.merge import Merge
-from mds.shuffle.spans import epoch_spans
+from mds.shuffle.bucket_sort import StreamingBucketSort
+from mds.shuffle.sequential import (
+    CHUNK,
+    SequentialShuffle,
+    advance_parts,
+    group_parts,
+    restore_generator,
+    save_generator,
+    shuffle_parts,
+)
+from mds.shuffle.shard_parts import epoch_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,37 +35,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Py1e(DrawnShuffle):
-    """A window is what no later sample can fall before: memory by block and shard size.
+class Py1e(SequentialShuffle):
+    """Shuffle by bounded displacement of every sample: memory by block and shard size.
 
     Up to ``keep`` samples of a node the first phase is kept, in 4 or 8 bytes a sample. Raises
     PlanError for a block of no samples.
     """
 
-    def begin(self) -> np.random.Generator:
+    uses_blocks = True
+
+    def prepare(self) -> np.random.Generator:
         """Shuffle the shards."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
         if self._low >= self._high:
             raise PlanError(f"shuffle_block_size {block}: py1e needs blocks of at least 1 sample.")
-        self._spans, rng = epoch_spans(self.spec)
+        self._parts, rng = epoch_parts(self.spec)
         self._kind = np.min_scalar_type(max(self.spec.samples - 1, 0))
-        self._is_told = False
+        self._has_warned = False
         return rng
 
-    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The samples of a node, merged by their places."""
-        begin, size = self._spans.of_node(node)
+        begin, size = self._parts.of_node(node)
         total = int(size.sum())
         kept, replay = np.zeros(0, self._kind), None
         if total <= self.keep:
             kept = self._shuffled(begin, size, rng)
         else:
-            replay = restore(save(rng))
-            skip_parts(size, rng)
-        merge = Merge(self.spec.samples, (self._high - 1) // 2 + 1)
+            replay = restore_generator(save_generator(rng))
+            advance_parts(size, rng)
+        sorter = StreamingBucketSort(self.spec.samples, (self._high - 1) // 2 + 1)
         at = 0
-        for first, last in groups(size, CHUNK):
+        for first, last in group_parts(size, CHUNK):
             lengths = size[first:last]
             until = at + int(lengths.sum())
             if replay is None:
@@ -65,15 +75,15 @@ class Py1e(DrawnShuffle):
             else:
                 ids = shuffle_parts(begin[first:last], lengths, replay)
             if until > at:
-                merge.push(at, self._places(lengths, at, total, rng), ids)
+                sorter.push(at, self._places(lengths, at, total, rng), ids)
                 at = until
                 # No sample from here on moves further back than half of the longest block.
-                yield from merge.pop(at - (self._high - 1) / 2 if at < total else np.inf)
+                yield from sorter.pop(at - (self._high - 1) / 2 if at < total else np.inf)
 
-    def skip(self, node: int, rng: np.random.Generator) -> None:
-        """Both phases, for the random numbers alone."""
-        _, size = self._spans.of_node(node)
-        skip_parts(size, rng)
+    def advance(self, node: int, rng: np.random.Generator) -> None:
+        """Both phases, without their ids."""
+        _, size = self._parts.of_node(node)
+        advance_parts(size, rng)
         bits = rng.bit_generator
         for count in size.tolist():
             rng.integers(self._low, self._high)
@@ -85,7 +95,7 @@ class Py1e(DrawnShuffle):
         """The first phase, kept."""
         kept = np.empty(int(size.sum()), self._kind)
         at = 0
-        for first, last in groups(size, CHUNK):
+        for first, last in group_parts(size, CHUNK):
             ids = shuffle_parts(begin[first:last], size[first:last], rng)
             kept[at : at + len(ids)] = ids
             at += len(ids)
@@ -101,16 +111,16 @@ class Py1e(DrawnShuffle):
             half = (int(rng.integers(self._low, self._high)) - count) / 2
             if half < 0:
                 half = 0.0
-                self._tell()
+                self._warn_small_block()
             back, ahead = max(-half, -at), min(half, total - at - count)
             places[done : done + count] += rng.uniform(back, ahead, size=count)
             at += count
             done += count
         return places
 
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _warn_small_block(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             warnings.warn(
                 "Shuffle block size was smaller than shard size: some shards are larger than "
                 f"shuffle_block_size {self.spec.block_size} and keep together. Enlarge it.",

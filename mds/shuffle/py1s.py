@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.shuffle.drawn import DrawnShuffle, groups, shuffle_parts, skip_parts
-from mds.shuffle.spans import epoch_spans
+from mds.shuffle.sequential import SequentialShuffle, advance_parts, group_parts, shuffle_parts
+from mds.shuffle.shard_parts import epoch_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,20 +14,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Py1s(DrawnShuffle):
-    """A window is some parts of shards: memory by shard size."""
+class Py1s(SequentialShuffle):
+    """Shuffle of shards and within shards; a window is some parts of them: memory by shard size."""
 
-    def begin(self) -> np.random.Generator:
+    canonical_nodes_per_node = 64  # it mixes little, so more nodes are read side by side
+
+    def prepare(self) -> np.random.Generator:
         """Shuffle the shards."""
-        self._spans, rng = epoch_spans(self.spec)
+        self._parts, rng = epoch_parts(self.spec)
         return rng
 
-    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The parts of a node, each shuffled."""
-        begin, size = self._spans.of_node(node)
-        for first, last in groups(size, self.chunk):
+        begin, size = self._parts.of_node(node)
+        for first, last in group_parts(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)
 
-    def skip(self, node: int, rng: np.random.Generator) -> None:
-        """The parts of a node, for the random numbers alone."""
-        skip_parts(self._spans.of_node(node)[1], rng)
+    def advance(self, node: int, rng: np.random.Generator) -> None:
+        """The parts of a node, without their ids."""
+        advance_parts(self._parts.of_node(node)[1], rng)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.shuffle.drawn import DrawnShuffle, groups, skip_parts
-from mds.shuffle.spans import divide
+from mds.shuffle.sequential import SequentialShuffle, advance_parts, group_parts
+from mds.shuffle.shard_parts import split_at_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 _STATE = np.dtype([("high", "<u8"), ("low", "<u8"), ("half", "<u4"), ("has_half", "?")])
 
 
-class Py2s(DrawnShuffle):
-    """A window is some parts of shards: memory by shard size, and a little a shard."""
+class Py2s(SequentialShuffle):
+    """Two shuffles within shards, before and after nodes are cut: memory by shard size."""
 
-    def begin(self) -> np.random.Generator:
+    canonical_nodes_per_node = 64  # it mixes little, so more nodes are read side by side
+
+    def prepare(self) -> np.random.Generator:
         """Shuffle the shards once to know where each begins in the stream of random numbers."""
         spec = self.spec
         rng = np.random.default_rng(spec.seed)
@@ -41,39 +43,39 @@ class Py2s(DrawnShuffle):
             rng.shuffle(scratch[:size])
         # Places in the line of shuffled shards, cut at the nodes, and the shard of each part.
         self._line = np.cumsum(self._size) - self._size
-        self._spans = divide(self._line, self._size, spec)
-        self._unit = np.searchsorted(self._line, self._spans.begin, side="right") - 1
+        self._parts = split_at_nodes(self._line, self._size, spec)
+        self._shard = np.searchsorted(self._line, self._parts.begin, side="right") - 1
         epoch = np.random.default_rng(spec.seed + spec.epoch)
         self._replay = np.random.Generator(np.random.PCG64(0))
         return epoch
 
-    def draw(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """The parts of a node in their order of this epoch, each shuffled again."""
-        first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
+        first, last = int(self._parts.edges[node]), int(self._parts.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
-        for a, b in groups(self._spans.size[parts], self.chunk):
+        for a, b in group_parts(self._parts.size[parts], self.chunk):
             pieces = [self._first(part) for part in parts[a:b].tolist()]
             for piece in pieces:
                 rng.shuffle(piece)
             yield np.concatenate(pieces)
 
-    def skip(self, node: int, rng: np.random.Generator) -> None:
+    def advance(self, node: int, rng: np.random.Generator) -> None:
         """Only the second shuffle draws from ``rng``."""
-        first, last = int(self._spans.edges[node]), int(self._spans.edges[node + 1])
+        first, last = int(self._parts.edges[node]), int(self._parts.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
-        skip_parts(self._spans.size[parts], rng)
+        advance_parts(self._parts.size[parts], rng)
 
     def _first(self, part: int) -> NDArray[np.int64]:
         """The ids of a part as the first shuffle leaves them."""
-        unit = int(self._unit[part])
-        begin, size = int(self._begin[unit]), int(self._size[unit])
+        shard = int(self._shard[part])
+        begin, size = int(self._begin[shard]), int(self._size[shard])
         ids = np.arange(begin, begin + size, dtype=np.int64)
-        _unpack(self._states[unit], self._increment, self._replay)
+        _unpack(self._states[shard], self._increment, self._replay)
         self._replay.shuffle(ids)
-        offset = int(self._spans.begin[part] - self._line[unit])
-        return ids[offset : offset + int(self._spans.size[part])]
+        offset = int(self._parts.begin[part] - self._line[shard])
+        return ids[offset : offset + int(self._parts.size[part])]
 
 
 def _pack(rng: np.random.Generator) -> tuple[int, int, int, bool]:

@@ -1,4 +1,4 @@
-"""seekable: an order of which any part can be computed alone, for datasets of any size.
+"""seekable: a random-access shuffle, of which any position is computed alone.
 
 Shards are put in a random line, anew in every epoch, and dealt to canonical nodes, whose shares
 stay the same. A node's line is cut in *cells* of 2**bits samples. Output cell c takes one sample,
@@ -20,48 +20,52 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
-from mds.shuffle.keyed import derive, hashes, permute, permute_below, shuffled, unpermute
-from mds.shuffle.spans import divide
+from mds.shuffle.base import RandomAccessShuffle
+from mds.shuffle.permutation import (
+    derive_key,
+    hash_counters,
+    keyed_order,
+    permute,
+    permute_below,
+    unpermute,
+)
+from mds.shuffle.shard_parts import split_at_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from mds.shuffle.spans import ShuffleSpec
+    from mds.shuffle.base import ShuffleSpec
 
     Ids = NDArray[np.int64]
 
 _TAG = 0x5EEC  # keys of this algorithm are its own
-_DEAL, _LINE, _SLOT, _CELL, _UNIT = range(5)
-_CHUNK = 1 << 16
+_DEAL, _LINE, _SLOT, _CELL, _SHARD = range(5)
 
 
-class Seekable:
-    """One epoch's order. Raises PlanError for a block of no samples."""
+class Seekable(RandomAccessShuffle):
+    """Keyed permutation within a sliding window. Raises PlanError for a block of no samples."""
 
-    is_whole = False
+    uses_blocks = True
 
     def __init__(self, spec: ShuffleSpec) -> None:
         if spec.block_size < 1:
             raise PlanError(
                 f"shuffle_block_size {spec.block_size}: seekable needs blocks of at least 1 sample."
             )
-        self.spec = spec
-        self.starts = spec.node_starts()
+        super().__init__(spec)
         self._lay_out()
-        samples, units = spec.samples, max(len(self._first), 1)
+        samples, shards = spec.samples, max(len(self._first), 1)
         smallest = min(spec.block_size, max(samples // spec.num_canonical_nodes, 1))
         # A cell of at least the root of the block: then every cell of the window is reached.
         self._bits = (smallest - 1).bit_length() + 1 >> 1
-        mean = samples // units
+        mean = samples // shards
         # A shard then lives for about a block, its own length included, as with py1e.
         spread = max(spec.block_size - mean, spec.block_size // 2)
         cells = -(-np.diff(self.starts) >> self._bits)
         self._cells = np.maximum(cells, 1)
         self._window = np.minimum(max(spread >> self._bits, 1), self._cells)
-        self._slot_key, self._cell_key, self._unit_key = (
-            derive(_TAG, what, spec.seed, spec.epoch) for what in (_SLOT, _CELL, _UNIT)
+        self._slot_key, self._cell_key, self._shard_key = (
+            derive_key(_TAG, what, spec.seed, spec.epoch) for what in (_SLOT, _CELL, _SHARD)
         )
         # Neighbours in a shard are then as far apart as with py1e (measured: 4 % less for shards
         # of a fifth of a block without this, 0.4 % for a tenth).
@@ -69,28 +73,30 @@ class Seekable:
         self._has_long = bool(len(self._size)) and int(self._size.max()) > self._long
 
     def _lay_out(self) -> None:
-        """The line of this epoch: parts of units, node after node."""
+        """The line of this epoch: parts of shards, node after node."""
         spec = self.spec
-        # First id and size of a unit side by side, so that both come with one access to memory.
-        units = np.empty((len(spec.sizes), 2), np.int64)
-        units[:, 1] = spec.sizes
-        units[:, 0] = np.cumsum(spec.sizes) - spec.sizes
-        if len(units) and not int(spec.sizes.min()):
-            units = units[spec.sizes > 0]
+        # First id and size of a shard side by side, so that both come with one access to memory.
+        shards = np.empty((len(spec.sizes), 2), np.int64)
+        shards[:, 1] = spec.sizes
+        shards[:, 0] = np.cumsum(spec.sizes) - spec.sizes
+        if len(shards) and not int(spec.sizes.min()):
+            shards = shards[spec.sizes > 0]
         nodes = None
         if spec.num_canonical_nodes > 1:
-            units = units.take(shuffled(derive(_TAG, _DEAL, spec.seed), len(units)), axis=0)
-            spans = divide(units[:, 0], units[:, 1], spec)
-            units = np.column_stack([spans.begin, spans.size])
-            nodes = np.repeat(np.arange(spec.num_canonical_nodes), np.diff(spans.edges))
-        units = units.take(
-            shuffled(derive(_TAG, _LINE, spec.seed, spec.epoch), len(units), nodes), axis=0
+            shards = shards.take(
+                keyed_order(derive_key(_TAG, _DEAL, spec.seed), len(shards)), axis=0
+            )
+            parts = split_at_nodes(shards[:, 0], shards[:, 1], spec)
+            shards = np.column_stack([parts.begin, parts.size])
+            nodes = np.repeat(np.arange(spec.num_canonical_nodes), np.diff(parts.edges))
+        shards = shards.take(
+            keyed_order(derive_key(_TAG, _LINE, spec.seed, spec.epoch), len(shards), nodes), axis=0
         )
-        self._size = units[:, 1].copy()
+        self._size = shards[:, 1].copy()
         self._ends = np.cumsum(self._size)
-        self._first = units[:, 0].copy()
+        self._first = shards[:, 0].copy()
 
-    def take(self, positions: Ids) -> Ids:
+    def ids_at(self, positions: Ids) -> Ids:
         """The ids at positions of the order, int64."""
         node = self._node(positions)
         start = self.starts[node]
@@ -106,7 +112,7 @@ class Seekable:
         return self._ids(place + start)
 
     def find(self, ids: Ids) -> Ids:
-        """The positions in the order of ids: the inverse of `take`."""
+        """The positions in the order of ids: the inverse of `ids_at`."""
         order = np.argsort(self._first)
         part = order[np.searchsorted(self._first[order], ids, side="right") - 1]
         offset = self._inside(ids - self._first[part], part, inverse=True)
@@ -122,12 +128,6 @@ class Seekable:
             limit = self.starts[of + 1] - self.starts[of]
             outside = outside[again >= limit]
         return place + start
-
-    def windows(self, node: int) -> Iterator[Ids]:
-        """The ids of canonical node ``node`` in order."""
-        first, last = int(self.starts[node]), int(self.starts[node + 1])
-        for at in range(first, last, _CHUNK):
-            yield self.take(np.arange(at, min(at + _CHUNK, last)))
 
     def _node(self, positions: Ids) -> Ids:
         if self.spec.num_canonical_nodes == 1 or not len(positions):
@@ -174,7 +174,7 @@ class Seekable:
         return cell
 
     def _keys(self, key: int, cell: Ids, node: Ids) -> NDArray[np.uint64]:
-        return hashes(key, cell + (node << 40))
+        return hash_counters(key, cell + (node << 40))
 
     def _ids(self, line: Ids) -> Ids:
         """The ids at places of the line."""
@@ -189,7 +189,7 @@ class Seekable:
             return offset
         long = np.flatnonzero(self._size[part] > self._long)
         if len(long):
-            keys = hashes(self._unit_key, part[long])
+            keys = hash_counters(self._shard_key, part[long])
             sizes = self._size[part[long]]
             offset = offset.copy()
             offset[long] = permute_below(offset[long], sizes, keys, inverse=inverse)

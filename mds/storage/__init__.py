@@ -2,21 +2,21 @@
 
 `open_store` gives a `Store`: get, get_range, get_file, stream, put, put_file, head, list, delete.
 Cloud SDKs are imported when a store of theirs is first used, and the stores themselves when a name
-of theirs is first touched: whoever reads a folder needs none.
+of theirs is first touched: to read a folder takes none.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy import on_first_touch
+from mds._lazy import on_first_touch
 
 if TYPE_CHECKING:
     from mds.storage.base import CHUNK, Body, ObjectInfo, Store
     from mds.storage.files import publish, temporary_owner, write_at, write_file
     from mds.storage.registry import open_store, register_store, schemes
     from mds.storage.retry import Retrying, RetryPolicy
-    from mds.storage.url import is_local, join, local_path, redact
+    from mds.storage.url import is_local, join, local_path, redact, source_name
     from mds.storage.wrappers import Hedged, Limited, Prefixed, Wrapper
 
 _HOMES = {
@@ -38,6 +38,7 @@ _HOMES = {
     "redact": "url",
     "register_store": "registry",
     "schemes": "registry",
+    "source_name": "url",
     "temporary_owner": "files",
     "write_at": "files",
     "write_file": "files",
@@ -62,6 +63,7 @@ __all__ = [
     "redact",
     "register_store",
     "schemes",
+    "source_name",
     "temporary_owner",
     "write_at",
     "write_file",

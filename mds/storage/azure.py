@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, BinaryIO
 
@@ -21,12 +21,12 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, status_failure
-from mds.storage.process import forget, per_process
-from mds.storage.settings import env, parse_options
-from mds.storage.url import Location, check_key, parse_url
-from mds.storage.wire import StatusError, Wire, empty_body
+from mds.process.per_process import forget, per_process
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import HttpClient, StatusError, empty_body
+from mds.storage.options import env, parse_options
+from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
+from mds.storage.url import Location, parse_url
 
 # The SDK brings a blob in pieces of some megabytes that it holds whole, and starts each anew by
 # itself; for the bytes a plain request with the same right to read streams, and stalls are seen.
@@ -41,13 +41,13 @@ class AzureOptions:
     """The account's name and key, else AZURE_ACCOUNT_NAME and AZURE_ACCOUNT_ACCESS_KEY.
 
     Or a ``sas_token``, a ``connection_string`` (else AZURE_STORAGE_CONNECTION_STRING), or nothing:
-    then azure-identity finds who you are. ``endpoint`` replaces the account's usual address.
+    then azure-identity finds credentials. ``endpoint`` replaces the account's usual address.
     """
 
     account_name: str | None = None
-    account_key: str | None = None
-    sas_token: str | None = None
-    connection_string: str | None = None
+    account_key: str | None = field(default=None, repr=False)
+    sas_token: str | None = field(default=None, repr=False)
+    connection_string: str | None = field(default=None, repr=False)
     endpoint: str | None = None
     anonymous: bool = False
 
@@ -73,34 +73,41 @@ class AzureStore(Store):
         self._options = replace(given, endpoint=endpoint, account_name=account)
         self._timeout = timeout
         self._prefix = f"{path}/" if path else ""
-        self._wire = Wire(timeout, classify=classify)
+        self._http = HttpClient(timeout, classify=classify)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        with border("get", shown, classify):
+        with translate_errors("get", shown, classify):
             url, headers = self._readable(key)
-        return self._wire.stream(url, key, start, end, shown=shown, headers=headers)
+        return self._http.stream(
+            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+        )
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
-        with border("head", self.url_of(key), classify):
+        with translate_errors("head", self.url_of(key), classify):
             return _info(key, self._blob(key).get_blob_properties())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix."""
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             found = self._service().get_container_client(self._container)
             for entry in found.list_blobs(self._prefix + prefix, include=["metadata"]):
                 folder = (entry.metadata or {}).get("hdi_isfolder") == "true"
                 if not folder:  # Data Lake lists its folders as empty objects
                     yield _info(entry.name[len(self._prefix) :], entry)
 
+    def renew(self) -> bool:
+        """Have the next request find the credentials anew."""
+        forget((AzureStore, self._options, self._timeout))
+        return not self._options.anonymous
+
     def delete(self, key: str) -> None:
         """Remove the object."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             blob = self._blob(key)
             from azure.core.exceptions import ResourceNotFoundError
 
@@ -110,7 +117,7 @@ class AzureStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             # Blocks are only seen when the last of them is committed.
             self._blob(key).upload_blob(file, length=size, overwrite=True, max_concurrency=4)
 
@@ -259,7 +266,8 @@ def classify(error: Exception) -> Failure | None:
     broken = (azure.IncompleteReadError, azure.ServiceRequestError, azure.ServiceResponseError)
     if isinstance(error, broken):
         kind = StalledError if "timed out" in str(error) else TransientError
-        return Failure(kind, str(error))
+        found = network_failure(error)
+        return Failure(found.kind if found else kind, str(error))
     return None
 
 

@@ -10,20 +10,36 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mds.errors import CorruptError, TransientError
-from mds.storage.url import join, redact
+from mds.errors import ConfigError, CorruptError, ReplacedError, StoreError, TransientError
+from mds.process.fork_safe import new_event
+from mds.storage.files import disk, open_target, read_back, write_at
+from mds.storage.url import Url, join, redact
+from mds.text.redaction import printable
 
 #: Bytes asked of a connection at a time. Measured over loopback HTTP, 1 MB costs the least
 #: processor time; 64 KB a quarter more, 8 MB a third more.
 CHUNK = 1 << 20
 
+# A key that cannot be taken for a login or a query, and needs no escape: its URL is put together.
+_PLAIN_KEY = re.compile(r"[0-9A-Za-z_./-]+").fullmatch
+
 #: What is shown the bytes of a file, piece by piece; a piece is good until the next one.
-Watch = Callable[["bytes | memoryview"], object]
+OnBytes = Callable[["bytes | memoryview"], object]
+
+
+def check_key(key: str) -> str:
+    """The key itself. Raises ConfigError when it would leave the folder of its store."""
+    parts = key.split("/")
+    if key.startswith("/") or ".." in parts or "\0" in key:
+        raise ConfigError(f"{key!r} is not the name of an object below a URL.")
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,37 @@ class ObjectInfo:
     key: str
     size: int
     version: str = ""
+
+
+def is_same_object(one: ObjectInfo, other: ObjectInfo) -> bool:
+    """Whether two answers may be of one object: what both tell of size and version agrees."""
+    if one.size >= 0 and other.size >= 0 and one.size != other.size:
+        return False
+    return not (one.version and other.version) or one.version == other.version
+
+
+def replaced_error(url: str, one: ObjectInfo, other: ObjectInfo) -> ReplacedError:
+    """The error for an object of which two parts are not of one."""
+    return ReplacedError(
+        f"get {url}: the object changed while it was read ({describe_info(one)} before, "
+        f"{describe_info(other)} now)",
+        url=url,
+        verb="get",
+    )
+
+
+def describe_info(info: ObjectInfo) -> str:
+    """What is known of an object, for people."""
+    size = f"{info.size} bytes" if info.size >= 0 else "unknown size"
+    return f"{size}, version {info.version!r}" if info.version else size
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload in parts that did not end: the key it was for, and the store's name for it."""
+
+    key: str
+    identifier: str
 
 
 class Body(Iterator[bytes]):
@@ -68,11 +115,11 @@ class Body(Iterator[bytes]):
         for chunk in self._chunks:
             self._came += len(chunk)
             if self.length is not None and self._came > self.length:
-                self._wrong("and still more came")
+                self._fail("and still more came")
             if chunk:
                 return chunk
         if self.length is not None and self._came < self.length:
-            self._wrong("then the connection ended")
+            self._fail("then the connection ended")
         self.close()
         raise StopIteration
 
@@ -91,7 +138,7 @@ class Body(Iterator[bytes]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wrong(self, how: str) -> None:
+    def _fail(self, how: str) -> None:
         self.close()
         raise TransientError(
             f"get {self._url}: {self._came} of {self.length} bytes came, {how}",
@@ -103,7 +150,8 @@ class Body(Iterator[bytes]):
 class Store(ABC):
     """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself."""
 
-    url: str
+    _url = Url("")
+    _shown = ("", "")  # what stands before and behind a plain key in `url_of`
     #: Folder that holds the objects as plain files, for a store on a mounted disk.
     local_path: str | None = None
     #: Whether the provider has a way to name the objects below a URL.
@@ -113,6 +161,19 @@ class Store(ABC):
     #: `get_file` brings objects of at least two parts in parts of this size, so many at a time.
     part_size: int = 16 << 20
     part_connections: int = 4
+    #: Bytes a second below which a transfer counts as stalled, over HTTP and SFTP.
+    min_rate: float = 1024.0
+
+    @property
+    def url(self) -> Url:
+        """The URL that the keys are below; its text is without secrets, `Url.reveal` gives them."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self._url = Url(url)
+        before, _, behind = printable(redact(join(self._url, "key"))).rpartition("key")
+        self._shown = (before, behind)
 
     @abstractmethod
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -147,33 +208,60 @@ class Store(ABC):
         return b"".join(self.stream(key, start, end))
 
     def get_file(
-        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
+        self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
         """Write the whole object to ``path``, which the caller renames when it is content.
 
         With ``size`` the object must have so many bytes (CorruptError) and large ones come over
-        several connections at once. ``watch`` is called with all its bytes in order, in pieces: as
-        they come, or out of the file. Raises NoSpaceError when the disk is full.
+        several connections at once. ``on_bytes`` is called with all its bytes in order, in pieces:
+        as they come, or out of the file. Raises NoSpaceError when the disk is full.
         """
-        from mds.storage.transfer import download
+        with disk(path), open_target(path) as file:
+            if size is not None and size >= 2 * self.part_size and self.part_connections > 1:
+                info = _get_parts(self, key, file.fileno(), size)
+            else:
+                with self.stream(key) as body:
+                    return _write_body(self, body, file.fileno(), size, on_bytes)
+        if on_bytes is not None:
+            read_back(path, on_bytes)
+        return info
 
-        return download(self, key, path, size, watch)
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        """Store ``data`` under ``key``, replacing what was there, whole or not at all.
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store ``data`` under ``key``, replacing what was there, whole or not at all."""
+        Gives what the store then says about the object, where it was asked.
+        """
         self._write(key, io.BytesIO(data), len(data))
-        self._verify(key, len(data))
+        return self._verify(key, len(data))
 
-    def put_file(self, key: str, path: str) -> None:
-        """Store the content of a file under ``key``, whole or not at all."""
+    def put_file(self, key: str, path: str) -> ObjectInfo:
+        """Store the content of a file under ``key``, whole or not at all; gives as `put`."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._write(key, file, size)
-        self._verify(key, size)
+        return self._verify(key, size)
+
+    def list_uploads(self) -> Iterator[Upload]:
+        """Uploads in parts that did not end, where the store keeps such until they are removed."""
+        return iter(())
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Have the store forget what came of an upload. One that is not there is fine."""
+        raise StoreError(f"{self!r} keeps no unfinished uploads, such as {upload}.", url=self.url)
 
     def url_of(self, key: str) -> str:
         """Where an object lives, for people: passwords and signatures are left out."""
-        return redact(join(self.url, key))
+        if _PLAIN_KEY(key):
+            return key.join(self._shown)
+        return printable(redact(join(self.url, key)))
+
+    def renew(self) -> bool:
+        """Forget clients with the credentials that they were made with; whether there were any.
+
+        Called when a store says that credentials are not good (any more): what the environment,
+        a file or a service of the machine tells now may be.
+        """
+        return False
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to close
         """Nothing to do: connections belong to the process and are shared. Here for symmetry."""
@@ -185,18 +273,29 @@ class Store(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {redact(self.url)}>"
+        return f"<{type(self).__name__} {self.url}>"
 
-    def _verify(self, key: str, size: int) -> None:
+    def _verify(self, key: str, size: int) -> ObjectInfo:
         # Uploads that were reported as done and left an empty object have been seen; one more
         # request per shard is a low price.
-        found = self.head(key).size
-        if found not in (size, -1):
+        found = self.head(key)
+        if found.size not in (size, -1):
             raise TransientError(
-                f"put {self.url_of(key)}: {size} bytes were sent, the store has {found}",
+                f"put {self.url_of(key)}: {size} bytes were sent, the store has {found.size}",
                 url=self.url_of(key),
                 verb="put",
             )
+        return found
+
+    def _unchanged(self, before: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Chunks that are asked for one by one, if the object is the same after the last one.
+
+        For stores that read by name, piece by piece, and whose pieces tell no version.
+        """
+        yield from chunks
+        now = self.head(before.key)
+        if not is_same_object(before, now):
+            raise replaced_error(self.url_of(before.key), before, now)
 
     def _check_range(self, info: ObjectInfo, start: int, end: int | None) -> None:
         if info.size >= 0 and (start > info.size or (end is not None and end > info.size)):
@@ -207,3 +306,62 @@ class Store(ABC):
                 url=self.url_of(info.key),
                 verb="get",
             )
+
+
+def _write_body(
+    store: Store, body: Body, file: int, size: int | None, on_bytes: OnBytes | None
+) -> ObjectInfo:
+    """Write a whole object to an open file; see `Store.get_file`."""
+    _check_size(store, body, size)
+    written = 0
+    for chunk in body:
+        write_at(file, chunk, written)
+        written += len(chunk)
+        if on_bytes is not None:
+            on_bytes(chunk)
+    if size is not None and written != size:
+        raise _wrong_size_error(store, body.info.key, written, size)
+    return type(body.info)(body.info.key, written, body.info.version)
+
+
+def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
+    step = store.part_size
+    stop = new_event()
+    seen: list[ObjectInfo] = []
+
+    def part(start: int) -> None:
+        with store.stream(key, start, min(start + step, size)) as body:
+            _check_size(store, body, size)
+            seen.append(body.info)
+            if not is_same_object(seen[0], body.info):
+                raise replaced_error(store.url_of(key), seen[0], body.info)
+            for chunk in body:
+                write_at(file, chunk, start)
+                start += len(chunk)
+                if stop.is_set():
+                    break
+
+    workers = min(store.part_connections, -(-size // step))
+    with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
+        futures = [pool.submit(part, start) for start in range(0, size, step)]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        finally:
+            # After a failure parts that have not begun are not waited for.
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+    return seen[0]
+
+
+def _check_size(store: Store, body: Body, size: int | None) -> None:
+    if size is not None and body.info.size not in (size, -1):
+        raise _wrong_size_error(store, body.info.key, body.info.size, size)
+
+
+def _wrong_size_error(store: Store, key: str, found: int, wanted: int) -> CorruptError:
+    url = store.url_of(key)
+    return CorruptError(
+        f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
+    )

@@ -1,6 +1,6 @@
 """Databricks: Unity Catalog volumes as dbfs:/Volumes/catalog/schema/volume/..., and dbfs:/ itself.
 
-databricks-sdk finds out who you are (DATABRICKS_HOST and DATABRICKS_TOKEN, a profile, a notebook);
+databricks-sdk finds the credentials (DATABRICKS_HOST and DATABRICKS_TOKEN, a profile, a notebook);
 the bytes go over our own connections, by the REST interface: files of volumes stream with
 ranges, those of the old DBFS come and go in pieces of 1 MB, as its interface has them.
 """
@@ -12,17 +12,17 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded, status_failure
-from mds.storage.process import per_process
-from mds.storage.settings import env, parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import StatusError, Wire, empty_body, info_of
+from mds.process.per_process import per_process
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import HttpClient, StatusError, empty_body, parse_info
+from mds.storage.options import env, parse_options
+from mds.storage.translate import Failure, status_failure, translate_chunks, translate_errors
+from mds.storage.url import parse_url
 
 _PIECE = 1 << 20  # what one call of the DBFS interface takes and gives at most
 
@@ -32,7 +32,7 @@ class DatabricksOptions:
     """As databricks-sdk takes them; what is not given it finds in the environment."""
 
     host: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     profile: str | None = None
 
 
@@ -51,13 +51,13 @@ class _Workspace(Store):
         self.url = url
         self._root = root
         self._options = parse_options(DatabricksOptions, options, "dbfs")
-        self._wire = Wire(timeout)
+        self._http = HttpClient(timeout)
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}" if key else self._root or "/"
 
     def _workspace(self) -> tuple[str, dict[str, str]]:
-        """Address of the workspace and headers that say who asks."""
+        """Address of the workspace and the headers of authentication."""
         options = self._options
         # What the SDK finds in the environment is part of what it was made from.
         found = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
@@ -72,7 +72,7 @@ class _Workspace(Store):
         if body is not None:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
-        answer = self._wire.call(method, url, headers=headers, body=data)[1]
+        answer = self._http.call(method, url, headers=headers, body=data)[1]
         return json.loads(answer) if answer else {}
 
 
@@ -84,22 +84,24 @@ class VolumeStore(_Workspace):
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        with border("get", shown, classify):
+        with translate_errors("get", shown, classify):
             url, headers = self._file(key)
-        return self._wire.stream(url, key, start, end, shown=shown, headers=headers)
+        return self._http.stream(
+            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+        )
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time of change."""
-        with border("head", self.url_of(key), classify):
+        with translate_errors("head", self.url_of(key), classify):
             url, headers = self._file(key)
             headers["Accept-Encoding"] = "identity"
-            response = self._wire.request("HEAD", url, headers=headers)
+            response = self._http.request("HEAD", url, headers=headers)
             response.close()
-            return info_of(key, response.headers)
+            return parse_info(key, response.headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every file below a prefix, folder by folder."""
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             folders = [prefix.rpartition("/")[0]]
             while folders:
                 for entry in self._entries(self._path(folders.pop())):
@@ -113,18 +115,18 @@ class VolumeStore(_Workspace):
 
     def delete(self, key: str) -> None:
         """Remove the file."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             url, headers = self._file(key)
-            self._wire.request("DELETE", url, headers=headers, also=(404,)).close()
+            self._http.request("DELETE", url, headers=headers, also=(404,)).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             url, headers = self._file(key)
             headers["Content-Length"] = str(size)
             headers["Content-Type"] = "application/octet-stream"
             start = file.tell()
             try:
-                self._wire.call(
+                self._http.call(
                     "PUT", f"{url}?overwrite=true", headers=headers, body=file if size else b""
                 )
             except StatusError as error:
@@ -134,7 +136,7 @@ class VolumeStore(_Workspace):
                 folder = quote(os.path.dirname(self._path(key)))
                 self._ask("PUT", f"fs/directories{folder}")
                 file.seek(start)
-                self._wire.call(
+                self._http.call(
                     "PUT", f"{url}?overwrite=true", headers=headers, body=file if size else b""
                 )
 
@@ -166,13 +168,14 @@ class DbfsStore(_Workspace):
         info = self.head(key)
         self._check_range(info, start, end)
         stop = info.size if end is None else end
-        chunks = guarded(self._pieces(self._path(key), start, stop), shown, classify)
+        pieces = translate_chunks(self._pieces(self._path(key), start, stop), shown, classify)
+        chunks = self._unchanged(info, pieces)
         return Body(info, chunks, max(0, stop - start), url=shown)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time of change."""
         url = self.url_of(key)
-        with border("head", url, classify):
+        with translate_errors("head", url, classify):
             entry = self._ask("GET", "dbfs/get-status", path=self._path(key))
         if entry.get("is_dir"):
             raise NotFoundError(f"head {url}: it is a folder.", url=url, verb="head")
@@ -180,7 +183,7 @@ class DbfsStore(_Workspace):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every file below a prefix, folder by folder."""
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             folders = [prefix.rpartition("/")[0]]
             while folders:
                 try:
@@ -198,14 +201,14 @@ class DbfsStore(_Workspace):
 
     def delete(self, key: str) -> None:
         """Remove the file."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             self._ask("POST", "dbfs/delete", {"path": self._path(key)})
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         del size
         path = self._path(key)
         temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             # DBFS shows a file while it grows, so it grows under another name.
             handle = self._ask("POST", "dbfs/create", {"path": temporary, "overwrite": True})
             while piece := file.read(_PIECE):
@@ -235,7 +238,9 @@ def _make_config(options: DatabricksOptions) -> Any:
         from databricks.sdk.core import Config
     except ImportError as error:
         raise need("databricks-sdk", "databricks", "dbfs:/ URLs") from error
-    config = Config(**{name: value for name, value in asdict(options).items() if value})
+    given = {name: value for name, value in asdict(options).items() if value}
+    # Otherwise the SDK asks a host that is not there for five minutes, without a word.
+    config = Config(retry_timeout_seconds=1, http_timeout_seconds=20, **given)
     if not config.host:
         raise ConfigError("A dbfs:/ URL needs the workspace: set DATABRICKS_HOST.")
     return config

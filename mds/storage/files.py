@@ -11,15 +11,22 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
-from mds.errors import NoSpaceError, StoreError, VanishedError
+from mds.errors import NoSpaceError, ReplacedError, StoreError, VanishedError
 
-_TEMPORARY = re.compile(r"^\..+\.(\d+)-[0-9a-f]{12}\.mds-part$")
+_TEMPORARY = re.compile(r"^\..+\.([0-9]{1,10})-[0-9a-f]{12}\.mds-part$")
+_LARGEST_PROCESS = 2**31 - 1  # what the system takes; names can be made by others
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_EXCHANGED = {errno.ELOOP, errno.ENXIO, errno.EISDIR}  # for a link, a pipe, a folder
+_UNFOLLOWED = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_LONGEST = 200  # bytes of a name that its temporary name repeats
 _PIECE = 1 << 20
-_DELETIONS = 8  # while one thing is done
+MAX_DELETIONS = 8  # while one thing is done
 
 T = TypeVar("T")
 
@@ -27,13 +34,35 @@ T = TypeVar("T")
 def temporary_path(path: str) -> str:
     """A name in the folder of ``path`` that no other writer uses; `temporary_owner` knows it."""
     folder, name = os.path.split(path)
+    # A name may be as long as file systems allow, and this one is longer.
+    name = os.fsencode(name)[:_LONGEST].decode("utf-8", "ignore")
     return os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(6).hex()}.mds-part")
 
 
 def temporary_owner(path: str) -> int | None:
     """The process id that made this temporary name; None when the name is not one of ours."""
     found = _TEMPORARY.match(os.path.basename(path))
-    return int(found[1]) if found else None
+    return int(found[1]) if found and 0 < int(found[1]) <= _LARGEST_PROCESS else None
+
+
+def is_process(number: int) -> bool:
+    """Whether a process of that number runs; one of another container may, unseen.
+
+    One that has ended and was not waited for (a zombie) runs no more, and may stay for ever where
+    the parent of all processes waits for none.
+    """
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            # The name, in parentheses, may hold anything; the state is behind it.
+            return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except (OSError, IndexError):  # another system, or it ended just now
+        return not os.path.exists("/proc/self/stat")
 
 
 @contextlib.contextmanager
@@ -58,20 +87,100 @@ def publish(path: str, *, durable: bool = False) -> Iterator[str]:
         try:
             yield temporary
             if durable:
-                _sync(temporary)
+                sync(temporary)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
         if durable:
-            _sync(os.path.dirname(path) or ".")
+            sync(os.path.dirname(path) or ".")
+
+
+@contextlib.contextmanager
+def publish_in(directory: int, name: str) -> Iterator[str]:
+    """`publish` in an open directory, whatever its path leads to by now.
+
+    Gives a temporary name, which the block opens with ``dir_fd``.
+    """
+    temporary = temporary_path(name)
+    try:
+        yield temporary
+        rename_in(directory, temporary, name)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+
+
+def open_target(path: str) -> BinaryIO:
+    """A file to write to from its beginning, which is made when it is missing.
+
+    A temporary name of ours may lie in a folder where others write. They cannot guess it, but they
+    can exchange what is there between two openings: a link or a file with a second name is
+    refused, before a byte is changed. Raises StoreError; VanishedError for a file that is deleted.
+    """
+    if temporary_owner(path) is None:
+        return open(path, "wb")
+    try:
+        handle = os.open(path, _UNFOLLOWED | os.O_WRONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno in _EXCHANGED:
+            raise _exchanged(path) from error
+        raise
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+        os.close(handle)
+        if not state.st_nlink:
+            raise VanishedError(
+                f"write {path}: it is gone. Did another process delete it?", url=path, verb="write"
+            )
+        raise _exchanged(path)
+    os.ftruncate(handle, 0)
+    return open(handle, "wb")
+
+
+def _exchanged(path: str) -> StoreError:
+    told = "it was exchanged while it was written. Use a folder where others cannot write."
+    return StoreError(f"write {path}: {told}", url=path, verb="write")
 
 
 def write_file(path: str, data: bytes | memoryview, *, durable: bool = False) -> None:
     """Publish ``data`` as the whole content of ``path``."""
-    with publish(path, durable=durable) as temporary, open(temporary, "wb") as file:
+    with publish(path, durable=durable) as temporary, open_target(temporary) as file:
         file.write(data)
+
+
+def rename_in(directory: int, temporary: str, name: str) -> None:
+    """Give a finished file of an open directory its name, in place of whatever had it."""
+    os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def publish_first(path: str, data: bytes, mode: int) -> bool:
+    """Publish ``data`` at ``path`` unless something is there; whether it was published.
+
+    Of many that try at the same time, on whatever nodes, one succeeds. (Where a file system has no
+    hard links they may all succeed, and the last one stays.)
+    """
+    temporary = temporary_path(path)
+    with disk(path):
+        try:
+            with open(temporary, "xb") as file:
+                os.fchmod(file.fileno(), mode)
+                file.write(data)
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(path):
+                return False
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return True
 
 
 @contextlib.contextmanager
@@ -79,7 +188,8 @@ def disk(path: str) -> Iterator[None]:
     """Tell what a disk does to a file that is being written.
 
     "No space left" becomes a NoSpaceError that names the folder and what is free there; a file or
-    folder that is gone a VanishedError, so that nobody takes it for a missing source.
+    folder that is gone a VanishedError, so that it is not taken for a missing source; a folder or
+    file in the place of the other a StoreError.
     """
     try:
         yield
@@ -93,9 +203,23 @@ def disk(path: str) -> Iterator[None]:
                 url=path,
                 verb="write",
             ) from error
+        if error.errno == errno.EFBIG:
+            raise StoreError(
+                f"write {path}: {os.strerror(error.errno)}. Raise the limit on the size of files "
+                f"(ulimit -f), choose another folder, or have smaller shards.",
+                url=path,
+                verb="write",
+            ) from error
         if error.errno == errno.ENOENT and _is_near(error.filename, path):
             raise VanishedError(
-                f"write {path}: {error.filename} is gone. Was it deleted by somebody else?",
+                f"write {path}: {error.filename} is gone. Did another process delete it?",
+                url=path,
+                verb="write",
+            ) from error
+        if error.errno in _IN_THE_WAY and _is_near(error.filename, path):
+            raise StoreError(
+                f"write {path}: {os.strerror(error.errno)}. Remove what is in the way, or choose "
+                f"another folder.",
                 url=path,
                 verb="write",
             ) from error
@@ -115,13 +239,17 @@ def _is_near(found: object, path: str) -> bool:
 def despite_deletion(act: Callable[[], T]) -> T:
     """What ``act`` returns, which is begun anew when a folder is deleted under it.
 
-    Somebody may clean a disk while jobs run. Raises VanishedError when that happens again and
-    again, or FileExistsError (which `os.makedirs` makes of it) from ``act``.
+    A disk may be cleaned while jobs run. Raises VanishedError when that happens again and
+    again, or FileExistsError (which `os.makedirs` makes of it) from ``act``; a ReplacedError is of
+    the remote, which another try does not bring back.
     """
-    for _ in range(_DELETIONS):
-        with contextlib.suppress(VanishedError, FileExistsError):
+    for left in reversed(range(MAX_DELETIONS + 1)):
+        try:
             return act()
-    return act()
+        except (VanishedError, FileExistsError) as error:  # noqa: PERF203 - a try does much
+            if isinstance(error, ReplacedError) or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def make_folder(path: str) -> None:
@@ -134,12 +262,12 @@ def make_folder(path: str) -> None:
     despite_deletion(make)
 
 
-def read_back(path: str, watch: Callable[[memoryview], object]) -> None:
+def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
     """Show all bytes of a file, in order and in pieces that are good until the next one."""
     buffer = memoryview(bytearray(_PIECE))
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            watch(buffer[:count])
+            on_bytes(buffer[:count])
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
@@ -159,7 +287,8 @@ def _free(path: str) -> str:
     return f"{state.f_bavail * state.f_frsize} bytes free in {folder}"
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -15,10 +15,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, BinaryIO, TypeVar
 
 from mds.errors import ConfigError, NotFoundError, StalledError, need
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.failure import border, guarded
-from mds.storage.process import per_process
-from mds.storage.url import check_key, redact, scheme_of
+from mds.process.per_process import per_process
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key
+from mds.storage.translate import translate_chunks, translate_errors
+from mds.storage.url import scheme_of
+from mds.text.redaction import mask_foreign
 
 T = TypeVar("T")
 _PIECE = 8 << 20  # bytes a request; fsspec brings each piece whole
@@ -40,13 +41,13 @@ class FsspecStore(Store):
         info = self.head(key)
         self._check_range(info, start, end)
         stop = info.size if end is None else end
-        chunks = guarded(self._pieces(key, start, stop), shown)
+        chunks = self._unchanged(info, translate_chunks(self._pieces(key, start, stop), shown))
         return Body(info, chunks, max(0, stop - start), url=shown)
 
     def head(self, key: str) -> ObjectInfo:
         """Size, and what the file system has for a version."""
         url = self.url_of(key)
-        with border("head", url):
+        with translate_errors("head", url):
             system, path = self._at(key)
             entry = self._watched(url, "head", lambda: system.info(path))
         if entry.get("type") == "directory":
@@ -55,7 +56,7 @@ class FsspecStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every file below a prefix."""
-        with border("list", self.url_of(prefix)):
+        with translate_errors("list", self.url_of(prefix)):
             system, root = self._at("")
             try:
                 found = system.find(root, detail=True)
@@ -69,7 +70,7 @@ class FsspecStore(Store):
 
     def delete(self, key: str) -> None:
         """Remove the file."""
-        with border("delete", self.url_of(key)):
+        with translate_errors("delete", self.url_of(key)):
             system, path = self._at(key)
             try:
                 system.rm_file(path)
@@ -78,7 +79,7 @@ class FsspecStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         del size
-        with border("put", self.url_of(key)):
+        with translate_errors("put", self.url_of(key)):
             system, path = self._at(key)
             temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
             parent = system._parent(path)  # noqa: SLF001 - the name that every file system has
@@ -141,8 +142,8 @@ class FsspecStore(Store):
             raise need("fsspec", "fsspec", f"{self._scheme}:// URLs") from error
         if self._scheme not in available_protocols():
             raise ConfigError(
-                f"{redact(self.url)!r}: nobody knows the scheme {self._scheme!r}, neither this "
-                f"library nor fsspec. mds.storage.register_store() adds one."
+                f"{str(self.url)!r}: the scheme {self._scheme!r} is unknown, to this "
+                f"library and to fsspec. mds.storage.register_store() adds one."
             )
 
     def _make(self) -> tuple[Any, str]:
@@ -150,9 +151,9 @@ class FsspecStore(Store):
 
         settings = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
         try:
-            system, root = url_to_fs(self.url, **settings)
+            system, root = url_to_fs(self.url.reveal(), **settings)
         except ImportError as error:
-            raise ConfigError(f"{redact(self.url)!r}: fsspec says: {error}.") from error
+            raise ConfigError(f"{self.url!r}: fsspec says: {mask_foreign(str(error))}.") from error
         return system, str(root)
 
 

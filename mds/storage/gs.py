@@ -20,13 +20,14 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, status_failure
-from mds.storage.process import per_process
-from mds.storage.s3 import S3Options, S3Store
-from mds.storage.settings import env, parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import Wire, by_status, empty_body
+from mds.process.per_process import forget, per_process
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import HttpClient, by_status, empty_body
+from mds.storage.options import env, parse_options
+from mds.storage.s3 import S3Store
+from mds.storage.s3_client import S3Options
+from mds.storage.translate import Failure, status_failure, translate_errors
+from mds.storage.url import parse_url, redact
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 
@@ -70,7 +71,7 @@ class GsStore(Store):
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         if not place.host:
-            raise ConfigError(f"{url!r} names no bucket. Write gs://bucket/prefix.")
+            raise ConfigError(f"{redact(url)!r} names no bucket. Write gs://bucket/prefix.")
         given = parse_options(GsOptions, options, "gs")
         emulator = env("STORAGE_EMULATOR_HOST")
         if emulator and given.endpoint is None:
@@ -82,7 +83,7 @@ class GsStore(Store):
         self._timeout = timeout
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
-        self._wire = Wire(timeout)
+        self._http = HttpClient(timeout)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The object, or a range of it."""
@@ -94,16 +95,18 @@ class GsStore(Store):
         url = f"{base}/download/storage/v1/b/{bucket}/o/{name}?alt=media"
         if self._options.user_project:
             url += f"&userProject={quote(self._options.user_project, safe='')}"
-        with border("get", shown, classify):
+        with translate_errors("get", shown, classify):
             headers = self._signed(url)
-        body = self._wire.stream(url, key, start, end, shown=shown, headers=headers)
+        body = self._http.stream(
+            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+        )
         # The generation is what `head` and `list` tell.
         body.info = replace(body.info, version=body.headers.get("x-goog-generation", ""))
         return body
 
     def head(self, key: str) -> ObjectInfo:
         """Size and generation."""
-        with border("head", self.url_of(key), classify):
+        with translate_errors("head", self.url_of(key), classify):
             blob = self._at().get_blob(self._name(key), timeout=self._timeout, retry=None)
         if blob is None:
             url = self.url_of(key)
@@ -112,7 +115,7 @@ class GsStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix."""
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             found = self._at().list_blobs(
                 prefix=self._prefix + prefix,
                 fields="items(name,size,generation),nextPageToken",
@@ -123,9 +126,15 @@ class GsStore(Store):
                 if not blob.name.endswith("/"):
                     yield self._info(blob)
 
+    def renew(self) -> bool:
+        """Have the next request find the credentials anew."""
+        forget((GsStore, self._options))
+        forget((GsStore, "login", self._options))
+        return not self._options.anonymous
+
     def delete(self, key: str) -> None:
         """Remove the object."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             bucket = self._at()
             from google.api_core.exceptions import NotFound
 
@@ -135,7 +144,7 @@ class GsStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             self._at().blob(self._name(key)).upload_from_file(
                 file,
                 size=size,

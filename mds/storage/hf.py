@@ -11,17 +11,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
 from mds.errors import ConfigError, DeniedError, NotFoundError, TransientError, need
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, status_failure
-from mds.storage.process import per_process
-from mds.storage.settings import env, parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import StatusError, Wire, by_status, empty_body
+from mds.process.per_process import forget, per_process
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import (
+    HttpClient,
+    StatusError,
+    by_status,
+    check_redirect,
+    empty_body,
+    parse_size,
+)
+from mds.storage.options import env, parse_options
+from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
+from mds.storage.url import parse_url, redact
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.
@@ -33,7 +40,7 @@ _REMEMBERED = 4096
 class HfOptions:
     """``endpoint``: another hub, else HF_ENDPOINT. ``revision``: a branch, tag or commit."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     endpoint: str | None = None
     revision: str | None = None
 
@@ -58,7 +65,9 @@ class HfStore(Store):
         parts = [part for part in f"{place.host}/{place.path}".split("/") if part]
         kind = parts.pop(0) if parts and parts[0] in _REPOSITORIES else "models"
         if len(parts) < 2:
-            raise ConfigError(f"{url!r} names no repository. Write hf://datasets/org/name/folder.")
+            raise ConfigError(
+                f"{redact(url)!r} names no repository. Write hf://datasets/org/name/folder."
+            )
         name, _, revision = parts[1].partition("@")
         self.url = url
         self._kind = kind
@@ -70,7 +79,7 @@ class HfStore(Store):
             token=given.token or env("HF_TOKEN"),
             endpoint=(given.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
         )
-        self._wire = Wire(timeout)
+        self._http = HttpClient(timeout)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The file, or a range of it."""
@@ -80,13 +89,17 @@ class HfStore(Store):
             return empty_body(found.info, shown)
         headers = self._headers() if found.own else {}
         try:
-            body = self._wire.stream(found.url, key, start, end, shown=shown, headers=headers)
+            body = self._http.stream(
+                found.url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+            )
         except (DeniedError, NotFoundError):
             # A remembered address that ran out; a fresh one is refused for a reason.
             if self._addresses().pop(self._target(key), None) is None or found.own:
                 raise
             found = self._find("get", key)
-            body = self._wire.stream(found.url, key, start, end, shown=shown)
+            body = self._http.stream(
+                found.url, key, start, end, shown=shown, min_rate=self.min_rate
+            )
         # The network that serves the bytes has etags of its own.
         body.info = replace(body.info, version=found.info.version)
         return body
@@ -99,7 +112,7 @@ class HfStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every file below a prefix."""
         folder = (self._prefix + prefix).rpartition("/")[0]
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             hub = self._hub()
             from huggingface_hub.errors import EntryNotFoundError
 
@@ -119,9 +132,14 @@ class HfStore(Store):
             except EntryNotFoundError:
                 return  # the hub knows no empty folders
 
+    def renew(self) -> bool:
+        """Have the next request read the token that `hf auth login` left; one given stays."""
+        forget((HfStore, "token"))
+        return self._options.token is None
+
     def delete(self, key: str) -> None:
         """Remove the file, in a commit."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             hub = self._hub()
             from huggingface_hub.errors import EntryNotFoundError
 
@@ -137,7 +155,7 @@ class HfStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         del size
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             self._hub().upload_file(
                 path_or_fileobj=file,
                 path_in_repo=self._name(key),
@@ -152,7 +170,7 @@ class HfStore(Store):
         known = self._addresses().get(target)
         if known is not None and known.until > time.monotonic():
             return known
-        with border(verb, self.url_of(key), classify):
+        with translate_errors(verb, self.url_of(key), classify):
             found = self._resolve(key, target)
         if len(self._addresses()) >= _REMEMBERED:
             self._addresses().clear()
@@ -164,16 +182,17 @@ class HfStore(Store):
         url = target
         for _ in range(5):
             headers = {**self._headers(), "Accept-Encoding": "identity"}
-            response = self._wire.request("HEAD", url, headers=headers, redirect=False)
+            response = self._http.request("HEAD", url, headers=headers, redirect=False)
             response.close()
             said = response.headers
-            version = (said.get("x-linked-etag") or said.get("etag") or "").strip('"')
+            version = (said.get("x-linked-etag") or said.get("etag") or "").removeprefix("W/")
             size = said.get("x-linked-size") or said.get("content-length") or ""
-            known = ObjectInfo(key, int(size) if size.isdecimal() else -1, version)
+            known = ObjectInfo(key, parse_size(size, self.url_of(key)), version.strip('"'))
             if response.status < 300:
                 return _Found(url, known, time.monotonic() + _GOOD_FOR, own=True)
             following = urljoin(url, said.get("location", ""))
-            if urlsplit(following).netloc != urlsplit(url).netloc:
+            check_redirect(response.status, url, following)
+            if urlsplit(following)[:2] != urlsplit(url)[:2]:
                 return _Found(following, known, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
         raise StatusError(508, "the hub redirects in a circle", {})
@@ -223,5 +242,7 @@ def classify(error: Exception) -> Failure | None:
         said = str(getattr(error, "server_message", None) or "")
         return status_failure(status, said, answer.headers.get("retry-after"))
     if type(error).__module__.startswith("httpx"):
-        return Failure(TransientError, f"{type(error).__name__}: {error}")
+        found = network_failure(error)
+        kind = found.kind if found else TransientError
+        return Failure(kind, f"{type(error).__name__}: {error}")
     return by_status(error)

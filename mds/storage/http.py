@@ -8,23 +8,24 @@ sent with every object, user and password in it as basic authentication.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlunsplit
 
 from mds.errors import ConfigError, StoreError
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.failure import border
-from mds.storage.settings import parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import Wire, basic_auth, by_status, empty_body, info_of
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import HttpClient, by_status, empty_body, encode_login, parse_info
+from mds.storage.options import parse_options
+from mds.storage.translate import translate_errors
+from mds.storage.url import parse_url, redact
+from mds.text.redaction import remember_secrets
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
     """``headers``: sent with every request. ``verify``: False, or a file of certificates."""
 
-    headers: Any = ()
+    headers: Any = field(default=(), repr=False)
     verify: bool | str = True
 
     def __post_init__(self) -> None:
@@ -32,7 +33,8 @@ class HttpOptions:
             pairs = tuple(sorted(dict(self.headers).items()))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"headers={self.headers!r} of a http URL is no mapping of names to values."
+                f"headers= of a http URL is a mapping of names to values, got "
+                f"{type(self.headers).__name__}."
             ) from error
         object.__setattr__(self, "headers", pairs)
 
@@ -45,13 +47,14 @@ class HttpStore(Store):
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         if not place.hostname:
-            raise ConfigError(f"{url!r} names no host.")
+            raise ConfigError(f"{redact(url)!r} names no host.")
         settings = parse_options(HttpOptions, options, place.scheme)
         self.url = url
-        self._wire = Wire(timeout, settings.verify)
+        self._http = HttpClient(timeout, settings.verify)
         self._headers = dict(settings.headers)
+        remember_secrets(self._headers)
         if place.user is not None:
-            self._headers.setdefault("Authorization", basic_auth(place.user, place.password))
+            self._headers.setdefault("Authorization", encode_login(place.user, place.password))
         self._base = (place.scheme, place.host.rpartition("@")[2], place.path, place.query)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -59,23 +62,29 @@ class HttpStore(Store):
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        return self._wire.stream(
-            self._target(key), key, start, end, shown=shown, headers=self._headers
+        return self._http.stream(
+            self._target(key),
+            key,
+            start,
+            end,
+            shown=shown,
+            min_rate=self.min_rate,
+            headers=self._headers,
         )
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag or time of change."""
-        with border("head", self.url_of(key), by_status):
+        with translate_errors("head", self.url_of(key), by_status):
             headers = {"Accept-Encoding": "identity", **self._headers}
-            response = self._wire.request(
+            response = self._http.request(
                 "HEAD", self._target(key), headers=headers, also=(405, 501)
             )
             response.close()
             if response.status in (405, 501):
                 # Signed URLs are often good for GET alone.
-                response = self._wire.request("GET", self._target(key), headers=headers)
+                response = self._http.request("GET", self._target(key), headers=headers)
                 response.close()
-            return info_of(key, response.headers)
+            return parse_info(key, response.headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Refuse: HTTP has no listings."""
@@ -88,16 +97,16 @@ class HttpStore(Store):
 
     def delete(self, key: str) -> None:
         """Remove the object by DELETE."""
-        with border("delete", self.url_of(key), by_status):
-            self._wire.request(
+        with translate_errors("delete", self.url_of(key), by_status):
+            self._http.request(
                 "DELETE", self._target(key), headers=self._headers, also=(404, 410)
             ).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         headers = {**self._headers, "Content-Length": str(size)}
-        with border("put", self.url_of(key), by_status):
+        with translate_errors("put", self.url_of(key), by_status):
             body = file if size else b""
-            self._wire.call("PUT", self._target(key), headers=headers, body=body)
+            self._http.call("PUT", self._target(key), headers=headers, body=body)
 
     def _target(self, key: str) -> str:
         scheme, host, path, query = self._base

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from mds.errors import CorruptError, StoreError
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store, Watch
-from mds.storage.failure import border, guarded
-from mds.storage.files import disk, publish, read_back, temporary_owner
-from mds.storage.url import check_key, local_path
+from mds.storage.base import CHUNK, Body, ObjectInfo, OnBytes, Store, check_key, replaced_error
+from mds.storage.files import disk, open_target, publish, read_back, temporary_owner
+from mds.storage.translate import translate_chunks, translate_errors
+from mds.storage.url import local_path
 
 
 class LocalStore(Store):
@@ -33,7 +33,7 @@ class LocalStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The file, or a range of it, in chunks."""
         path, url = self._path(key), self.url_of(key)
-        with border("get", url):
+        with translate_errors("get", url):
             file = open(path, "rb")  # noqa: SIM115 - the body closes it
         try:
             info = self._info(key, os.fstat(file.fileno()))
@@ -42,32 +42,39 @@ class LocalStore(Store):
             file.close()
             raise
         length = (info.size if end is None else end) - start
-        chunks = guarded(_chunks(file, start, length), url)
+        chunks = self._whole(file, info, translate_chunks(_chunks(file, start, length), url))
         return Body(info, chunks, length, url=url, close=file.close)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time of change of the file."""
-        with border("head", self.url_of(key)):
+        with translate_errors("head", self.url_of(key)):
             state = os.stat(self._path(key))
             if not stat.S_ISREG(state.st_mode):
                 raise IsADirectoryError(21, os.strerror(21))
             return self._info(key, state)
 
     def get_file(
-        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
+        self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
         """Copy the file to ``path``; the kernel moves the bytes."""
         url = self.url_of(key)
         before = self.head(key)
         if size is not None and before.size != size:
             raise _other_size(url, before.size, size)
-        with border("get", url), disk(path):
-            shutil.copyfile(self._path(key), path)
-            copied = os.path.getsize(path)
+        with (
+            translate_errors("get", url),
+            disk(path),
+            open(self._path(key), "rb") as source,
+            open_target(path) as target,
+        ):
+            copied = _copy(source, target)
         if copied != before.size:
             raise _other_size(url, copied, before.size)
-        if watch is not None:
-            read_back(path, watch)
+        now = self.head(key)
+        if now != before:
+            raise replaced_error(url, before, now)
+        if on_bytes is not None:
+            read_back(path, on_bytes)
         return before
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -85,7 +92,7 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> None:
         """Remove the file."""
-        with border("delete", self.url_of(key)):
+        with translate_errors("delete", self.url_of(key)):
             try:
                 os.unlink(self._path(key))
             except FileNotFoundError:
@@ -93,7 +100,11 @@ class LocalStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         path, url = self._path(key), self.url_of(key)
-        with border("put", url), publish(path) as temporary, open(temporary, "wb") as target:
+        with (
+            translate_errors("put", url),
+            publish(path) as temporary,
+            open_target(temporary) as target,
+        ):
             shutil.copyfileobj(file, target, CHUNK)
             if target.tell() != size:
                 raise StoreError(
@@ -103,9 +114,18 @@ class LocalStore(Store):
                     verb="put",
                 )
 
-    def _verify(self, key: str, size: int) -> None:
+    def _verify(self, key: str, size: int) -> ObjectInfo:
         # The file was closed without an error before it was renamed; there is nothing to ask.
-        del key, size
+        return ObjectInfo(key, size)
+
+    def _whole(
+        self, file: BinaryIO, before: ObjectInfo, chunks: Iterator[bytes]
+    ) -> Iterator[bytes]:
+        """The chunks, if the file was not written to while they came."""
+        yield from chunks
+        now = self._info(before.key, os.fstat(file.fileno()))
+        if now != before:
+            raise replaced_error(self.url_of(before.key), before, now)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, *check_key(key).split("/")) if key else self._root
@@ -129,3 +149,17 @@ def _other_size(url: str, found: int, wanted: int) -> StoreError:
     return CorruptError(
         f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
     )
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> int:
+    """Copy all bytes, by the kernel where it can; how many there were."""
+    done = 0
+    try:
+        while count := os.sendfile(target.fileno(), source.fileno(), done, 1 << 30):
+            done += count
+    except OSError:  # not between these file systems, or not on this system
+        if done:
+            raise
+        shutil.copyfileobj(source, target, CHUNK)
+        done = target.tell()
+    return done

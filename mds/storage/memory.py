@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from mds.errors import NotFoundError
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.url import check_key, join
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key
+from mds.storage.url import join, reveal
 
 # Single operations on a dictionary are atomic, and a lock could be caught held by a fork.
 _objects: dict[str, tuple[bytes, int]] = {}
@@ -43,20 +43,20 @@ class MemoryStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object of this name."""
-        root = join(self.url, "x")[:-1]
+        root = reveal(join(self.url, "x"))[:-1]
         for url, (data, change) in list(_objects.items()):
             if url.startswith(root + prefix):
                 yield ObjectInfo(url[len(root) :], len(data), str(change))
 
     def delete(self, key: str) -> None:
         """Forget the object."""
-        _objects.pop(join(self.url, check_key(key)), None)
+        _objects.pop(reveal(join(self.url, check_key(key))), None)
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        _objects[join(self.url, check_key(key))] = file.read(size), next(_changes)
+        _objects[reveal(join(self.url, check_key(key)))] = file.read(size), next(_changes)
 
     def _object(self, verb: str, key: str) -> tuple[bytes, int]:
-        url = join(self.url, check_key(key))
+        url = reveal(join(self.url, check_key(key)))
         try:
             return _objects[url]
         except KeyError:

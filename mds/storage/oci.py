@@ -18,12 +18,19 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded, status_failure
-from mds.storage.process import per_process
-from mds.storage.settings import parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import byte_range, empty_body
+from mds.process.per_process import forget, per_process
+from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.http_client import empty_body, format_range
+from mds.storage.options import parse_options
+from mds.storage.pace import LeastRate, PacedStream
+from mds.storage.translate import (
+    Failure,
+    network_failure,
+    status_failure,
+    translate_chunks,
+    translate_errors,
+)
+from mds.storage.url import parse_url, redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,9 @@ class OciStore(Store):
         place = parse_url(url)
         bucket, _, namespace = place.host.partition("@")
         if not bucket:
-            raise ConfigError(f"{url!r} names no bucket. Write oci://bucket@namespace/prefix.")
+            raise ConfigError(
+                f"{redact(url)!r} names no bucket. Write oci://bucket@namespace/prefix."
+            )
         given = parse_options(OciOptions, options, "oci")
         self.url = url
         self._bucket = bucket
@@ -62,8 +71,8 @@ class OciStore(Store):
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        asked = {"range": byte_range(start, end)} if start or end is not None else {}
-        with border("get", shown, classify):
+        asked = {"range": format_range(start, end)} if start or end is not None else {}
+        with translate_errors("get", shown, classify):
             client, where = self._at()
             answer = client.get_object(*where, self._name(key), **asked)
         length = int(answer.headers["content-length"])
@@ -76,13 +85,17 @@ class OciStore(Store):
         except CorruptError:
             raw.close()
             raise
-        chunks = guarded(raw.stream(CHUNK, decode_content=False), shown, classify)
+        chunks = translate_chunks(
+            PacedStream(raw, LeastRate(self.min_rate, self._timeout), shown).chunks(),
+            shown,
+            classify,
+        )
         wanted = (size if end is None else end) - start
         return Body(info, chunks, wanted, url=shown, close=raw.close)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
-        with border("head", self.url_of(key), classify):
+        with translate_errors("head", self.url_of(key), classify):
             client, where = self._at()
             headers = client.head_object(*where, self._name(key)).headers
         return ObjectInfo(key, int(headers["content-length"]), str(headers.get("etag", "")))
@@ -90,7 +103,7 @@ class OciStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""
         more: dict[str, str] = {}
-        with border("list", self.url_of(prefix), classify):
+        with translate_errors("list", self.url_of(prefix), classify):
             client, where = self._at()
             while True:
                 page = client.list_objects(
@@ -104,9 +117,14 @@ class OciStore(Store):
                     return
                 more = {"start": page.next_start_with}
 
+    def renew(self) -> bool:
+        """Have the next request read the configuration anew."""
+        forget((OciStore, self._options, self._timeout))
+        return True
+
     def delete(self, key: str) -> None:
         """Remove the object."""
-        with border("delete", self.url_of(key), classify):
+        with translate_errors("delete", self.url_of(key), classify):
             client, where = self._at()
             from oci.exceptions import ServiceError
 
@@ -117,7 +135,7 @@ class OciStore(Store):
                     raise
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             client, where = self._at()
             client.put_object(*where, self._name(key), file, content_length=size)
 
@@ -189,5 +207,6 @@ def classify(error: Exception) -> Failure | None:
     if isinstance(error, unknown):
         return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
     if isinstance(error, oci.exceptions.RequestException):
-        return Failure(TransientError, str(error))
+        found = network_failure(error)
+        return Failure(found.kind if found else TransientError, str(error))
     return None

@@ -1,21 +1,24 @@
 """From a URL to a store.
 
-A scheme stands for a provider of ours, for one that somebody registered (`register_store`, or an
+A scheme stands for a provider of ours, for one that was registered (`register_store`, or an
 entry point of the group ``mds.stores``), or else for whatever fsspec makes of it.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from mds.errors import ConfigError
 from mds.storage.base import Store
-from mds.storage.retry import Retrying, RetryPolicy
-from mds.storage.settings import split_options
-from mds.storage.url import redact, scheme_of
-from mds.storage.wrappers import Hedged, Limited
+from mds.storage.options import split_options
+from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
+from mds.storage.url import redact, reveal, scheme_of
+from mds.storage.wrappers import Hedged, Limited, Unversioned
+from mds.text.redaction import remember_secrets
 
 #: Makes a store of one try per verb: ``factory(url, options, timeout_seconds)``.
 Factory = Callable[[str, Mapping[str, Any], float], Store]
@@ -34,8 +37,9 @@ _HOMES = {
     "hf": "hf:HfStore",
     "dbfs": "databricks:open_dbfs",
     "sftp": "sftp:SftpStore",
-    "alipan": "alipan:refuse",
+    "alipan": "registry:refuse",
 }
+_ONE_SLASH = re.compile(r"([A-Za-z][\w-]+):/(?!/)")
 _registered: dict[str, Factory] = {}
 
 
@@ -55,7 +59,7 @@ def open_store(
     options: Mapping[str, Any] | None = None,
     retry: RetryPolicy | None = None,
     timeout: float = 60.0,
-) -> Store:
+) -> Retrying:
     """The store at a URL, which tries again as ``retry`` says and notices stalls.
 
     Nothing is asked of the store yet. ``options`` are the provider's (docs/storage.md lists them)
@@ -71,19 +75,26 @@ def open_store(
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
     common, rest = split_options(options)
-    store = _factory(url)(url, rest, float(timeout))
+    remember_secrets(rest)
+    store = _factory(url)(reveal(url), rest, float(timeout))
     store.part_size, store.part_connections = common.part_size, common.part_connections
+    store.min_rate = common.min_rate
+    if not common.compare_versions:
+        store = Unversioned(store)
     if store.local_path is None:
         store = Limited(store, common.concurrency)
         if common.hedge > 0:
             store = Hedged(store, common.hedge)
-    return Retrying(store, retry)
+    policy = replace(retry or RetryPolicy(), unreachable_within=float(timeout))
+    return Retrying(store, policy) if store.local_path is None else RetryingFiles(store, policy)
 
 
 def _factory(url: str) -> Factory:
     scheme = scheme_of(url)
     if not url:
         raise ConfigError("The URL of a store is empty.")
+    if scheme == "" and (wrong := _ONE_SLASH.match(url)) and wrong[1].lower() in _HOMES:
+        raise ConfigError(f"{redact(url)!r}: write {wrong[1]}:// with two slashes.")
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:
@@ -97,3 +108,13 @@ def _factory(url: str) -> Factory:
     module, _, name = _HOMES.get(scheme, "fsspec:FsspecStore").partition(":")
     found: Factory = getattr(importlib.import_module(f"mds.storage.{module}"), name)
     return found
+
+
+def refuse(url: str, options: Mapping[str, Any], timeout: float) -> NoReturn:
+    """Raise a ConfigError that says what to do instead."""
+    del options, timeout
+    raise ConfigError(
+        f"{redact(url)!r}: Alipan is not supported. Copy the dataset to a store that is, mount the "
+        f"drive and use its path, or register a store of your own: "
+        f"mds.storage.register_store('alipan', factory)."
+    )

@@ -8,28 +8,41 @@ second up to 20 s, with jitter, or lasts as long as the store asks for.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from mds.errors import ConfigError, CorruptError, StoreError, TransientError
-from mds.storage.base import Body, ObjectInfo, Store, Watch
-from mds.storage.process import abandon
+from mds.errors import (
+    ConfigError,
+    StoreError,
+    TransientError,
+    UnauthenticatedError,
+    UnreachableError,
+)
+from mds.process.per_process import abandon
+from mds.storage.base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
+from mds.storage.translate import has_unknown_name
+from mds.storage.waiting import waiting
 from mds.storage.wrappers import Wrapper
+from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import tenacity
 
 T = TypeVar("T")
-log = logging.getLogger("mds.storage")
+log = get_logger("mds.storage")
 
 # A connection that breaks this often more than it brings blocks of this size is given up: a
 # server that sends a byte and hangs up would otherwise be believed for ever.
 _PROGRESS = 1 << 16
 _BREAKS = 20
+_MENDABLE = (TransientError, UnauthenticatedError)
+# A host that never answered and has a name that is not known is mostly a misspelt one.
+_UNKNOWN_NAME_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,9 @@ class RetryPolicy:
     ``attempts`` of 0 or 1 mean one try and no other. From 2 on there are at least so many, and
     more until ``within`` seconds have passed without progress. ``notify(url, attempt, error)`` is
     called before each further try; it should be a function of a module, so that stores pickle.
+    A host that does not resolve or refuses connections is tried for ``unreachable_within`` seconds
+    in all, however many tries that makes; `open_store` makes that its timeout. Where the name of a
+    host that never answered is not known at all, that is 15 seconds at most.
     """
 
     attempts: int = 2
@@ -46,6 +62,7 @@ class RetryPolicy:
     first_wait: float = 0.25
     longest_wait: float = 20.0
     notify: Callable[[str, int, str], object] | None = None
+    unreachable_within: float = 60.0
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.within < 0:
@@ -61,29 +78,31 @@ class Retrying(Wrapper):
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
         self.policy = policy or RetryPolicy()
+        self._has_answered = False
+
+    def with_policy(self, policy: RetryPolicy) -> Retrying:
+        """The same store, tried again as another policy says; a host has as long to be there."""
+        other = copy.copy(self)
+        other.policy = replace(policy, unreachable_within=self.policy.unreachable_within)
+        return other
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks, going on by range after a break."""
-        transfer = _Transfer(self.inner, self.policy, key, start, end)
+        url = self.url_of(key)
+        with waiting("the answer to get", url) as wait:
+            try:
+                body = self.inner.stream(key, start, end)
+            except _MENDABLE as error:
+                body = recover(self, url, lambda: self.inner.stream(key, start, end), error, wait)
+        self._has_answered = True
+        transfer = _Transfer(self, key, start, end, body)
         return Body(
-            transfer.info,
-            transfer.chunks(),
-            transfer.length,
-            url=transfer.url,
-            close=transfer.close,
+            body.info, transfer.chunks(), body.length, url=transfer.url, close=transfer.close
         )
-
-    def get_file(
-        self, key: str, path: str, size: int | None = None, watch: Watch | None = None
-    ) -> ObjectInfo:
-        """The whole object to ``path``."""
-        if self.local_path is None:
-            return super().get_file(key, path, size, watch)
-        return self._run(key, lambda: self.inner.get_file(key, path, size, watch))
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version."""
-        return self._run(key, lambda: self.inner.head(key))
+        return self._run("head", key, lambda: self.inner.head(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix; after a break the listing starts anew, repeating none."""
@@ -100,13 +119,13 @@ class Retrying(Wrapper):
                 raise
             return found
 
-        while (info := self._run(prefix, following)) is not None:
+        while (info := self._run("list", prefix, following)) is not None:
             given.add(info.key)
             yield info
 
     def delete(self, key: str) -> None:
         """Remove an object."""
-        self._run(key, lambda: self.inner.delete(key))
+        self._run("delete", key, lambda: self.inner.delete(key))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         start = file.tell()
@@ -115,33 +134,50 @@ class Retrying(Wrapper):
             file.seek(start)
             super(Retrying, self)._write(key, file, size)
 
-        self._run(key, write)
+        self._run("put", key, write)
 
-    def _run(self, key: str, act: Callable[[], T]) -> T:
-        try:
-            return act()
-        except TransientError as error:
-            return try_again(self.policy, self.url_of(key), act, error)
+    def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
+        url = self.url_of(key)
+        with waiting(verb, url) as wait:
+            try:
+                found = act()
+            except _MENDABLE as error:
+                found = recover(self, url, act, error, wait)
+        self._has_answered = True
+        return found
+
+    def policy_after(self, error: TransientError) -> RetryPolicy:
+        """How long to go on after an error."""
+        if self._has_answered or not has_unknown_name(error):
+            return self.policy
+        within = min(self.policy.unreachable_within, _UNKNOWN_NAME_SECONDS)
+        return replace(self.policy, unreachable_within=within)
+
+
+class RetryingFiles(Retrying):
+    """The same around a mounted disk, whose store copies files by itself."""
+
+    def get_file(
+        self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
+    ) -> ObjectInfo:
+        """The whole object to ``path``."""
+        return self._run("get", key, lambda: self.inner.get_file(key, path, size, on_bytes))
 
 
 class _Transfer:
     """One object or range on its way, over as many connections as it takes."""
 
     def __init__(
-        self, store: Store, policy: RetryPolicy, key: str, start: int, end: int | None
+        self, retrying: Retrying, key: str, start: int, end: int | None, body: Body
     ) -> None:
-        self._store, self._policy, self._key = store, policy, key
+        self._retrying, self._key = retrying, key
         self._at, self._end = start, end
         self._breaks = 0
         self._came = 0
-        self.url = store.url_of(key)
+        self.url = retrying.url_of(key)
         self._process = os.getpid()
-        try:
-            body = store.stream(key, start, end)
-        except TransientError as error:
-            body = try_again(policy, self.url, lambda: store.stream(key, start, end), error)
         self._body: Body | None = body
-        self.info, self.length = body.info, body.length
+        self._info = body.info
         if end is None and body.length is not None:
             self._end = start + body.length
 
@@ -167,28 +203,25 @@ class _Transfer:
             # A connection belongs to the process that opened it; a forked child takes its own.
             self.close()
             self._process = os.getpid()
-            return self._reopened()
+            return _renewed(self._retrying, self._reopened)
         assert self._body is not None
-        try:
-            return next(self._body, None)
-        except TransientError as error:
-            self.close()
-            self._breaks += 1
-            if self._breaks > _BREAKS + self._came // _PROGRESS:
-                raise
-            return try_again(self._policy, self.url, self._reopened, error)
+        with waiting("the next bytes of", self.url) as wait:
+            try:
+                return next(self._body, None)
+            except TransientError as error:
+                self.close()
+                self._breaks += 1
+                if self._breaks > _BREAKS + self._came // _PROGRESS:
+                    raise
+                return recover(self._retrying, self.url, self._reopened, error, wait)
 
     def _reopened(self) -> bytes | None:
         if self._end is not None and self._at >= self._end:
             return None
-        body = self._store.stream(self._key, self._at, self._end)
-        if body.info.version != self.info.version:
+        body = self._retrying.inner.stream(self._key, self._at, self._end)
+        if not is_same_object(self._info, body.info):
             body.close()
-            raise CorruptError(
-                f"get {self.url}: the object changed while it was read, after {self._at} bytes",
-                url=self.url,
-                verb="get",
-            )
+            raise replaced_error(self.url, self._info, body.info)
         try:
             chunk = next(body, None)
         except BaseException:
@@ -198,7 +231,45 @@ class _Transfer:
         return chunk
 
 
-def try_again(policy: RetryPolicy, url: str, act: Callable[[], T], first: TransientError) -> T:
+def recover(store: Retrying, url: str, act: Callable[[], T], error: StoreError, wait: waiting) -> T:
+    """What ``act`` returns when it is tried again after ``error``, one of `_MENDABLE`."""
+    if isinstance(error, UnauthenticatedError):
+        try:
+            return _renew(store, act, error)
+        except TransientError as other:
+            error = other
+    assert isinstance(error, TransientError)
+    policy = store.policy_after(error)
+    return try_again(policy, url, lambda: _renewed(store, act), error, wait)
+
+
+def _renewed(store: Store, act: Callable[[], T]) -> T:
+    """What ``act`` returns; after refused credentials, once more with fresh ones."""
+    try:
+        return act()
+    except UnauthenticatedError as error:
+        return _renew(store, act, error)
+
+
+def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T:
+    """What ``act`` returns with fresh credentials.
+
+    Session tokens run out in the middle of a run, and whatever renews them writes them to a file
+    or answers on a port. Clients that were made with the old ones never look there again.
+    """
+    if not store.renew():
+        raise error
+    log.info("%s refused the credentials; they are read anew.", store.url)
+    return act()
+
+
+def try_again(
+    policy: RetryPolicy,
+    url: str,
+    act: Callable[[], T],
+    first: TransientError,
+    wait: waiting,
+) -> T:
     """What ``act`` returns in one of the further tries after ``first``; or the last error.
 
     The error of the last try says how many there were and how long they took.
@@ -219,11 +290,9 @@ def try_again(policy: RetryPolicy, url: str, act: Callable[[], T], first: Transi
     started = time.monotonic()
     loop = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(TransientError),
-        stop=tenacity.stop_all(
-            tenacity.stop_after_attempt(policy.attempts), tenacity.stop_before_delay(policy.within)
-        ),
+        stop=_stop(policy, first),
         wait=_wait(policy),
-        before_sleep=_tell(policy, url),
+        before_sleep=_tell(policy, url, wait),
         reraise=True,
     )
     try:
@@ -234,6 +303,19 @@ def try_again(policy: RetryPolicy, url: str, act: Callable[[], T], first: Transi
         facts = f"{error.tries} tries, {error.seconds:.1f} s"
         error.args = (f"{str(error).rstrip('.')}. Given up after {facts}.",)
         raise
+
+
+def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.RetryCallState], bool]:
+    """When to give up: after the tries and the time, or the time that a host has to be there."""
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        spent = (state.seconds_since_start or 0.0) + state.upcoming_sleep
+        if isinstance(error, UnreachableError):
+            return spent + first.seconds >= policy.unreachable_within
+        return state.attempt_number >= policy.attempts and spent >= policy.within
+
+    return stop
 
 
 def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
@@ -251,13 +333,25 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
     return wait
 
 
-def _tell(policy: RetryPolicy, url: str) -> Callable[[tenacity.RetryCallState], None]:
-    """Log each failure, the first one so that everybody sees it, and tell the policy's ear."""
+def _tell(
+    policy: RetryPolicy, url: str, wait: waiting
+) -> Callable[[tenacity.RetryCallState], None]:
+    """Log each failure, the first one as a warning, and tell the policy's ear."""
 
     def tell(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         level = logging.WARNING if state.attempt_number == 1 else logging.INFO
-        log.log(level, "%s Trying again in %.1f s.", error, state.upcoming_sleep)
+        limit = policy.within
+        if isinstance(error, UnreachableError):
+            limit = policy.unreachable_within
+        log.log(
+            level,
+            "%s Trying again in %.1f s, for %.0f s in all.",
+            error,
+            state.upcoming_sleep,
+            limit,
+        )
+        wait.note = f"try {state.attempt_number} failed: {error}"
         if policy.notify is not None:
             policy.notify(url, state.attempt_number, str(error))
 

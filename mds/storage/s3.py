@@ -8,65 +8,45 @@ the store turns them down as malformed (400), reading is tried unsigned.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
 
 from mds.errors import (
     ConfigError,
     CorruptError,
+    MdsError,
     NotFoundError,
-    StalledError,
     StoreError,
     TransientError,
-    UnauthenticatedError,
-    need,
 )
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded, network_failure, status_failure
-from mds.storage.process import forget, per_process
-from mds.storage.settings import env, parse_options
-from mds.storage.url import check_key, parse_url
-from mds.storage.wire import byte_range, empty_body
-
-# Files above this size go up in parts; a shard of the usual size is one request.
-_MULTIPART = 128 << 20
-_PART = 32 << 20
-_CONNECTIONS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Names as boto3 has them, and a few of ours.
-
-    ``anonymous``: do not sign. ``requester_pays``: agree to pay; else the buckets named in
-    MOSAICML_STREAMING_AWS_REQUESTER_PAYS. ``acl``: of uploads, else S3_CANNED_ACL. ``checksums``:
-    whether the SDK's integrity checksums are used, by default on Amazon only.
-    """
-
-    endpoint_url: str | None = None
-    region_name: str | None = None
-    profile_name: str | None = None
-    aws_access_key_id: str | None = None
-    aws_secret_access_key: str | None = None
-    aws_session_token: str | None = None
-    anonymous: bool = False
-    requester_pays: bool | None = None
-    acl: str | None = None
-    verify: bool | str | None = None
-    addressing_style: str = "auto"
-    checksums: bool | None = None
+from mds.process.per_process import forget, per_process
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store, Upload, check_key
+from mds.storage.http_client import empty_body, format_range
+from mds.storage.options import env, parse_options
+from mds.storage.pace import LeastRate, PacedStream
+from mds.storage.s3_client import S3Client, S3Options, make_client
+from mds.storage.s3_errors import classify, signature_refused
+from mds.storage.s3_ranges import RangeRequests, open_range_requests
+from mds.storage.translate import network_failure, translate_chunks, translate_errors
+from mds.storage.url import parse_url, redact
 
 
 class S3Store(Store):
     """Objects below a prefix of a bucket."""
 
+    #: Files above this size go up in parts; a shard of the usual size is one request.
+    multipart_from = 128 << 20
+    upload_part_size = 32 << 20
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         if not place.host:
-            raise ConfigError(f"{url!r} names no bucket. Write {place.scheme}://bucket/prefix.")
+            raise ConfigError(
+                f"{redact(url)!r} names no bucket. Write {place.scheme}://bucket/prefix."
+            )
         self.url = url
         self._timeout = timeout
         self._bucket = place.host
@@ -81,11 +61,22 @@ class S3Store(Store):
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        asked = {"Range": byte_range(start, end)} if start or end is not None else {}
+        asked = {}
+        if start or end is not None:
+            body = self._stream_range(key, start, end, shown)
+            if body is not None:
+                return body
+            asked["Range"] = format_range(start, end)
         answer = self._read("get", "get_object", key, **asked)
         info, length = self._answer(key, answer, start, end, shown)
         body = answer["Body"]
-        chunks = guarded(iter(partial(body.read, CHUNK), b""), shown, classify)
+        raw = getattr(body, "_raw_stream", None)
+        if hasattr(raw, "read1"):
+            # Below the SDK's own stream, which goes on checking what it checks.
+            body._raw_stream = PacedStream(  # noqa: SLF001
+                raw, LeastRate(self.min_rate, self._timeout), shown
+            )
+        chunks = translate_chunks(iter(partial(body.read, CHUNK), b""), shown, classify)
         return Body(info, chunks, length, url=shown, close=body.close)
 
     def head(self, key: str) -> ObjectInfo:
@@ -114,16 +105,56 @@ class S3Store(Store):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
+    def renew(self) -> bool:
+        """Have the next request read the credentials anew, from wherever boto3 finds them."""
+        self._forget(self._options)
+        return not self._options.anonymous
+
     def delete(self, key: str) -> None:
         """Remove the object."""
         self._call("delete", "delete_object", key, Bucket=self._bucket, Key=self._name(key))
+
+    def list_uploads(self) -> Iterator[Upload]:
+        """Uploads in parts that did not end; S3 keeps, and bills, them until they are removed."""
+        more: dict[str, str] = {}
+        while True:
+            page = self._call(
+                "list",
+                "list_multipart_uploads",
+                "",
+                Bucket=self._bucket,
+                Prefix=self._prefix,
+                **self._reading,
+                **more,
+            )
+            for entry in page.get("Uploads", ()):
+                yield Upload(str(entry["Key"])[len(self._prefix) :], str(entry["UploadId"]))
+            if not page.get("IsTruncated"):
+                return
+            more = {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
+            }
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Have the store forget the parts that came."""
+        with contextlib.suppress(NotFoundError):
+            self._call(
+                "delete",
+                "abort_multipart_upload",
+                upload.key,
+                Bucket=self._bucket,
+                Key=self._name(upload.key),
+                UploadId=upload.identifier,
+                **self._reading,
+            )
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         extra = dict(self._reading)
         if self._options.acl:
             extra["ACL"] = self._options.acl
         name = self._name(key)
-        if size <= _MULTIPART:
+        if size <= self.multipart_from:
             self._call(
                 "put",
                 "put_object",
@@ -135,7 +166,7 @@ class S3Store(Store):
                 **extra,
             )
             return
-        with border("put", self.url_of(key), classify):
+        with translate_errors("put", self.url_of(key), classify):
             from boto3.s3.transfer import TransferConfig
 
             self._client().upload_fileobj(
@@ -143,7 +174,11 @@ class S3Store(Store):
                 self._bucket,
                 name,
                 ExtraArgs=extra,
-                Config=TransferConfig(multipart_chunksize=_PART, max_concurrency=4),
+                Config=TransferConfig(
+                    multipart_threshold=self.multipart_from,
+                    multipart_chunksize=self.upload_part_size,
+                    max_concurrency=4,
+                ),
             )
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
@@ -174,31 +209,80 @@ class S3Store(Store):
         )
 
     def _call(self, verb: str, operation: str, key: str, **arguments: Any) -> Any:
-        with border(verb, self.url_of(key), classify):
+        with translate_errors(verb, self.url_of(key), classify):
+            signed = self._options
             client = self._client()
             try:
                 return getattr(client, operation)(**arguments)
             except Exception as error:
-                if self._options.anonymous or not _signature_refused(error):
+                if signed.anonymous or not signature_refused(error):
                     raise
-                signed = self._options
-                forget((S3Store, signed, self._timeout))
+                self._forget(signed)
                 if verb in {"put", "delete"}:
                     raise
                 # Public data are readable without a signature, and with a wrong one they are not.
-                self._options = replace(signed, anonymous=True)
+                # Other threads go on with signatures until it is known that this one is better off.
+                unsigned = replace(signed, anonymous=True)
                 try:
-                    return getattr(self._client(), operation)(**arguments)
-                except Exception as second:  # noqa: BLE001 - judged at the border
-                    self._options = signed
+                    found = getattr(self._client(unsigned), operation)(**arguments)
+                except Exception as second:  # noqa: BLE001 - judged at the translate_errors
                     telling = classify(second) or network_failure(second)
                     kind = telling.kind if telling else StoreError
                     told = issubclass(kind, (NotFoundError, TransientError))
                     raise (second if told else error) from None
+                self._options = unsigned
+                return found
 
-    def _client(self) -> Any:
-        options, timeout = self._options, self._timeout
-        return per_process((S3Store, options, timeout), lambda: _make_client(options, timeout))
+    def _stream_range(self, key: str, start: int, end: int | None, shown: str) -> Body | None:
+        """A range by a request of our own; None where the SDK must be asked."""
+        name = self._name(key)
+        with translate_errors("get", shown, classify):
+            requests = self._range_requests()
+            if requests is None:
+                return None
+            answer = requests.ask(name, start, end)
+            if answer is None:
+                # Perhaps the bucket is elsewhere, or the keys are new; the SDK will know.
+                forget(self._ranges_key(self._options))
+                return None
+        facts = {
+            "ContentLength": answer.length,
+            "ContentRange": answer.headers.get("content-range", ""),
+            "ETag": answer.headers.get("etag", ""),
+            "Body": answer,
+        }
+        info, length = self._answer(key, facts, start, end, shown)
+        pieces = answer.body(LeastRate(self.min_rate, self._timeout), shown)
+        chunks = translate_chunks(pieces, shown, classify)
+        return Body(info, chunks, length, url=shown, close=answer.close)
+
+    def _range_requests(self) -> RangeRequests | None:
+        options = self._options
+
+        def make() -> RangeRequests | None:
+            client = self._shared_client(options)
+            return open_range_requests(client, self._bucket, self._reading, self._timeout)
+
+        try:
+            return per_process(self._ranges_key(options), make)
+        except MdsError:
+            raise
+        except Exception:  # noqa: BLE001 - without credentials, say: the SDK tells it
+            return None
+
+    def _ranges_key(self, options: S3Options) -> tuple[object, ...]:
+        return (RangeRequests, self._bucket, options, self._timeout)
+
+    def _forget(self, options: S3Options) -> None:
+        forget((S3Store, options, self._timeout))
+        forget(self._ranges_key(options))
+
+    def _client(self, options: S3Options | None = None) -> Any:
+        return self._shared_client(options or self._options).client
+
+    def _shared_client(self, options: S3Options) -> S3Client:
+        timeout = self._timeout
+        return per_process((S3Store, options, timeout), lambda: make_client(options, timeout))
 
     def _answer(
         self, key: str, answer: Any, start: int, end: int | None, shown: str
@@ -226,143 +310,5 @@ class S3Store(Store):
         return info, length if end is None else end - start
 
 
-@cache
-def _models(folders: str | None) -> Any:
-    """The descriptions of services that botocore reads from large files: 50 ms of a client's 55.
-
-    They are data and nothing else, so forked workers may go on with those of their parent.
-    """
-    from botocore.loaders import create_loader
-
-    return create_loader(folders)
-
-
-def _make_client(options: S3Options, timeout: float) -> Any:
-    try:
-        import boto3
-        import botocore.session
-        from botocore.config import Config
-    except ImportError as error:
-        raise need("boto3", "s3", "s3:// URLs") from error
-    inner = botocore.session.Session()
-    # What its clients are made of is read once a process, not once a client.
-    models = _models(inner.get_config_variable("data_path"))
-    inner.register_component("data_loader", models)
-    session = boto3.Session(
-        botocore_session=inner,
-        aws_access_key_id=options.aws_access_key_id,
-        aws_secret_access_key=options.aws_secret_access_key,
-        aws_session_token=options.aws_session_token,
-        region_name=options.region_name,
-        profile_name=options.profile_name,
-    )
-    config = Config(
-        max_pool_connections=_CONNECTIONS,
-        connect_timeout=timeout,
-        read_timeout=timeout,
-        tcp_keepalive=True,
-        # One try: trying again is the business of the wrapper around the store.
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        s3={"addressing_style": options.addressing_style},
-        signature_version=botocore.UNSIGNED if options.anonymous else None,
-    )
-
-    def make(chosen: Config) -> Any:
-        return session.client(
-            "s3",
-            config=chosen,
-            endpoint_url=options.endpoint_url,
-            verify=options.verify,
-            # A signature needs a region, also where the store has none.
-            region_name=session.region_name or "us-east-1",
-        )
-
-    unchecked = config.merge(
-        Config(
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        )
-    )
-    if options.checksums is not None:
-        return make(config if options.checksums else unchecked)
-    if options.endpoint_url is not None and not _is_amazon(options.endpoint_url):
-        return make(unchecked)
-    client = make(config)
-    # The endpoint may also come from AWS_ENDPOINT_URL or a profile.
-    return client if _is_amazon(client.meta.endpoint_url) else make(unchecked)
-
-
-def _is_amazon(endpoint: str) -> bool:
-    host = urlsplit(endpoint).hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
-
-
 def _etag(answer: Mapping[str, Any]) -> str:
     return str(answer.get("ETag", "")).strip('"')
-
-
-def _status(error: Exception) -> int:
-    answer = getattr(error, "response", None)
-    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if answer else 0
-
-
-def _signature_refused(error: Exception) -> bool:
-    from botocore.exceptions import ClientError, NoCredentialsError
-
-    code = error.response["Error"].get("Code") if isinstance(error, ClientError) else ""
-    if code in ("RequestTimeout", "InvalidRange"):
-        return False
-    return isinstance(error, NoCredentialsError) or code in _UNKNOWN or _status(error) == 400
-
-
-_UNKNOWN = {"InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
-_BY_CODE: dict[str, type[StoreError]] = {
-    **dict.fromkeys(_UNKNOWN, UnauthenticatedError),
-    "SignatureDoesNotMatch": UnauthenticatedError,
-    "RequestExpired": UnauthenticatedError,
-    "NoSuchKey": NotFoundError,
-    "NoSuchBucket": NotFoundError,
-    "InvalidRange": CorruptError,
-    "RequestTimeout": TransientError,
-    "SlowDown": TransientError,
-    "Throttling": TransientError,
-    "ThrottlingException": TransientError,
-    "InternalError": TransientError,
-    "ServiceUnavailable": TransientError,
-    "BadDigest": TransientError,
-}
-_BY_NAME: dict[str, type[StoreError]] = {
-    "NoCredentialsError": UnauthenticatedError,
-    "PartialCredentialsError": UnauthenticatedError,
-    "NoAuthTokenError": UnauthenticatedError,
-    "TokenRetrievalError": UnauthenticatedError,
-    "UnauthorizedSSOTokenError": UnauthenticatedError,
-    "SSOTokenLoadError": UnauthenticatedError,
-    # The metadata service of a busy machine; it answers a moment later.
-    "CredentialRetrievalError": TransientError,
-    "MetadataRetrievalError": TransientError,
-    "ReadTimeoutError": StalledError,
-    "ConnectTimeoutError": StalledError,
-    "FlexibleChecksumError": TransientError,
-    "IncompleteReadError": TransientError,
-    "ResponseStreamingError": TransientError,
-    "ConnectionClosedError": TransientError,
-    "EndpointConnectionError": TransientError,
-}
-
-
-def classify(error: Exception) -> Failure | None:
-    """Judge what botocore raises."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    if isinstance(error, ClientError):
-        code = str(error.response["Error"].get("Code", ""))
-        said = str(error.response["Error"].get("Message", ""))
-        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        what = f"{code}: {said}" if said not in ("", code) and not code.isdecimal() else code
-        judged = status_failure(_status(error), what, headers.get("retry-after"))
-        return replace(judged, kind=_BY_CODE.get(code, judged.kind))
-    name = type(error).__name__
-    if isinstance(error, BotoCoreError) and name in _BY_NAME:
-        return Failure(_BY_NAME[name], str(error))
-    return None

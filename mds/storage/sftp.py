@@ -12,11 +12,11 @@ import contextlib
 import os
 import posixpath
 import stat
-import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from mds.errors import (
@@ -24,27 +24,30 @@ from mds.errors import (
     StoreError,
     TransientError,
     UnauthenticatedError,
+    UnreachableError,
     need,
 )
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-from mds.storage.failure import Failure, border, guarded
+from mds.process.fork_safe import new_semaphore
+from mds.process.per_process import per_process
+from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key, replaced_error
 from mds.storage.files import temporary_path
-from mds.storage.process import per_process
-from mds.storage.settings import env, parse_options
-from mds.storage.url import check_key, parse_url, redact
+from mds.storage.options import env, parse_options
+from mds.storage.pace import LeastRate, Pace
+from mds.storage.translate import Failure, translate_chunks, translate_errors
+from mds.storage.url import parse_url, redact
 
 # Servers refuse more than ten connections that are being made (MaxStartups of OpenSSH).
 _CONNECTIONS = 8
-# Bytes asked for ahead; who stops early waits for as many.
+# Bytes asked for ahead; to stop early waits for as many.
 _WINDOW = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SftpOptions:
-    """``accept_unknown_host``: believe a server whose key nobody vouched for; for tests."""
+    """``accept_unknown_host``: believe a server with an unknown key; for tests."""
 
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     key_file: str | None = None
     known_hosts_file: str | None = None
     accept_unknown_host: bool = False
@@ -74,7 +77,7 @@ class SftpStore(Store):
         """The file, or a range of it; its pieces are asked for ahead."""
         shown = self.url_of(key)
         pool = self._pool()
-        with border("get", shown, classify):
+        with translate_errors("get", shown, classify):
             connection = pool.take()
             try:
                 connection.file = file = connection.sftp.open(self._path(key), "rb")
@@ -88,7 +91,9 @@ class SftpStore(Store):
             pool.drop(connection)
             raise
         stop = info.size if end is None else end
-        chunks = guarded(_pieces(file, start, stop), shown, classify)
+        connection.sftp.sock.pace = Pace(LeastRate(self.min_rate, self._timeout), shown)
+        chunks = translate_chunks(_pieces(file, start, stop), shown, classify)
+        chunks = _unchanged(file, info, chunks, shown)
         body = Body(info, chunks, max(0, stop - start), url=shown)
         # Also when a body is forgotten half read.
         body.on_close(weakref.finalize(body, _finish, pool, connection))
@@ -96,7 +101,7 @@ class SftpStore(Store):
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time of change."""
-        with border("head", self.url_of(key), classify), self._pool().use() as sftp:
+        with translate_errors("head", self.url_of(key), classify), self._pool().use() as sftp:
             state = sftp.stat(self._path(key))
             if stat.S_ISDIR(state.st_mode):
                 raise IsADirectoryError(21, os.strerror(21))
@@ -107,7 +112,10 @@ class SftpStore(Store):
         folders = [prefix.rpartition("/")[0]]
         while folders:
             folder = folders.pop()
-            with border("list", self.url_of(folder), classify), self._pool().use() as sftp:
+            with (
+                translate_errors("list", self.url_of(folder), classify),
+                self._pool().use() as sftp,
+            ):
                 try:
                     entries = sftp.listdir_attr(self._path(folder))
                 except FileNotFoundError:
@@ -122,7 +130,7 @@ class SftpStore(Store):
     def delete(self, key: str) -> None:
         """Remove the file."""
         with (
-            border("delete", self.url_of(key), classify),
+            translate_errors("delete", self.url_of(key), classify),
             self._pool().use() as sftp,
             contextlib.suppress(FileNotFoundError),
         ):
@@ -130,7 +138,7 @@ class SftpStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         path = self._path(key)
-        with border("put", self.url_of(key), classify), self._pool().use() as sftp:
+        with translate_errors("put", self.url_of(key), classify), self._pool().use() as sftp:
             _make_folders(sftp, posixpath.dirname(path))
             temporary = temporary_path(path)
             try:
@@ -171,7 +179,7 @@ class _Pool:
         # Also those in use: what a forked child inherits must not be collected there, for paramiko
         # would say goodbye on the connection that the parent goes on using.
         self._used: set[_Connection] = set()
-        self._slots = threading.Semaphore(_CONNECTIONS)
+        self._slots = new_semaphore(_CONNECTIONS)
 
     def take(self) -> _Connection:
         """A connection for one user; to be given back or dropped."""
@@ -259,10 +267,38 @@ class _Pool:
             )
             sftp = client.open_sftp()
             sftp.get_channel().settimeout(self._timeout)
+            sftp.sock = _PacedChannel(sftp.sock)
         except BaseException:
             client.close()
             raise
         return _Connection(client, sftp)
+
+
+class _PacedChannel:
+    """The channel of a connection, whose bytes must come at a least rate while a file is read.
+
+    Answers of other kinds are short, and their rate says nothing.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self.pace: Pace | None = None
+        self.is_cut = False  # an answer was not read to its end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def recv(self, count: int) -> bytes:
+        """What has come, up to so many bytes."""
+        started = time.monotonic()
+        try:
+            data: bytes = self._channel.recv(count)
+            if self.pace is not None:
+                self.pace.note(time.monotonic() - started, len(data))
+        except BaseException:
+            self.is_cut = True
+            raise
+        return data
 
 
 def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
@@ -273,15 +309,29 @@ def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
             yield bytes(piece)
 
 
+def _unchanged(file: Any, before: ObjectInfo, chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
+    """The chunks, if the file was not written to while they came."""
+    yield from chunks
+    with translate_errors("get", url, classify):
+        now = _info(before.key, file.stat())
+    if now.version != before.version:
+        raise replaced_error(url, before, now)
+
+
 def _finish(pool: _Pool, connection: _Connection) -> None:
     """End a transfer: what was asked for and is still coming is awaited, then all is in order."""
     if not pool.is_ours():
         return
+    channel = connection.sftp.sock
     try:
-        connection.file.close()
+        if not channel.is_cut:
+            connection.file.close()  # which tells nothing of what goes wrong
     except (OSError, EOFError):
+        channel.is_cut = True
+    if channel.is_cut:
         pool.drop(connection)
     else:
+        channel.pace = None
         pool.give_back(connection)
 
 
@@ -310,6 +360,8 @@ def classify(error: Exception) -> Failure | None:
         )
     if isinstance(error, paramiko.AuthenticationException):
         return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        return Failure(UnreachableError, str(error))
     if isinstance(error, (paramiko.SSHException, paramiko.SFTPError, EOFError)):
         return Failure(TransientError, f"{type(error).__name__}: {error}")
     if isinstance(error, OSError) and error.errno is None:

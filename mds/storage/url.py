@@ -7,43 +7,118 @@ object, so keys are put in front of it.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit, urlunsplit
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds.errors import ConfigError
+from mds.text.redaction import remember_secret
 
+# Where the name before an '@' is a person's more often than a token.
+_NAMED_USERS = {"ftp", "ftps", "hdfs", "scp", "sftp", "smb", "ssh"}
+_PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file", "hdfs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _QUERY_SCHEMES = {"http", "https"}
+_PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
+# Where what stands before an '@' is a container, a bucket or a revision, and no login.
+_NO_LOGIN = {"abfs", "abfss", "azure", "azure-dl", "dbfs", "hf", "oci", "wasb", "wasbs"}
+_SIGNATURE = 12  # characters of a value that may be one
+# What a query says of a request and not of the object, in lower case: its signature (S3, Google,
+# CloudFront, OSS, COS, Akamai, a token of any server), until when, and how the answer shall look.
+_SIGNATURES = re.compile(
+    r"^(?:x-(?:amz|goog|oss|cos|obs|id)(?:-.*)?|q-.*|response-.*|sig|signature|expires|expiry|exp|"
+    r"policy|key-pair-id|googleaccessid|.*accesskeyid|awsaccesskeyid|(?:.*[-_])?token(?:__)?|auth|"
+    r"authorization|auth[-_]key|api[-_]?key|jwt|secret|password|credential|hdnts|hdnea|se|sp|sv)$"
+)
+# More letters of Azure's shared access signatures, which without one might mean anything.
+_SHARED_ACCESS = re.compile(r"^(?:s[a-z]{1,4}|ses|skoid|sktid|saoid|suoid|scid)$")
+
+
+class Url(str):
+    """A URL whose text has no login and no signature, whatever is done with it.
+
+    The characters of this string are the redacted ones, so that no way of printing, formatting or
+    writing it can show more; `reveal` gives the real ones, for the wire. It is equal to the real
+    text, and pickles with it.
+
+    >>> url = Url("https://me:secret@host/train?X-Amz-Signature=1f")
+    >>> f"{url}", url.reveal() == "https://me:secret@host/train?X-Amz-Signature=1f" == url
+    ('https://***@host/train?...', True)
+    """
+
+    __slots__ = ("_real",)
+    _real: str
+
+    def __new__(cls, url: str) -> Url:  # noqa: D102 - the class says it
+        if isinstance(url, Url):
+            return url
+        made = super().__new__(cls, _redacted(url))
+        made._real = url
+        for secret in _secrets_of(url):
+            remember_secret(secret)
+        return made
+
+    def reveal(self) -> str:
+        """The URL as it was given."""
+        return self._real
+
+    def rstrip(self, chars: str | None = None, /) -> Url:
+        """The URL without some characters at its end."""
+        return Url(self._real.rstrip(chars))
+
+    def __add__(self, more: str, /) -> Url:
+        return Url(self._real + reveal(more))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self._real == reveal(other)
+
+    def __hash__(self) -> int:
+        return hash(self._real)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Url, (self._real,)
+
+
+def reveal(url: str) -> str:
+    """The real text of a URL, for the wire; of a plain text, itself."""
+    return url.reveal() if isinstance(url, Url) else url
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """A URL in parts; ``path`` is without the slashes at its ends, ``scheme`` '' for a path."""
 
-    url: str
+    url: Url
     scheme: str
-    host: str
+    host: str = field(repr=False)
     path: str
-    query: str = ""
-    user: str | None = None
-    password: str | None = None
+    query: str = field(default="", repr=False)
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
     hostname: str = ""
     port: int | None = None
 
 
-def parse_url(url: str) -> Location:
+def parse_url(given: str) -> Location:
     """Take a URL apart. Raises ConfigError when it is not one."""
+    url, shown = reveal(given), Url(given)
     scheme = scheme_of(url)
     if not scheme:
-        return Location(url, "", "", url)
+        return Location(shown, "", "", url)
     if scheme == "dbfs" or scheme not in _QUERY_SCHEMES:
         # A '?' or '#' is an ordinary character of an object's name everywhere but in http.
         rest = url.split(":", 1)[1]
         host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
         query = ""
     else:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            # Its text would show the host, with the login before it.
+            raise ConfigError(f"{shown!r} is no URL: its host makes no sense.") from None
         host, path, query = parts.netloc, parts.path, parts.query
     if scheme == "oci" or "@" not in host:
         user = password = None
@@ -53,7 +128,7 @@ def parse_url(url: str) -> Location:
         name, colon, secret = login.partition(":")
         user, password = unquote(name), unquote(secret) if colon else None
     hostname, port = _address(url, address)
-    return Location(url, scheme, host, path.strip("/"), query, user, password, hostname, port)
+    return Location(shown, scheme, host, path.strip("/"), query, user, password, hostname, port)
 
 
 def scheme_of(url: str) -> str:
@@ -74,13 +149,14 @@ def is_local(url: str) -> bool:
 def local_path(url: str) -> str:
     """The path of a plain path or file:// URL. Raises ConfigError for a file on another host."""
     if scheme_of(url) == "":
-        return url
-    rest = url.split(":", 1)[1]
+        return reveal(url)
+    rest = reveal(url).split(":", 1)[1]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
             raise ConfigError(
-                f"{url!r} is a file on the host {host!r}. Write file:/// and the absolute path."
+                f"{redact(url)!r} is a file on the host {host.rpartition('@')[2]!r}. Write "
+                f"file:/// and the absolute path."
             )
         rest = slash + path
     return unquote(rest)
@@ -94,6 +170,8 @@ def join(url: str, key: str) -> str:
     >>> join("https://host/train?signature=x", "index.json")
     'https://host/train/index.json?signature=x'
     """
+    if isinstance(url, Url):
+        return Url(join(url.reveal(), key))
     if not key:
         return url
     query = ""
@@ -103,33 +181,128 @@ def join(url: str, key: str) -> str:
     return f"{url.rstrip('/')}/{key}{query}" if url else key
 
 
-def check_key(key: str) -> str:
-    """The key itself. Raises ConfigError when it would leave the folder of its store."""
-    parts = key.split("/")
-    if key.startswith("/") or ".." in parts or "\0" in key:
-        raise ConfigError(f"{key!r} is not the name of an object below a URL.")
-    return key
-
-
 def redact(url: str) -> str:
     """A URL without its password and without its query, which may hold a signature.
 
     >>> redact("sftp://anna:secret@host/data")
     'sftp://anna:***@host/data'
     """
+    return str.__str__(Url(url)) if isinstance(url, Url) else _redacted(url)
+
+
+def _redacted(url: str) -> str:
     scheme = scheme_of(url)
-    if not scheme:
+    head, mark, rest = url.partition("://")
+    if not scheme or not mark:
         return url
+    login, address, path, query = _cut(scheme, rest)
+    if login is not None:
+        user = login.partition(":")[0]
+        named = scheme in _NAMED_USERS and user
+        login = (user if ":" not in login else f"{user}:***") if named else "***"
+        address = f"{login}@{address}"
+    return f"{head}{mark}{address}{path}{'?...' if query else ''}"
+
+
+def _cut(scheme: str, rest: str) -> tuple[str | None, str, str, str]:
+    """Login, address, path and query of what stands after ``://``, however badly it is escaped."""
+    found = re.search(r"[/?#]" if scheme in _QUERY_SCHEMES else r"/", rest)
+    authority = rest[: found.start()] if found else rest
+    if scheme not in _NO_LOGIN:
+        port = authority.rpartition(":")[2]
+        if "@" not in authority and ":" in authority and not port.isdecimal() and "@" in rest:
+            # No port: a password with a slash in it, which should have been escaped.
+            authority = rest[: rest.rindex("@")] + re.split(r"[/?#]", rest[rest.rindex("@") :])[0]
+    login, mark, address = authority.rpartition("@")
+    if scheme in _NO_LOGIN:
+        login, mark, address = "", "", authority
+    after = rest[len(authority) :]
     if scheme in _QUERY_SCHEMES:
+        path, _, query = after.partition("#")[0].partition("?")
+    elif scheme in _PLAIN or scheme in _NO_LOGIN:
+        # A '?' is an ordinary character there, but people paste signed links.
+        path, query = re.sub(r"\?(?=[^/?]*[Ss]ignature=|[^/?]*sig=).*", "?...", after), ""
+    else:
+        path, _, query = after.partition("?")
+    return (login if mark else None), address, path, query
+
+
+def _secrets_of(url: str) -> Iterator[str]:
+    """The secrets in a URL: password or token, and the values of its query."""
+    scheme = scheme_of(url)
+    rest = url.partition("://")[2]
+    if not scheme or not rest:
+        return
+    login, _, _, query = _cut(scheme, rest)
+    if login is not None:
+        user, _, password = login.partition(":")
+        for each in (password,) if scheme in _NAMED_USERS else (login, user, password):
+            yield from (each, unquote(each))
+    yield from (value for _, value in parse_qsl(query, True) if len(value) >= _SIGNATURE)
+
+
+def source_name(url: str) -> str:
+    """What a URL names, in one spelling and without secrets: two that are equal are one source.
+
+    Login, signature (`X-Amz-*`, `Signature`, `sig`, `Expires`, `token`, ...), usual port, fragment
+    and slashes at the end are left out, scheme and host in lower case, a path is absolute.
+    Any other query of a http URL may choose an object, or be a secret that is not known here, so
+    a digest of it stays.
+
+    >>> source_name("https://me:secret@Host:443/train/?X-Amz-Signature=1f&X-Amz-Expires=60")
+    'https://host/train'
+    >>> source_name("https://host/train?version=3") == source_name("https://host/train?version=4")
+    False
+    >>> source_name("S3://bucket/train//")
+    's3://bucket/train'
+    >>> source_name("file:///data/train/")
+    '/data/train'
+    """
+    url = reveal(url)
+    scheme = scheme_of(url)
+    if is_local(url):
+        return os.path.abspath(local_path(url))
+    rest = url.split(":", 1)[1]
+    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    query = ""
+    if scheme in _QUERY_SCHEMES:
+        host, path, query = _split(scheme, url)
+        slash, query = "", _kept_query(query)
+    if scheme not in _NO_LOGIN:
+        host = host.rpartition("@")[2]
+    if scheme in _PORTS:  # elsewhere it is a bucket, whose case may count
+        host = host.lower().removesuffix(_PORTS[scheme])
+    return f"{scheme}://{host}{(slash + path).rstrip('/')}{query}"
+
+
+def _split(scheme: str, url: str) -> tuple[str, str, str]:
+    """Host with login, path and query; also of what is no URL, which `parse_url` refuses later."""
+    try:
         parts = urlsplit(url)
-        url = urlunsplit((parts.scheme, parts.netloc, parts.path, "..." if parts.query else "", ""))
-    return re.sub(r"^(\w[\w+.-]*://[^/@:]+):[^/@]+@", r"\1:***@", url)
+    except ValueError:
+        return _cut(scheme, url.partition("://")[2])[1:]
+    return parts.netloc, parts.path, parts.query
+
+
+def _kept_query(query: str) -> str:
+    """A digest of those parts of a query that are no signature; '' without any."""
+    pairs = [(name.lower(), name, value) for name, value in parse_qsl(query, True)]
+    is_shared = any(key == "sig" for key, _, _ in pairs)
+    kept = sorted(
+        (name, value)
+        for key, name, value in pairs
+        if not _SIGNATURES.match(key) and not (is_shared and _SHARED_ACCESS.match(key))
+    )
+    return f"?{hashlib.blake2s(repr(kept).encode(), digest_size=8).hexdigest()}" if kept else ""
 
 
 def _address(url: str, address: str) -> tuple[str, int | None]:
     name, colon, digits = address.rpartition(":")
     if not colon or address.endswith("]"):
         return address.strip("[]"), None
-    if not digits.isdecimal() or int(digits) > 65535:
-        raise ConfigError(f"{redact(url)!r}: {digits!r} is not a port.")
+    if not digits.isdecimal() or len(digits) > 5 or int(digits) > 65535:
+        raise ConfigError(
+            f"{redact(url)!r}: what stands after the last ':' of the host is not a port. Escape "
+            f"'@', ':' and '/' of a password (%40, %3A, %2F)."
+        )
     return name.strip("[]"), int(digits)

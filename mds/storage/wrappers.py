@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from mds.errors import TransientError
-from mds.storage.base import Body, ObjectInfo, Store
-from mds.storage.process import per_process
-from mds.storage.url import check_key, join
+from mds.process.fork_safe import new_event, new_semaphore
+from mds.process.per_process import per_process
+from mds.storage.base import Body, ObjectInfo, Store, Upload, check_key
+from mds.storage.url import join
 
 _numbers = itertools.count()
 
@@ -57,9 +58,20 @@ class Wrapper(Store):
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         self.inner._write(key, file, size)  # noqa: SLF001 - of the same family
 
-    def _verify(self, key: str, size: int) -> None:
-        if self.local_path is None:
-            super()._verify(key, size)
+    def _verify(self, key: str, size: int) -> ObjectInfo:
+        return super()._verify(key, size) if self.local_path is None else ObjectInfo(key, size)
+
+    def list_uploads(self) -> Iterator[Upload]:
+        """Uploads in parts that did not end."""
+        return self.inner.list_uploads()
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Have the store forget an upload."""
+        self.inner.abort_upload(upload)
+
+    def renew(self) -> bool:
+        """Forget the credentials of what is wrapped."""
+        return self.inner.renew()
 
     def close(self) -> None:
         """Close what is wrapped."""
@@ -76,19 +88,17 @@ class Limited(Wrapper):
         super().__init__(inner)
         self.limit = limit
         # A semaphore may be held at the moment of a fork, so each process has its own.
-        self._slots_key = ("slots", next(_numbers), inner.url, limit)
+        self._slots_key = ("slots", next(_numbers), f"{inner.url}", limit)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks; the slot is held until the body ends or is closed."""
         slots = self._slots()
         slots.acquire()
         try:
-            inner = self.inner.stream(key, start, end)
+            body = self.inner.stream(key, start, end)
         except BaseException:
             slots.release()
             raise
-        body = Body(inner.info, inner, inner.length, url=self.url_of(key))
-        body.on_close(inner.close)
         # Also given back when a body is dropped half read.
         body.on_close(weakref.finalize(body, slots.release))
         return body
@@ -108,7 +118,26 @@ class Limited(Wrapper):
             super()._write(key, file, size)
 
     def _slots(self) -> threading.Semaphore:
-        return per_process(self._slots_key, lambda: threading.Semaphore(self.limit))
+        return per_process(self._slots_key, lambda: new_semaphore(self.limit))
+
+
+class Unversioned(Wrapper):
+    """A store whose versions mean nothing: several servers, each with an etag of its own."""
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks, of no version."""
+        body = self.inner.stream(key, start, end)
+        body.info = replace(body.info, version="")
+        return body
+
+    def head(self, key: str) -> ObjectInfo:
+        """The size."""
+        return replace(self.inner.head(key), version="")
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below a prefix, with its size."""
+        for info in self.inner.list(prefix):
+            yield replace(info, version="")
 
 
 class Prefixed(Wrapper):
@@ -140,6 +169,16 @@ class Prefixed(Wrapper):
         """Remove an object."""
         self.inner.delete(self._inside(key))
 
+    def list_uploads(self) -> Iterator[Upload]:
+        """Uploads in parts below the prefix that did not end."""
+        for upload in self.inner.list_uploads():
+            if upload.key.startswith(self.prefix):
+                yield replace(upload, key=upload.key[len(self.prefix) :])
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Have the store forget an upload."""
+        self.inner.abort_upload(replace(upload, key=self._inside(upload.key)))
+
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         super()._write(self._inside(key), file, size)
 
@@ -167,7 +206,7 @@ class Hedged(Wrapper):
 
     def _race(self, key: str, start: int, end: int) -> tuple[ObjectInfo, bytes]:
         answers: queue.SimpleQueue[tuple[ObjectInfo, bytes] | Exception] = queue.SimpleQueue()
-        decided = threading.Event()
+        decided = new_event()
 
         def run() -> None:
             try:
@@ -178,7 +217,7 @@ class Hedged(Wrapper):
                         if decided.is_set():
                             return
                 answers.put((body.info, b"".join(chunks)))
-            except Exception as error:  # noqa: BLE001 - raised by whoever waits
+            except Exception as error:  # noqa: BLE001 - raised in the waiting thread
                 answers.put(error)
 
         threading.Thread(target=run, name="mds-hedge", daemon=True).start()

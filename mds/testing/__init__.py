@@ -1,7 +1,8 @@
-"""For tests of stores, of providers of your own, and of programs that use them.
+"""Contract tests for stores, encodings, shuffles and inputs of your own, and stores that fail.
 
-`StoreContract` is what every store must do; `servers` and `httpserver` start real servers;
-`FaultProxy` stands between client and server and breaks what you tell it to.
+`store_contract.StoreContract` is what every store must do, `shuffle_contract.ShuffleContract` every
+shuffle, `input_contract.InputContract` every input, `format_contracts.EncodingContract` and
+`CodecContract` the same for encodings and compressions. `stores` has slow and flaky stores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wrappers for tests of what stands on stores: one is slow, one fails as told."""
+"""Fault injection for tests of what stands on stores: one is slow, one fails as told."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mds.writers.lines import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 from mds.writers.mds import MDSWriter
 from mds.writers.merge import merge_index
+from mds.writers.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 from mds.writers.writer import Writer
 
 __all__ = [

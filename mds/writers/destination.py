@@ -1,66 +1,143 @@
-"""Where a dataset goes: a local folder, a store behind it, and what of both is ours to remove.
+"""Output folder and store of one writer, locked, and what of both is ours to remove.
 
 Files that were there before are touched only with `exist_ok=True`, and then only those that an
 earlier dataset left: its index, its shards, and what a killed writer did not finish. Other files
-of the folder stay. The index comes last, and an old one goes first, so that no index ever names
-files that are being replaced.
+of the folder stay. The index comes last, when every shard that it names was seen in its place, and
+an old one goes first, so that no index ever names files that are being replaced.
+
+A local folder is locked for as long as its writer lives, and reached through the descriptor that
+is locked: a folder that took its place is another writer's. A store has no locks that die with
+their owner, so there a file that appears under a name that is about to be written, or an index
+that appears before ours, is another writer's work, and the end of this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import re
 import shutil
-import tempfile
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import DeniedError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
-from mds.layout import INDEX_NAME
-from mds.storage import RetryPolicy, open_store, redact, temporary_owner, write_file
+from mds.format.layout import INDEX_NAME
+from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
+from mds.storage.directory import sync_file
+from mds.storage.files import sync
+from mds.storage.folder_lock import LOCK_NAME, FolderLock, is_locked_here, try_lock_folder
+from mds.writers.leftovers import Leftovers, is_shard, make_staging_folder
+from mds.writers.presence import ExpectedFile, check_presence
 
 if TYPE_CHECKING:
     from mds.storage import Store
+    from mds.storage.directory import Directory
     from mds.writers.spec import OutSpec
-
-_SHARD = re.compile(r"shard\.\d{5,}\.(mds|json|csv|tsv|xsv)(\.meta)?(\.(br|bz2|gz|snappy|zstd))?")
-
-_FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
 
 
 class Destination:
     """The folder and the store of one writer."""
 
-    def __init__(self, spec: OutSpec) -> None:
+    def __init__(self, spec: OutSpec, *, durable: bool) -> None:
         self._spec = spec
+        self._is_durable = durable
         self._store: Store | None = None
+        self._locks: list[FolderLock] = []
+        #: The folder of a store that is a folder.
+        self._far: FolderLock | None = None
+        self._made: list[str] = []
+        #: Shards that an unfinished writer left in the store, by name.
+        self._left: set[str] = set()
+        self._is_temporary = spec.local is None
         if spec.remote is not None:
             self._store = open_store(spec.remote, retry=RetryPolicy(attempts=spec.retry))
-        # Both places are looked at before either is touched.
-        there = self._store is not None and self._has_dataset(self._store)
-        names = [] if spec.local is None else _check_folder(spec.local, spec.exist_ok)
-        if self._store is not None and there:
-            _clear_store(self._store)
-        self._is_temporary = spec.local is None
-        if spec.local is None:
-            self.folder = tempfile.mkdtemp(prefix="mds-writer-")
+        try:
+            self._prepare_places()
+        except BaseException:
+            self._undo()
+            raise
+
+    def _prepare_places(self) -> None:
+        # Both places are locked and looked at before either is touched.
+        store, local = self._store, self._spec.local
+        if store is not None and store.local_path is not None:
+            self._far = self._lock(store.local_path)
+        there = store is not None and self._has_dataset(store)
+        near = None if local is None else self._lock(local)
+        names = [] if near is None else _check_folder(near, self._spec.exist_ok)
+        if there:
+            self._clear_old()
+        if store is not None:
+            left = Leftovers.find(store, self.name)
+            left.warn()
+            self._left = set(left.shards)
+        if near is not None:
+            _clear_folder(near, names)
         else:
-            self.folder = spec.local
-            _clear_folder(spec.local, names)
-            os.makedirs(spec.local, exist_ok=True)
+            near = make_staging_folder(store.url if store is not None else "")
+            self._locks.append(near)
+        #: Where shards are written, and its path.
+        self.directory, self.folder = near, near.folder
+
+    def _clear_old(self) -> None:
+        """Remove the dataset of the store, its index first."""
+        if self._far is not None:
+            with self._far.open(INDEX_NAME) as file:
+                old = _shard_names(file.read())
+            for name in (INDEX_NAME, *old):
+                with contextlib.suppress(FileNotFoundError):
+                    self._far.unlink(name)
+        elif self._store is not None:
+            old = _shard_names(self._store.get(INDEX_NAME))
+            for name in (INDEX_NAME, *old):
+                self._store.delete(name)
+
+    def _lock(self, folder: str) -> FolderLock:
+        is_new = not os.path.lexists(folder)
+        try:
+            lock = try_lock_folder(folder)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise _denied(folder, error.strerror) from error
+        if lock is None:
+            whose = (
+                "a writer of this process holds it that was neither finished nor aborted; "
+                "finish() it, or abort() it"
+                if is_locked_here(folder)
+                else "another process writes a dataset to it; wait for its end"
+            )
+            raise WriterError(
+                f"the folder {folder!r} is in use: {whose}, or choose another folder."
+            )
+        self._locks.append(lock)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            # Now, and not when there are shards to write.
+            raise _denied(folder, "it is not writable")
+        if is_new:
+            self._made.append(folder)
+        return lock
 
     @property
     def name(self) -> str:
         """Where the dataset ends up, without passwords."""
         return redact(self._spec.remote) if self._spec.remote else self.folder
 
+    @property
+    def syncs_shards(self) -> bool:
+        """Whether the shards of the folder must be on the disk before the index is."""
+        return self._is_durable and self._keeps_local
+
     def _has_dataset(self, store: Store) -> bool:
         try:
-            store.head(INDEX_NAME)
-        except NotFoundError:
+            if self._far is not None:
+                self._far.size(INDEX_NAME)
+            else:
+                store.head(INDEX_NAME)
+        except FileNotFoundError:
             return False
         except DeniedError:
             # Credentials that may only write cannot ask; what they write is theirs to know.
@@ -72,39 +149,125 @@ class Destination:
             )
         return True
 
-    def upload(self, name: str) -> None:
-        """Bring a file of the folder to the store, if there is one. Raises WriterError."""
-        if self._store is None:
-            return
-        path = os.path.join(self.folder, name)
-        began = time.monotonic()
-        try:
-            size = os.path.getsize(path)
-            self._store.put_file(name, path)
-        except Exception as error:
-            raise WriterError(f"{name} could not be brought to {self.name}: {error}") from error
-        emit(Uploaded(f"{self.name}/{name}", size, time.monotonic() - began))
-        if not self._keeps_local:
-            os.unlink(path)
+    def upload(self, file: ExpectedFile) -> ExpectedFile:
+        """Bring a file of the folder to the store, if there is one. Raises WriterError.
 
-    def publish_index(self, data: bytes) -> None:
-        """The last thing of all: the index, in the store first, then in a folder that is kept."""
+        Gives the file as it is in its place.
+        """
+        if self._store is None:
+            return file
+        began = time.monotonic()
+        self.check_in_place()
+        self._check_untouched(self._store, file.name)
+        try:
+            if self._far is not None:
+                self._copy(file, self._far)
+                version = ""
+            else:
+                path = os.path.join(self.folder, file.name)
+                version = self._store.put_file(file.name, path).version
+        except Exception as error:
+            raise WriterError(
+                f"{file.name} could not be brought to {self.name}: {error}"
+            ) from error
+        emit(Uploaded(f"{self.name}/{file.name}", file.size, time.monotonic() - began))
+        if not self._keeps_local:
+            self.directory.unlink(file.name)
+        return ExpectedFile(file.name, file.size, version)
+
+    def _copy(self, file: ExpectedFile, far: Directory) -> None:
+        with self.directory.open(file.name) as source, far.publish(file.name) as target:
+            shutil.copyfileobj(source, target, CHUNK)
+            if target.tell() != file.size:
+                raise WriterError(f"it has {target.tell()} bytes instead of {file.size}")
+            if self._is_durable:
+                sync_file(target)
+
+    def publish_index(self, data: bytes, files: Sequence[ExpectedFile]) -> None:
+        """The last thing of all: the index, in the store first, then in a folder that is kept.
+
+        Raises WriterError unless all files are in their places.
+        """
+        self.check_in_place()
         if self._store is not None:
-            try:
-                self._store.put(INDEX_NAME, data)
-            except Exception as error:
-                raise WriterError(
-                    f"{INDEX_NAME} could not be brought to {self.name}: {error}"
-                ) from error
+            self._check_untouched(self._store, INDEX_NAME)
+        if self._is_durable:
+            self._sync_folders()
+        if self._store is not None:
+            self._put_index(self._store, data, files)
         if self._keeps_local:
-            write_file(os.path.join(self.folder, INDEX_NAME), data)
+            self._write_index(self.directory, data, files)
+
+    def check_in_place(self) -> None:
+        """See that the folders are those that were locked. Raises WriterError.
+
+        Asked before every file: another writer may have locked a folder that took the place.
+        """
+        for lock in self._locks:
+            if not lock.is_in_place():
+                raise WriterError(
+                    f"the folder {lock.folder!r} was deleted or replaced while the dataset was "
+                    "written; no index is published. Write the dataset anew."
+                )
+
+    def _sync_folders(self) -> None:
+        """Bring the names of the shards to the disk, and those of folders that were made."""
+        near = self.directory if self._keeps_local else None
+        for place in (self._far, near):
+            if place is not None:
+                place.sync()
+                if place.folder in self._made:
+                    sync(os.path.dirname(place.folder) or ".")
+
+    def _put_index(self, store: Store, data: bytes, files: Sequence[ExpectedFile]) -> None:
+        try:
+            if self._far is not None:
+                self._write_index(self._far, data, files)
+            else:
+                check_presence(files, store, self.name)
+                store.put(INDEX_NAME, data)
+        except WriterError:
+            raise
+        except Exception as error:
+            raise WriterError(
+                f"{INDEX_NAME} could not be brought to {self.name}: {error}"
+            ) from error
+
+    def _write_index(self, folder: Directory, data: bytes, files: Sequence[ExpectedFile]) -> None:
+        """Write the index of a folder, and look for the shards right before it appears."""
+        try:
+            with folder.publish(INDEX_NAME) as file:
+                file.write(data)
+                file.flush()
+                if self._is_durable:
+                    sync_file(file)
+                check_presence(files, folder, folder.folder)
+                self.check_in_place()
+            if self._is_durable:
+                folder.sync()
+        except OSError as error:
+            raise WriterError(
+                f"{INDEX_NAME} could not be written to {folder.folder}: {error}"
+            ) from error
+
+    def _check_untouched(self, store: Store, name: str) -> None:
+        """See that no other writer is at work in the store: a local one is locked."""
+        if store.local_path is not None or name in self._left:
+            return
+        with contextlib.suppress(NotFoundError, DeniedError):
+            store.head(name)
+            raise WriterError(
+                f"{name} appeared in {self.name} while this writer was at work: another one "
+                "writes there at the same time. No index is published; choose another place for "
+                "one of the two, and write both anew."
+            )
 
     @property
     def _keeps_local(self) -> bool:
         return not self._is_temporary and (self._store is None or self._spec.keep_local)
 
     def close(self) -> None:
-        """Give back the store, and remove the folder if it was only a station."""
+        """Give back the store and the locks, and remove the folder if it was only for staging."""
         if self._store is not None:
             self._store.close()
         if self._is_temporary:
@@ -112,35 +275,52 @@ class Destination:
         elif not self._keeps_local:
             # Empty after a good end; whatever else is in it is not ours.
             with contextlib.suppress(OSError):
-                os.rmdir(self.folder)
+                if self.directory.is_in_place():
+                    os.rmdir(self.folder)
+        self._release_locks()
+
+    def _undo(self) -> None:
+        """Leave nothing of a writer that did not come into being."""
+        if self._store is not None:
+            self._store.close()
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        self._release_locks()
+
+    def _release_locks(self) -> None:
+        for lock in self._locks:
+            lock.close()
+        self._locks = []
 
 
-def _check_folder(folder: str, exist_ok: bool) -> list[str]:
+def _denied(folder: str, reason: str | None) -> DeniedError:
+    return DeniedError(
+        f"a dataset cannot be written to the folder {folder!r}: {reason}. Choose a folder that you "
+        "may write to.",
+        url=folder,
+        verb="write",
+    )
+
+
+def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
     """The files in a folder. Raises FileExistsError if there are some and may be none."""
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    if names and not exist_ok:
-        raise FileExistsError(
-            f"the folder {folder!r} is not empty ({len(names)} entries, such as {names[0]!r}). "
-            "Choose another, or replace the dataset in it with exist_ok=True."
-        )
-    return names
+    names = [name for name in folder.names() if name != LOCK_NAME]
+    if not names or exist_ok:
+        return names
+    is_unfinished = INDEX_NAME not in names and any(map(is_shard, names))
+    raise FileExistsError(
+        f"the folder {folder.folder!r} is not empty ({len(names)} entries, such as {names[0]!r}"
+        + ("; a writer left shards and never finished" if is_unfinished else "")
+        + "). Choose another, or replace the dataset in it with exist_ok=True."
+    )
 
 
-def _clear_folder(folder: str, names: list[str]) -> None:
-    ours = [name for name in names if _SHARD.fullmatch(name) or temporary_owner(name) is not None]
+def _clear_folder(folder: Directory, names: list[str]) -> None:
+    ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
     # The old index goes first: from here on it would name files that are not there.
     for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
-        os.unlink(os.path.join(folder, name))
-
-
-def _clear_store(store: Store) -> None:
-    old = _shard_names(store.get(INDEX_NAME))
-    store.delete(INDEX_NAME)
-    for name in old:
-        store.delete(name)
+        folder.unlink(name)
 
 
 def _shard_names(index: bytes) -> list[str]:
@@ -155,4 +335,4 @@ def _shard_names(index: bytes) -> list[str]:
         names = {info["basename"] for info in infos if info}
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
-    return sorted(name for name in names if isinstance(name, str) and _SHARD.fullmatch(name))
+    return sorted(name for name in names if isinstance(name, str) and is_shard(name))

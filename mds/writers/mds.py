@@ -1,4 +1,4 @@
-"""MDSWriter: the binary format, joint files."""
+"""MDSWriter: the binary row format, in joint files."""
 
 from __future__ import annotations
 
@@ -6,22 +6,51 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from mds.encodings import parse_encoding
-from mds.errors import ConfigError, EncodingError
-from mds.layout import Columns, config_bytes, empty_shard_size, pack_header
+from mds.errors import ConfigError
+from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
+from mds.writers.early_file import GATHERED
 from mds.writers.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mds.writers.spec import Out
+    from typing_extensions import Unpack
+
+    from mds.writers.spec import Out, WriterOptions
     from mds.writers.writer import Data
+
+
+# Smaller shards are gathered whole, and so are those of tiny rows, which are mostly header.
+_WORTH_IT = 4 * GATHERED
+_TINY = 256
 
 
 class MDSWriter(Writer):
     """Writes samples as MDS shards.
 
-    `columns` names the columns and their encodings; for the other arguments see `Writer`. Raises
-    UnknownEncodingError (a TypeError and KeyError too) for an encoding that does not exist.
+    Arguments, all by name:
+
+    * ``columns`` (dict[str, str]): the encoding of each column.
+    * ``out`` (path, URL or pair): a folder, a URL, or (folder, URL or folder) to upload to.
+    * ``keep_local`` (bool, False): keep the shards of a pair's folder after they are uploaded.
+    * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
+    * ``hashes`` (list[str], None): digests of every file to store, sorted, such as ["xxh3_64"].
+    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb"; None
+      for one shard of all samples.
+    * ``samples_per_shard`` (int, None): the most samples of a shard.
+    * ``exist_ok`` (bool, False): replace a dataset that is already there.
+    * ``retry`` (int, 2): the least number of tries of an upload.
+    * ``max_workers`` (int, None): threads, and shards under way beside the one being filled, which
+      are in memory but where all samples have one size; None for a thread a core and some more,
+      and 2 shards.
+    * ``progress_bar`` (bool, False): show how many shards are done.
+    * ``durable`` (bool, True): wait until what stays on a local disk is on the disk.
+    * ``strict`` (bool, None): a key of a sample that no column has is an error (True), is left
+      out (False), or is left out with one warning (None).
+
+    Raises ConfigError (a ValueError) for arguments that make no sense, UnknownEncodingError (a
+    TypeError and KeyError too) for an encoding that does not exist, FileExistsError for a
+    destination that is not empty and WriterError for a folder that another writer is filling.
 
     >>> with MDSWriter(out="data/", columns={"tokens": "ndarray:int32"}) as writer:
     ...     writer.write({"tokens": np.arange(7, dtype=np.int32)})
@@ -30,16 +59,7 @@ class MDSWriter(Writer):
     format = "mds"
 
     def __init__(
-        self,
-        *,
-        columns: dict[str, str],
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        samples_per_shard: int | None = None,
-        **kwargs: Any,
+        self, *, columns: dict[str, str], out: Out, **options: Unpack[WriterOptions]
     ) -> None:
         self._ended = "never began"
         parsed = [(name, parse_encoding(columns[name])) for name in sorted_names(columns)]
@@ -51,18 +71,11 @@ class MDSWriter(Writer):
         self._packers = [(name, encoding.pack) for name, encoding in parsed]
         self._variable = [i for i, size in enumerate(self.columns.sizes) if size is None]
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
-        super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            extra_bytes_per_sample=4,
-            samples_per_shard=samples_per_shard,
-            **kwargs,
-        )
+        super().__init__(out=out, extra_bytes_per_sample=4, **options)
         self._config = config_bytes(self.get_config())
         self._running = self.extra_bytes_per_shard = empty_shard_size(self._config)
+        self._write_early()
+        self._width = len(parsed) if self._strict is not False else self._width
 
     def get_config(self) -> dict[str, Any]:
         """What every shard and the index tell about the dataset."""
@@ -84,13 +97,25 @@ class MDSWriter(Writer):
             raise self._explain(error, name, sample) from error
         if not self._variable:
             return values[0] if len(values) == 1 else b"".join(values)
-        try:
-            sizes = self._pack_sizes(*[len(values[i]) for i in self._variable])
-        except struct.error:
-            raise EncodingError(
-                f"sample {self._samples} has a value of 4 GiB or more, which fits no shard"
-            ) from None
-        return b"".join((sizes, *values))
+        lengths = [len(values[i]) for i in self._variable]
+        # Before they are joined: memory for them once more may not be there.
+        if sum(lengths) >= self.max_shard_size:
+            raise self._too_large(sum(lengths))
+        return b"".join((self._pack_sizes(*lengths), *values))
+
+    def _column_encodings(self) -> dict[str, str]:
+        return dict(zip(self.columns.names, self.columns.encodings, strict=True))
+
+    def _plan_header(self) -> bytes | None:
+        row = sum(size for size in self.columns.sizes if size is not None)
+        if self._variable or self.compression or self.hashes or self.size_limit is None:
+            return None
+        if row < _TINY:
+            return None
+        count = min(self._most, (self._limit - self.extra_bytes_per_shard) // (row + 4))
+        if count * row < _WORTH_IT:
+            return None
+        return pack_header([row] * count, self._config)
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
         return ((pack_header(sizes, self._config), body),)

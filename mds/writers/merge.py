@@ -1,7 +1,8 @@
 """merge_index: one index over datasets that were written side by side.
 
-No shard is moved or read. The merged index lies above the folders of the others and names their
-shards through them, so `out` should be the folder that they have in common.
+No shard is moved or read, but each is looked for: an index never names what is not there. The
+merged index lies above the folders of the others and names their shards through them, so `out`
+should be the folder that they have in common.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, overload
 
-from mds.errors import ConfigError, NotFoundError, WriterError
+from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
+from mds.format.layout import INDEX_NAME, VERSION
 from mds.index import Index
-from mds.layout import INDEX_NAME, VERSION
-from mds.storage import is_local, local_path, open_store, redact, write_file
+from mds.storage import is_local, join, local_path, open_store, redact, write_file
+from mds.storage.folder_lock import try_lock_folder
+from mds.storage.relative_name import RelativeName, is_reserved
+from mds.text.redaction import mask_foreign, printable
+from mds.writers.merge_check import ShardFiles, normalize_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +50,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     `download_timeout` seconds.
 
     Raises NotFoundError (a FileNotFoundError) when there is nothing to merge, IndexFileError for a
-    broken index, ConfigError (a ValueError) when two shards would have the same name.
+    broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError
+    for a shard that is missing and for a folder that a writer is filling.
     """
     listed = "index_file_urls" in kwargs or (bool(args) and "out" in kwargs)
     if listed or (len(args) > 1 and not isinstance(args[1], bool)):
@@ -54,33 +60,71 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
         _merge_below(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def holding(places: list[str]) -> Iterator[None]:
+    """Hold the local ones of the places a dataset is written to. Raises WriterError if in use."""
+    with contextlib.ExitStack() as locks:
+        for place in places:
+            folder = open_store(place).local_path
+            if folder is None:
+                continue
+            if not os.path.isdir(folder):
+                # Made to be held; gone again where nothing came of it.
+                locks.callback(_remove_empty, folder)
+            lock = try_lock_folder(os.path.abspath(folder))
+            if lock is None:
+                raise WriterError(
+                    f"the folder {folder!r} is in use: a writer is filling it. Wait for its end, "
+                    "or finish() it."
+                )
+            locks.callback(lock.close)
+        yield
+
+
+def _remove_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
 def _merge_listed(
     index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
 ) -> None:
+    with holding(_places(out)):
+        merge_held(index_file_urls, out, keep_local, download_timeout)
+
+
+def merge_held(
+    index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
+) -> None:
+    """`merge_index` of a list, for code that holds the places already."""
     places = _places(out)
-    entries: list[str] = []
-    names: set[str] = set()
+    merged = _MergedIndex(places, keep_local, download_timeout)
     for item in index_file_urls:
         candidates = [os.fspath(p) for p in (item if isinstance(item, (list, tuple)) else [item])]
         data, found = _fetch_first(candidates, download_timeout)
-        _add(entries, names, data, found, _prefix(candidates, places))
-    if not entries and not index_file_urls:
+        folders = [each.rpartition("/")[0] or "." for each in candidates]
+        first = candidates.index(found)
+        folders.insert(0, folders.pop(first))
+        merged.add(data, redact(found), _prefix(candidates, places), folders)
+    if not index_file_urls:
         raise NotFoundError("there is no index to merge: the list is empty.")
-    _put(entries, places, keep_local, download_timeout)
+    merged.publish()
 
 
 def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) -> None:
     places = _places(out)
-    entries: list[str] = []
-    names: set[str] = set()
-    for place in places:
-        with open_store(place, timeout=download_timeout) as store:
-            keys = sorted(_keys_below(place, store))
-            for key in keys:
-                where = f"{redact(place)}/{key}"
-                _add(entries, names, store.get(key), where, key[: -len(INDEX_NAME)])
-        if keys:
-            return _put(entries, places, keep_local, download_timeout)
+    with holding(places):
+        for place in places:
+            merged = _MergedIndex(places, keep_local, download_timeout)
+            with open_store(place, timeout=download_timeout) as store:
+                keys = sorted(_keys_below(place, store))
+                for key in keys:
+                    prefix = key[: -len(INDEX_NAME)]
+                    folders = [join(each, prefix) for each in dict.fromkeys([place, *places])]
+                    where = printable(f"{redact(place)}/{key}")
+                    merged.add(store.get(key), where, prefix, folders)
+            if keys:
+                return merged.publish()
     raise NotFoundError(
         f"there is no {INDEX_NAME} in any folder below {' or '.join(map(redact, places))}."
     )
@@ -92,7 +136,9 @@ def _places(out: Out) -> list[str]:
         return [os.fspath(out)]
     places = [os.fspath(place) for place in out if place]
     if not 1 <= len(places) <= 2:
-        raise ConfigError(f"out is a folder, a URL, or a pair of those; got {out!r}.")
+        raise ConfigError(
+            f"out is a folder, a URL, or a pair of those; got {mask_foreign(repr(out))}."
+        )
     return places
 
 
@@ -104,12 +150,14 @@ def _keys_below(place: str, store: Any) -> Iterator[str]:
             f"{redact(place)} cannot be listed. Give the indexes: merge_index([...], out)."
         )
     for info in store.list():
-        if info.key.endswith("/" + INDEX_NAME):
+        folder, _, name = info.key.rpartition("/")
+        # What lies in folders of our own is no dataset.
+        if name == INDEX_NAME and folder and not any(map(is_reserved, folder.split("/"))):
             yield info.key
 
 
 def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
-    """The index at the first place where it is, and that place."""
+    """The index at the first place where it is, and which of the places that is."""
     for place in candidates:
         folder, _, name = place.rpartition("/")
         if not name:
@@ -118,15 +166,15 @@ def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
             contextlib.suppress(NotFoundError),
             open_store(folder or ".", timeout=timeout) as store,
         ):
-            return store.get(name), redact(place)
+            return store.get(name), place
     raise NotFoundError(f"there is no index at {' or '.join(map(redact, candidates))}.")
 
 
 def _prefix(candidates: list[str], places: list[str]) -> str:
     """What leads from the merged index to the folder of this one."""
-    folders = [_tidy(place).rpartition("/")[0] for place in candidates]
+    folders = [normalize_place(place).rpartition("/")[0] for place in candidates]
     for folder in folders:
-        for place in map(_tidy, places):
+        for place in map(normalize_place, places):
             if folder == place:
                 return ""
             if folder.startswith(place + "/"):
@@ -135,40 +183,52 @@ def _prefix(candidates: list[str], places: list[str]) -> str:
     return folders[-1].rpartition("/")[2] + "/"
 
 
-def _tidy(place: str) -> str:
-    if is_local(place):
-        return os.path.abspath(local_path(place)).replace(os.sep, "/")
-    return place.rstrip("/")
+class _MergedIndex:
+    """The index under way: entries as text, since they may be many, and the files to look for."""
 
+    def __init__(self, places: list[str], keep_local: bool, timeout: float) -> None:
+        self._places = places
+        self._keep_local = keep_local
+        self._timeout = timeout
+        self._entries: list[str] = []
+        self._names: set[str] = set()
+        self._files = ShardFiles(places)
 
-def _add(entries: list[str], names: set[str], data: bytes, where: str, prefix: str) -> None:
-    """Add the shards of an index, as text: they may be many."""
-    Index.parse(data, where)  # refuses whatever is broken or climbs out of its folder
-    for shard in json.loads(data)["shards"]:
-        for key in _FILES:
-            info = shard.get(key)
-            if info:
-                info["basename"] = prefix + info["basename"]
-                if info["basename"] in names:
-                    raise ConfigError(
-                        f"{where}: two shards would be called {info['basename']!r}. Merge into the "
-                        "folder that the datasets have in common."
-                    )
-                names.add(info["basename"])
-        entries.append(json.dumps(shard))
+    def add(self, data: bytes, where: str, prefix: str, folders: list[str]) -> None:
+        """Add the shards of an index, which lie in the first of the folders or another one."""
+        Index.parse(data, where)  # refuses whatever is broken or climbs out of its folder
+        shards = json.loads(data)["shards"]
+        self._files.add(shards, folders)
+        for shard in shards:
+            for key in _FILES:
+                info = shard.get(key)
+                if info:
+                    info["basename"] = self._name(prefix + info["basename"], where)
+            self._entries.append(json.dumps(shard))
 
+    def publish(self) -> None:
+        """Put the index to its places, when every file was seen. Raises WriterError."""
+        self._files.check(self._timeout)
+        data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
+        ends = [place for place in self._places if not is_local(place)] or self._places[-1:]
+        for place in ends:
+            try:
+                with open_store(place, timeout=self._timeout) as store:
+                    store.put(INDEX_NAME, data)
+            except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
+                raise WriterError(
+                    f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
+                ) from error
+        for place in self._places:
+            if self._keep_local and place not in ends:
+                write_file(os.path.join(local_path(place), INDEX_NAME), data)
 
-def _put(entries: list[str], places: list[str], keep_local: bool, timeout: float) -> None:
-    data = f'{{"version": {VERSION}, "shards": [{", ".join(entries)}]}}'.encode()
-    ends = [place for place in places if not is_local(place)] or places[-1:]
-    for place in ends:
-        try:
-            with open_store(place, timeout=timeout) as store:
-                store.put(INDEX_NAME, data)
-        except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
-            raise WriterError(
-                f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
-            ) from error
-    for place in places:
-        if keep_local and place not in ends:
-            write_file(os.path.join(local_path(place), INDEX_NAME), data)
+    def _name(self, name: str, where: str) -> str:
+        checked = RelativeName(name, where, IndexFileError)
+        if checked in self._names:
+            raise ConfigError(
+                f"{where}: two shards would be called {name!r}. Merge into the folder that the "
+                "datasets have in common."
+            )
+        self._names.add(checked)
+        return checked

@@ -1,27 +1,61 @@
-"""A writer's arguments, parsed once at the door."""
+"""Arguments of the writers: their names, types and defaults, and how they are checked."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 
-from mds.compression import parse_compression
 from mds.errors import ConfigError
-from mds.hashing import hash_names, is_hash
-from mds.layout import MAX_SIZE
-from mds.storage import is_local, local_path
+from mds.format.compression import parse_compression
+from mds.format.hashing import hash_names, is_hash
+from mds.format.layout import MAX_SIZE
+from mds.storage import is_local, local_path, redact
+from mds.storage.url import Url
+from mds.text.redaction import mask_foreign
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from mds.compression import Codec
+    from mds.format.compression import Codec
 
     Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Shards that may be in memory beside the one being filled, unless max_workers says more.
 _SHARDS_AHEAD = 2
+
+
+class WriterOptions(TypedDict, total=False):
+    """The arguments that all writers share beside ``out``; `MDSWriter` says what they mean."""
+
+    keep_local: bool
+    compression: str | None
+    hashes: list[str] | None
+    size_limit: int | str | None
+    samples_per_shard: int | None
+    exist_ok: bool
+    retry: int
+    max_workers: int | None
+    progress_bar: bool
+    durable: bool
+    strict: bool | None
+
+
+DEFAULTS: WriterOptions = {
+    "keep_local": False,
+    "compression": None,
+    "hashes": None,
+    "size_limit": 1 << 26,
+    "samples_per_shard": None,
+    "exist_ok": False,
+    "retry": 2,
+    "max_workers": None,
+    "progress_bar": False,
+    "durable": True,
+    "strict": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +66,7 @@ class OutSpec:
     """
 
     local: str | None
-    remote: str | None
+    remote: Url | None
     keep_local: bool
     exist_ok: bool
     retry: int
@@ -51,34 +85,74 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """How much may go on at once: threads, and shards in memory beside the one being filled."""
+    """How much may go on at once: threads, and shards in memory beside the one being filled.
+
+    `durable` brings what stays on a local disk to the disk before the index appears; `strict` says
+    what a key of a sample that no column has is: an error, nothing, or (None) worth a warning.
+    """
 
     threads: int
     shards_ahead: int
     progress_bar: bool
+    durable: bool = True
+    strict: bool | None = None
 
 
-def parse_out(out: Out, *, keep_local: bool, exist_ok: bool, retry: int) -> OutSpec:
+def fill_options(given: Mapping[str, Any]) -> WriterOptions:
+    """Every option, with defaults for those not given. Raises ConfigError for unknown ones."""
+    for name in given:
+        if name not in DEFAULTS:
+            raise ConfigError(
+                f"a writer has no argument {name!r}. Besides columns and out it takes "
+                f"{', '.join(sorted(DEFAULTS))}."
+            )
+    return {**DEFAULTS, **given}  # type: ignore[typeddict-item]
+
+
+def full_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a writer's ``__init__`` with all options in place of ``**options``."""
+    signature = inspect.signature(function)
+    own = list(signature.parameters.values())[1:]
+    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature.replace(parameters=own)
+    types = get_type_hints(WriterOptions)
+    more = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name]
+        )
+        for name, default in DEFAULTS.items()
+        if name not in signature.parameters  # a subclass may spell out what it changes
+    ]
+    return signature.replace(parameters=own[:-1] + more)
+
+
+def parse_out(out: Out, options: WriterOptions) -> OutSpec:
     """Where to write. Raises ConfigError unless `out` is a path, a URL, or a pair of those."""
+    keep_local = options["keep_local"]
+    exist_ok, retry = bool(options["exist_ok"]), int(options["retry"])
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
         if is_local(place):
             return OutSpec(_folder(place), None, True, exist_ok, retry)
-        return OutSpec(None, place, keep_local, exist_ok, retry)
+        return OutSpec(None, Url(place), keep_local, exist_ok, retry)
     if not isinstance(out, (list, tuple)) or len(out) != 2:
-        raise ConfigError(f"out is a folder, a URL, or a pair (local folder, remote); got {out!r}.")
+        raise ConfigError(
+            f"out is a folder, a URL, or a pair (local folder, remote); "
+            f"got {mask_foreign(repr(out))}."
+        )
     local, remote = (None if place is None else os.fspath(place) for place in out)
+    shown = tuple(None if place is None else redact(place) for place in (local, remote))
     if not local or not remote:
-        raise ConfigError(f"out=(local, remote) needs both; got {out!r}.")
+        raise ConfigError(f"out=(local, remote) needs both; got {shown!r}.")
     if not is_local(local):
-        raise ConfigError(f"the first of out=(local, remote) is a local folder, got {local!r}.")
+        raise ConfigError(f"the first of out=(local, remote) is a local folder, got {shown[0]!r}.")
     folder = _folder(local)
     if is_local(remote):
         remote = _folder(remote)
         if os.path.realpath(remote) == os.path.realpath(folder):
             # Uploading a file onto itself and removing the source would be the end of it.
             return OutSpec(folder, None, True, exist_ok, retry)
-    return OutSpec(folder, remote, keep_local, exist_ok, retry)
+    return OutSpec(folder, Url(remote), keep_local, exist_ok, retry)
 
 
 def _folder(place: str) -> str:
@@ -86,22 +160,18 @@ def _folder(place: str) -> str:
     return os.path.abspath(os.path.expanduser(local_path(place)))
 
 
-def parse_shards(
-    compression: str | None,
-    hashes: Sequence[str] | None,
-    size_limit: float | str | None,
-    samples_per_shard: int | None,
-) -> ShardSpec:
+def parse_shards(options: WriterOptions) -> ShardSpec:
     """What the shards are like. Raises ConfigError (a ValueError)."""
-    codec = parse_compression(compression)
-    if samples_per_shard is not None and samples_per_shard < 1:
-        raise ConfigError(f"samples_per_shard is at least 1, got {samples_per_shard}.")
+    codec = parse_compression(options["compression"])
+    samples = options["samples_per_shard"]
+    if samples is not None and samples < 1:
+        raise ConfigError(f"samples_per_shard is at least 1, got {samples}.")
     return ShardSpec(
         codec.name if codec else None,
         codec,
-        _parse_hashes(hashes),
-        _parse_limit(size_limit),
-        samples_per_shard,
+        _parse_hashes(options["hashes"]),
+        parse_size_limit(options["size_limit"]),
+        samples,
     )
 
 
@@ -117,30 +187,35 @@ def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _parse_limit(size_limit: float | str | None) -> int | None:
-    if not size_limit:
+def parse_size_limit(size_limit: float | str | None) -> int | None:
+    """The most bytes of a shard; None for no limit. Raises ConfigError for none at all."""
+    if size_limit is None:
         return None
-    limit = parse_bytes(size_limit)
-    if not 0 <= limit < MAX_SIZE:
-        raise ConfigError(f"size_limit is below {MAX_SIZE} bytes (4 GiB), got {size_limit!r}.")
-    return limit or None
+    try:
+        limit = parse_bytes(size_limit)
+    except (ValueError, OverflowError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        limit = 0  # nan, inf, a list
+    if not 1 <= limit < MAX_SIZE:
+        raise ConfigError(
+            f"size_limit={size_limit!r}: a shard has a byte at least and less than 4 GiB. Give a "
+            "number or a text such as '64mb', or None for one shard of all samples."
+        )
+    return limit
 
 
-def parse_work(kwargs: dict[str, Any]) -> tuple[WorkSpec, dict[str, Any]]:
-    """How to work, and what is left for `parse_out`. Raises ConfigError for unknown arguments."""
-    known = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False}
-    for name in kwargs:
-        if name not in known:
-            raise ConfigError(
-                f"a writer has no argument {name!r}. Besides those in its signature it takes "
-                f"{', '.join(sorted(known))}."
-            )
-    given = {**known, **kwargs}
-    workers, retry = given["max_workers"], given["retry"]
+def parse_work(options: WriterOptions) -> WorkSpec:
+    """How much may go on at once. Raises ConfigError."""
+    workers, strict = options["max_workers"], options["strict"]
     if workers is not None and workers < 1:
         raise ConfigError(f"max_workers is at least 1, got {workers}.")
-    if retry < 0:
-        raise ConfigError(f"retry is a number of tries, got {retry}.")
-    threads = workers or min(32, (os.cpu_count() or 1) + 4)
-    work = WorkSpec(threads, workers or _SHARDS_AHEAD, bool(given["progress_bar"]))
-    return work, {"exist_ok": bool(given["exist_ok"]), "retry": int(retry)}
+    if options["retry"] < 0:
+        raise ConfigError(f"retry is a number of tries, got {options['retry']}.")
+    return WorkSpec(
+        workers or min(32, (os.cpu_count() or 1) + 4),
+        workers or _SHARDS_AHEAD,
+        bool(options["progress_bar"]),
+        bool(options["durable"]),
+        None if strict is None else bool(strict),
+    )

@@ -1,10 +1,13 @@
-"""What all writers share: samples are encoded and gathered into shards, the index comes last.
+"""Abstract base class of writers: encode samples, gather them into shards, index last.
 
     writer.write(sample) -> bytes -> the shard being filled -> (full) Pipeline -> index.json
 
 Encoding is done by the caller, the rest by threads. Leaving the `with` block by an exception
 publishes no index: a dataset is there whole or not at all. Complete shards stay where they are
 then, and a later writer replaces them with `exist_ok=True`.
+
+A writer belongs to the process that made it and to one thread at a time; what others ask of it is
+refused (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -19,74 +22,91 @@ from typing import TYPE_CHECKING, Any
 
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
-from mds.layout import MAX_SIZE, VERSION
-from mds.writers.body import BodyPool, grown
+from mds.format.layout import MAX_SIZE, VERSION
+from mds.units import format_bytes
 from mds.writers.destination import Destination
+from mds.writers.early_file import GATHERED, EarlyFile
+from mds.writers.finalize import FullShard
+from mds.writers.ownership import INHERITED, hold_turn, register_writer, two_threads_error
 from mds.writers.pipeline import Pipeline
-from mds.writers.seal import FullShard
-from mds.writers.spec import parse_out, parse_shards, parse_work
+from mds.writers.shard_buffer import ShardBufferPool, grow_buffer
+from mds.writers.spec import (
+    fill_options,
+    full_signature,
+    parse_out,
+    parse_shards,
+    parse_work,
+)
 
 if TYPE_CHECKING:
+    import inspect
     import mmap
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
-    from mds.writers.spec import Out
+    from mds.writers.spec import Out, WriterOptions
 
     Data = bytes | bytearray | memoryview
 
 
+FINISHED = "has finished"
+
+
 class Writer(ABC):
-    """Base of the writers; a context manager.
+    """Base of the writers; a context manager. `MDSWriter` lists the arguments.
 
-    `out` is a folder, a URL, or a pair (folder, URL or folder). `compression` is a name such as
-    `"zstd:7"`, `hashes` a sorted list of digests to store, `size_limit` the most bytes of a shard
-    (a number or `"64mb"`; None: one shard), `samples_per_shard` the most samples of one.
-    `keep_local` keeps the shards of a pair's folder. Further: `exist_ok` replaces a dataset that
-    is already there, `retry` is the least number of tries of an upload, `max_workers` the number of
-    threads and of shards in memory besides one being filled, `progress_bar` shows shards done.
-
-    Raises ConfigError (a ValueError) for arguments that make no sense and FileExistsError for a
-    destination that is not empty.
+    Raises ConfigError (a ValueError) for arguments that make no sense, FileExistsError for a
+    destination that is not empty and WriterError for a folder that another writer is filling.
     """
 
+    __signature__: inspect.Signature
     format: str
+    #: What offsets can address; a subclass may ask for less.
+    max_shard_size = MAX_SIZE - 1
+    #: How many keys a sample may have before they are looked at.
+    _width = sys.maxsize
     _body: mmap.mmap
     _room: int
     _used: int
     _running: int
     _sizes: array[int]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # For help() and editors: what is spelled once is shown in every writer.
+        cls.__signature__ = full_signature(cls.__init__)
+
     def __init__(
         self,
         *,
         out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
         extra_bytes_per_shard: int = 0,
         extra_bytes_per_sample: int = 0,
-        samples_per_shard: int | None = None,
-        **kwargs: Any,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"
-        work, rest = parse_work(kwargs)
-        shards = parse_shards(compression, hashes, size_limit, samples_per_shard)
+        self._turn = [True]
+        register_writer(self)
+        asked = fill_options(options)
+        work = parse_work(asked)
+        shards = parse_shards(asked)
         self.compression = shards.compression
         self.hashes = list(shards.hashes)
         self.size_limit = shards.size_limit
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
-        self._limit = MAX_SIZE - 1 if shards.size_limit is None else shards.size_limit
-        self._most = samples_per_shard or sys.maxsize
+        self._limit = min(self.max_shard_size, shards.size_limit or self.max_shard_size)
+        self._most = shards.samples_per_shard or sys.maxsize
         self._shards = 0
         self._samples = 0
-        self._bodies = BodyPool(self.size_limit)
+        self._planned: bytes | None = None
+        self._buffers = ShardBufferPool(self.size_limit)
         self._begin_shard()
-        self._destination = Destination(parse_out(out, keep_local=keep_local, **rest))
+        self._strict = work.strict
+        place = parse_out(out, asked)
+        self._destination = Destination(place, durable=work.durable)
         self._pipeline = Pipeline(shards, work, self._destination)
         self._ended = ""
 
@@ -99,6 +119,10 @@ class Writer(ABC):
     @abstractmethod
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
         """The parts of the data file, and of the meta file if there is one."""
+
+    def _plan_header(self) -> bytes | None:
+        """The header that a full shard is going to have; None where that is not known before."""
+        return None
 
     def get_config(self) -> dict[str, Any]:
         """What every shard and the index tell about the dataset."""
@@ -113,28 +137,42 @@ class Writer(ABC):
     # ----------------------------------------------------------------------------------- public
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Add a sample: a mapping with a value for every column; other keys are ignored.
+        """Add a sample: a mapping with a value for every column.
 
         Raises EncodingError for a value that does not fit its column; the sample is then left
-        out, and the writer can go on. Raises WriterError when shards cannot be written.
+        out, and the writer can go on. Raises WriterError when shards cannot be written, for a
+        sample of 4 GiB, and in a thread while another one is writing.
         """
         if self._ended:
             raise WriterError(f"this writer {self._ended}; it takes no more samples.")
-        data = self.encode_sample(sample)
-        length = len(data)
-        size = length + self.extra_bytes_per_sample
-        if self._limit < self._running + size or len(self._sizes) >= self._most:
-            self._make_room(size)
-        start = self._used
-        end = start + length
-        if end > self._room:
-            self._body = grown(self._body, start, end)
-            self._room = len(self._body)
-        self._body[start:end] = data
-        self._used = end
-        self._sizes.append(length)
-        self._running += size
-        self._samples += 1
+        try:
+            token = self._turn.pop()
+        except IndexError:
+            raise two_threads_error() from None
+        try:
+            data = self.encode_sample(sample)
+            try:
+                is_wide = len(sample) > self._width
+            except TypeError:  # what can be indexed need not have a length
+                is_wide = False
+            if is_wide:
+                self._tell_surplus(sample)
+            length = len(data)
+            size = length + self.extra_bytes_per_sample
+            if self._limit < self._running + size or len(self._sizes) >= self._most:
+                self._make_room(size)
+            start = self._used
+            end = start + length
+            if end > self._room:
+                start = self._find_place(start, length)
+                end = start + length
+            self._body[start:end] = data
+            self._used = end
+            self._sizes.append(length)
+            self._running += size
+            self._samples += 1
+        finally:
+            self._turn.append(token)
 
     def flush_shard(self) -> None:
         """End the shard being filled, even if it is empty, and begin another."""
@@ -145,7 +183,8 @@ class Writer(ABC):
             self.format,
             self._files(memoryview(body)[: self._used], sizes),
             self.get_config(),
-            partial(self._bodies.give_back, body),
+            partial(self._buffers.give_back, body),
+            self._early,
         )
         # Waits for a place, and only then takes memory: some just became free.
         self._pipeline.submit(shard)
@@ -158,25 +197,30 @@ class Writer(ABC):
         Raises WriterError, with its cause, when anything could not be written or uploaded; there
         is no index then. Finishing twice is fine.
         """
-        if self._ended == "has finished":
+        if self._ended in (FINISHED, INHERITED):
             return
         if self._ended:
             raise WriterError(f"this writer {self._ended}; it has nothing to finish.")
-        try:
-            if self._sizes:
-                self.flush_shard()
-            entries = ", ".join(self._pipeline.finish())
-            index = f'{{"shards": [{entries}], "version": {VERSION}}}'
-            self._destination.publish_index(index.encode())
-        except BaseException:
-            self.abort()
-            raise
-        self._end("has finished")
+        with hold_turn(self._turn):
+            try:
+                if self._sizes:
+                    self.flush_shard()
+                entries, files = self._pipeline.finish()
+                index = f'{{"shards": [{", ".join(entries)}], "version": {VERSION}}}'
+                self._destination.publish_index(index.encode(), files)
+            except BaseException:
+                self.abort()
+                raise
+            self._end(FINISHED)
 
     def abort(self) -> None:
-        """Stop without an index. Complete shards stay, for whoever wants to look at them."""
+        """Stop without an index. Complete shards stay, for inspection."""
         if not self._ended:
             self._end("was aborted")
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing of this writer is written, sent or removed here."""
+        self._ended = INHERITED
 
     def __enter__(self) -> Self:
         return self
@@ -195,23 +239,50 @@ class Writer(ABC):
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
         if not getattr(self, "_ended", "never began"):
-            warn(f"{self!r} was never finished", ResourceWarning, stacklevel=2)
+            warn(
+                f"{self!r} was never finished: there is no index, so what it wrote is no dataset. "
+                "Use it in a `with` block, or call finish().",
+                # Not a ResourceWarning, which Python does not show unless it is asked to.
+                UserWarning,
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
-        state = f" ({self._ended})" if self._ended else ""
+        columns = ", ".join(f"{name}: {kind}" for name, kind in self._column_encodings().items())
+        limit = "no size limit" if self.size_limit is None else format_bytes(self.size_limit)
         return (
-            f"<{type(self).__name__} {self._samples} samples, {self._shards} full shards "
-            f"to {self._destination.name}{state}>"
+            f"<{type(self).__name__} to {self._destination.name}: {self._samples:,} samples, "
+            f"{self._shards:,} full shards of {limit}, {self.compression or 'no compression'}, "
+            f"columns {columns} ({self._ended or 'open'})>"
         )
 
     # --------------------------------------------------------------------------------- privately
 
     def _begin_shard(self) -> None:
-        self._body = self._bodies.take()
+        self._body = self._buffers.take()
         self._room = len(self._body)
         self._used = 0
+        self._early: EarlyFile | None = None
         self._sizes = array("I")
         self._running = self.extra_bytes_per_shard
+
+    def _write_early(self) -> None:
+        """Have full shards written while they are filled, where their header is known by now."""
+        self._planned = self._plan_header()
+        if self._planned is not None:
+            self._buffers = ShardBufferPool(GATHERED)
+            self._begin_shard()
+
+    def _find_place(self, used: int, length: int) -> int:
+        """Where a sample goes for which the memory has no room behind the first ``used`` bytes."""
+        if self._planned is not None and used:
+            piece = memoryview(self._body)[:used]
+            self._early = self._pipeline.spill(self._shards, self._planned, piece)
+            self._used = used = 0
+        if used + length > self._room:
+            self._body = grow_buffer(self._body, used, used + length)
+            self._room = len(self._body)
+        return used
 
     def _make_room(self, size: int) -> None:
         """Begin a new shard for a sample that does not fit into this one."""
@@ -219,17 +290,46 @@ class Writer(ABC):
         # An empty shard can only be the very first one, where the format wants it so.
         if may_split and (self._sizes or not self._shards):
             self.flush_shard()
-        if self._running + size >= MAX_SIZE:
-            raise WriterError(
-                f"sample {self._samples} has {size} bytes, and a shard of more than "
-                f"{MAX_SIZE - 1} bytes cannot be addressed. "
-                + ("Set size_limit." if self.size_limit is None else "Split the sample.")
-            )
+        if self._running + size > self.max_shard_size:
+            # A sample that fits no shard at all, or one that this shard has no more room for.
+            is_large = self.extra_bytes_per_shard + size > self.max_shard_size
+            way_out = "Split the sample." if is_large or self.size_limit else "Set size_limit."
+            raise self._too_large(size, way_out)
+
+    def _too_large(self, size: int, way_out: str = "Split the sample.") -> WriterError:
+        return WriterError(
+            f"sample {self._samples} has {size} bytes, and a shard of more than "
+            f"{self.max_shard_size} bytes cannot be addressed. {way_out}"
+        )
+
+    def _tell_surplus(self, sample: Mapping[str, Any]) -> None:
+        """Say which keys of a sample no column has: once, or as often as strict=True."""
+        names = tuple(self._column_encodings())
+        surplus = [key for key in sample if key not in names]
+        if not surplus:
+            return
+        what = (
+            f"sample {self._samples} has {', '.join(map(repr, surplus[:3]))}"
+            f"{' and more' if len(surplus) > 3 else ''}, which no column has. The columns are "
+            f"{', '.join(map(repr, names))}"
+        )
+        if self._strict:
+            raise EncodingError(f"{what}.")
+        self._width = sys.maxsize
+        warnings.warn(
+            f"{what}; such values are not written. Declare them as columns, leave them out, or "
+            "say strict=False (or strict=True to have an error).",
+            stacklevel=3,
+        )
+
+    def _column_encodings(self) -> dict[str, str]:
+        """The columns in their order, and what each is stored as."""
+        return dict(getattr(self, "columns", {}))
 
     def _end(self, how: str) -> None:
         self._ended = how
         self._pipeline.close()
-        self._bodies.clear()
+        self._buffers.clear()
         del self._body
         self._destination.close()
 

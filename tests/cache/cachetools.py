@@ -7,9 +7,9 @@ import random
 
 import numpy as np
 
-from mds.cache import ShardCache, fetch_index
-from mds.prefetch import Prefetcher
-from mds.stream import Source
+from mds.cache import ShardCache, find_index
+from mds.cache.source import Source
+from mds.prefetch.prefetcher import Prefetcher
 from mds.writers import MDSWriter
 
 SIZE = 1000  # bytes of a sample; ten in a shard
@@ -33,19 +33,43 @@ def write(out, samples=SAMPLES, size=SIZE, salt=0, **options):
 def open_cache(remote, folder, limit=None, retries=0, **options):
     """A cache over one source."""
     shard_options = {k: options.pop(k) for k in ("keep_zip", "validate_hash") if k in options}
-    index = fetch_index(remote, str(folder), retries=retries, timeout=10.0)
-    source = Source(index, remote, str(folder), retries=retries, timeout=10.0, **shard_options)
+    found = find_index(remote, str(folder), retries=retries, timeout=10.0)
+    source = Source(
+        found.index,
+        remote,
+        found.folder,
+        retries=retries,
+        timeout=10.0,
+        version=found.version,
+        **shard_options,
+    )
     return ShardCache([source], limit=limit, **options)
 
 
-def read(cache, ids=None, *, predownload=16, node_orders=None, size=SIZE, salt=0):
+class NodeOf:
+    """The merged order of workers whose orders are given, this epoch's and on from there."""
+
+    def __init__(self, *orders, start=0, piece=100):
+        self.orders = [np.asarray(order, np.int64) for order in orders]
+        self.workers, self.every, self.team = len(orders), 1, 17
+        self.start, self._piece = start, piece
+
+    def pieces(self):
+        for at in range(0, max(map(len, self.orders)), self._piece):
+            found = sorted(
+                (self.start + at + place, sample)
+                for order in self.orders
+                for place, sample in enumerate(order[at : at + self._piece].tolist())
+            )
+            yield tuple(np.array(found, np.int64).T)
+
+
+def read(cache, ids=None, *, predownload=16, node=None, size=SIZE, salt=0):
     """The numbers of the samples that come, whose bytes are checked."""
     index = cache.sources[0].index
     ids = np.arange(index.total_samples) if ids is None else np.asarray(ids)
     out = []
-    with Prefetcher(
-        cache, [ids], index.offsets, predownload=predownload, node_orders=node_orders
-    ) as prefetcher:
+    with Prefetcher(cache, [ids], index.offsets, predownload=predownload, node=node) as prefetcher:
         for window in prefetcher.windows():
             for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
                 sample = window.readers[shard][row]

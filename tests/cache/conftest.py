@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 
 import pytest
 
@@ -11,6 +13,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 from cachetools import write
+from users import GROUP, can_become
 
 
 @pytest.fixture
@@ -35,3 +38,19 @@ def folder(tmp_path):
 def home(tmp_path, monkeypatch):
     """The user's own cache is the test's."""
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A folder that all users can reach, with one of their group in it, of mode 2770."""
+    if not can_become():
+        pytest.skip("only root can become other users")
+    root = tempfile.mkdtemp(prefix="mds-users-")
+    os.chmod(root, 0o755)
+    monkeypatch.setenv("MDS_CACHE_DIR", os.path.join(root, "home"))
+    folder = os.path.join(root, "cache")
+    os.mkdir(folder)
+    os.chown(folder, -1, GROUP)
+    os.chmod(folder, 0o2770)
+    yield folder
+    shutil.rmtree(root)

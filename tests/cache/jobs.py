@@ -7,14 +7,16 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 
 import numpy as np
 from cachetools import SAMPLES, open_cache, read, shuffled
+from users import become
 
-from mds.prefetch import Prefetcher
+from mds.prefetch.prefetcher import Prefetcher
 
 
 def epochs(remote, folder, limit, count, seed):
@@ -28,6 +30,15 @@ def epochs(remote, folder, limit, count, seed):
         print(cache.stats()["fetched_shards"], flush=True)
 
 
+def ranges(remote, folder, shard, *rows):
+    """Some samples of a shard by ranges; the cache stays open until the input ends."""
+    with open_cache(remote, folder) as cache:
+        read_rows = [cache.samples(int(shard), [int(row)])[0]["x"] for row in rows]
+        assert cache.stats()["ranged_reads"] >= len(rows)
+        print(read_rows, flush=True)
+        sys.stdin.read()
+
+
 def epochs_until(remote, folder, limit, seed, path):
     """Shuffled epochs, each checked, as long as there is no file at ``path``."""
     with open_cache(remote, folder, int(limit) or None, retries=3) as cache:
@@ -36,6 +47,16 @@ def epochs_until(remote, folder, limit, seed, path):
             assert read(cache, ids) == ids.tolist()
             if os.path.exists(path):
                 return
+
+
+def epochs_of_a_user(user, umask, *arguments):
+    """The same as another user, unless that is this one."""
+    if int(user) != os.geteuid():
+        # What is imported late is imported now: root's Python may be out of the other's reach.
+        with tempfile.TemporaryDirectory() as own, open_cache(arguments[0], own, 120_000) as cache:
+            read(cache, shuffled(0))
+        become(int(user), int(umask, 8))
+    epochs_until(*arguments)
 
 
 def epochs_by_a_bad_clock(remote, folder, limit, count, seed):
@@ -87,16 +108,16 @@ def forked_inside(remote, folder, limit):
 
 
 def die_making_room(remote, folder, limit):
-    """Book a shard that is not there, and die before what must go for it is deleted."""
+    """Enter a shard that is not there, and die before what must go for it is deleted."""
     with open_cache(remote, folder, int(limit)) as cache:
         budget = cache.runtime.budget
-        account = budget.accounts[0]
+        opened = budget.folders[0]
         read(cache)
-        shard = int(np.flatnonzero(account.ledger.entries["size"] == 0)[0])
-        size = account.place.peak(account.place.index.shard(shard))
+        shard = int(np.flatnonzero(opened.ledger.entries["size"] == 0)[0])
+        size = opened.folder.peak(opened.folder.index.shard(shard))
         budget._delete = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         print(shard, flush=True)
-        budget.reserve(account, shard, size)
+        budget.reserve(opened, shard, size)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ class Watch:
     """Looks at the size of a folder all the time.
 
     A look takes a while, in which one file may go and another come, so a look alone may see more
-    than ever was. What two looks in a row have seen was there between them, all at one time.
+    than ever was. What two looks in a row have seen was there between them, all at one time: a
+    file that was replaced meanwhile has another inode, since the earlier look holds on to its own.
     """
 
     def __init__(self, folder):
@@ -47,22 +48,28 @@ class Watch:
         self._thread.join()
 
     def _look(self):
-        seen = {}
+        """Sizes by path and inode, with descriptors that keep the system from reusing an inode."""
+        sizes, descriptors = {}, []
         for path, _, names in os.walk(self.folder):
             for name in names:
                 file = os.path.join(path, name)
                 try:
-                    state = os.stat(file)
+                    descriptors.append(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
                 except OSError:
                     continue
-                seen[file, state.st_ino] = state.st_size
-        return seen
+                state = os.fstat(descriptors[-1])
+                sizes[file, state.st_ino] = state.st_size
+        return sizes, descriptors
 
     def _run(self):
-        before = {}
+        before, descriptors_before = {}, []
         while not self._stop.wait(0.001):
-            now = self._look()
+            now, descriptors = self._look()
             both = now.keys() & before.keys()
             self.most = max(self.most, sum(min(now[file], before[file]) for file in both))
             self.looks += 1
-            before = now
+            for descriptor in descriptors_before:
+                os.close(descriptor)
+            before, descriptors_before = now, descriptors
+        for descriptor in descriptors_before:
+            os.close(descriptor)

@@ -12,9 +12,9 @@ import pytest
 from cachetools import SAMPLES, contents, open_cache, read, shuffled, write
 
 from mds.cache.filesystem import network_kind
-from mds.cache.locks import FileLockFile, RangeLockFile, lock_within
 from mds.errors import CacheError, NoSpaceError
-from mds.prefetch import Prefetcher
+from mds.prefetch.prefetcher import Prefetcher
+from mds.storage.locks import FileLockFile, RangeLockFile, lock_within
 
 
 @contextlib.contextmanager
@@ -102,6 +102,19 @@ def test_a_read_only_folder_with_all_data_is_read_in_place(remote, folder, read_
     assert contents(folder) == before
 
 
+def test_a_read_only_folder_of_other_data_is_not_read(tmp_path, folder, read_only):
+    """Its index has another text, or it is noted to be another source's: names say nothing."""
+    one = write(tmp_path / "one", hashes=[])
+    other = write(tmp_path / "other", hashes=[], salt=10_000)
+    with open_cache(one, folder) as cache:
+        read(cache)
+    read_only(folder)
+    with open_cache(one, folder) as cache:
+        assert read(cache) == list(range(SAMPLES))
+    with open_cache(other, folder) as cache, pytest.raises(CacheError, match=folder):
+        read(cache, salt=10_000)
+
+
 def test_a_read_only_folder_without_the_data_is_an_error_that_names_it(remote, folder, read_only):
     """There is nowhere to put what would have to come."""
     os.makedirs(folder)
@@ -147,7 +160,7 @@ def test_locks_of_two_owners_exclude_each_other(tmp_path, kind):
 @pytest.mark.parametrize("kind", [RangeLockFile, FileLockFile])
 def test_a_wait_for_a_lock_ends_when_it_is_free_or_time_is_up(tmp_path, monkeypatch, kind):
     """A lock that comes too late is given back by itself."""
-    monkeypatch.setattr("mds.cache.locks.open_locks", kind)
+    monkeypatch.setattr("mds.storage.locks.open_locks", kind)
     path = str(tmp_path / "lock")
     owner = kind(path)
     owner.wait_lock(1)
@@ -209,7 +222,7 @@ def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
 ):
     """The folder there has whole files only, and a limit is told to be the node's."""
     monkeypatch.setattr("mds.cache.filesystem.network_kind", lambda _: "nfs4")
-    monkeypatch.setattr("mds.cache.shards.network_kind", lambda _: "nfs4")
+    monkeypatch.setattr("mds.cache.shard_cache.network_kind", lambda _: "nfs4")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
     with open_cache(remote, folder, limit=120_000) as cache:
         assert sorted(read(cache, shuffled())) == list(range(SAMPLES))

@@ -13,7 +13,7 @@ import pytest
 from cachetools import SAMPLES, contents, open_cache, read, write
 
 from mds.cache import fetch_index
-from mds.errors import ConfigError, IndexFileError, NotFoundError, TransientError
+from mds.errors import IndexFileError, NotFoundError, TransientError
 from mds.storage import Store, register_store
 from mds.storage.local import LocalStore
 from mds.storage.registry import _registered
@@ -124,22 +124,22 @@ def test_shards_that_the_new_index_lacks_are_removed_if_they_are_ours(tmp_path, 
 
 
 @pytest.mark.parametrize("left", ["", "[]", "other", "folder"])
-def test_what_lies_at_the_place_of_the_index_is_replaced(tmp_path, remote, folder, left):
-    """An empty, broken or foreign index.json in a cache folder does not matter."""
+def test_what_lies_at_the_place_of_the_index_stays(tmp_path, remote, folder, left):
+    """An empty, broken or foreign index.json is its owner's; the dataset is kept beside it."""
     os.makedirs(folder)
     path = os.path.join(folder, "index.json")
     if left == "other":
         shutil.copy(write(tmp_path / "other", samples=20) + "/index.json", path)
     elif left == "folder":
         os.mkdir(path)
-        with pytest.raises(ConfigError, match=r"index\.json"):
-            fetch_index(remote, folder)
-        return
     else:
         with open(path, "w") as file:
             file.write(left)
+    before = contents(folder)
     with open_cache(remote, folder) as cache:
         assert read(cache) == list(range(SAMPLES))
+    assert {name: contents(folder)[name] for name in before} == before
+    assert [name for name in os.listdir(folder) if name != ".mds"] == ["index.json"]
 
 
 def test_a_broken_index_is_not_published(remote, folder):

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mds.cache import fetch_index
-from mds.cache.accounts import control_bytes, look_around
-from mds.cache.book import ABSENT, FOREIGN, PRESENT
-from mds.cache.budget import Account, Budget
-from mds.cache.hands import Hands
+from mds.cache.budget import Budget
+from mds.cache.counters import Counters
+from mds.cache.folder import CacheFolder
 from mds.cache.ledger import Ledger
-from mds.cache.places import Place
-from mds.cache.policy import NOW
+from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED
+from mds.cache.open_readers import ReaderPool
+from mds.cache.recovery import OpenFolder, control_bytes, scan_folder
+from mds.cache.source import Source
 from mds.errors import CacheError
-from mds.stream import Source
 
 SHARDS = 7
 
@@ -43,24 +43,23 @@ def _remote():
 class _Player:
     """One process: its ledger, and what it is writing or has pinned."""
 
-    def __init__(self, place, limit, pid):
-        self.place = place
-        own = control_bytes(place)
-        self.ledger = Ledger(place.control, len(place), place.fingerprint(), own_bytes=own)
+    def __init__(self, folder, limit, pid):
+        self.folder = folder
+        own = control_bytes(folder)
+        self.ledger = Ledger(folder.control, len(folder), folder.fingerprint(), own_bytes=own)
         self.ledger.open()
         # A process that does not exist, so that its temporary files are seen as left behind.
         self.pid = pid
-        self.ledger._slots["pid"][self.ledger.slot] = pid
-        self.account = Account(place, self.ledger)
+        self.ledger.table.lines["pid"][self.ledger.slot] = pid
+        self.opened = OpenFolder(folder, self.ledger)
         if self.ledger.was_made:
-            look_around(self.account)
-        self.budget = Budget(limit, Hands())
-        self.budget.add(self.account)
+            scan_folder(self.opened)
+        self.budget = Budget(limit, ReaderPool(), [self.opened], Counters())
         self.writing = {}
         self.pinned = []
 
     def path(self, shard):
-        return self.place.path(self.place.index.shard(shard).raw)
+        return self.folder.path(self.folder.index.shard(shard).raw)
 
     def die(self):
         self.ledger._locks.close()
@@ -75,12 +74,12 @@ class Life(RuleBasedStateMachine):
         remote = _remote()
         folder = os.path.join(self.root, "cache")
         index = fetch_index(remote, folder)
-        self.place = Place(Source(index, remote, folder), 0, 0)
-        self.sizes = self.place.sizes().tolist()
+        self.folder = CacheFolder(Source(index, remote, folder), 0, 0)
+        self.sizes = self.folder.sizes().tolist()
         # Somebody's own file, there before us.
-        self.foreign = self.place.path(index.shard(1).raw)
+        self.foreign = self.folder.path(index.shard(1).raw)
         shutil.copy(os.path.join(remote, index.shard(1).raw.basename), self.foreign)
-        self.limit = control_bytes(self.place) + self.sizes[1] + int(2.6 * max(self.sizes))
+        self.limit = control_bytes(self.folder) + self.sizes[1] + int(2.6 * max(self.sizes))
         self.count = 0
         self.players = []
         self.come()
@@ -98,7 +97,7 @@ class Life(RuleBasedStateMachine):
     def come(self):
         """Another process opens the folder."""
         self.count += 1
-        self.players.append(_Player(self.place, self.limit, 10_000_000 + self.count))
+        self.players.append(_Player(self.folder, self.limit, 10_000_000 + self.count))
 
     @precondition(lambda self: len(self.players) > 1)
     @rule(who=st.integers(0, 3))
@@ -116,11 +115,11 @@ class Life(RuleBasedStateMachine):
         if busy or os.path.exists(player.path(shard)):
             return
         if player.ledger.entries["owner"][shard]:
-            player.account.settle_orphans()
-        if player.budget.reserve(player.account, shard, self.sizes[shard], NOW):
+            player.opened.recover_entries()
+        if player.budget.reserve(player.opened, shard, self.sizes[shard]):
             name = os.path.basename(player.path(shard))
             path = os.path.join(
-                self.place.folder, f".{name}.{player.pid}-{self.count:012x}.mds-part"
+                self.folder.root, f".{name}.{player.pid}-{self.count:012x}.mds-part"
             )
             player.writing[shard] = path
             with open(path, "wb") as file:
@@ -137,13 +136,13 @@ class Life(RuleBasedStateMachine):
             file.write(bytes(self.sizes[shard]))
         os.replace(path, player.path(shard))
         if is_noted:
-            size, mark = self.place.measure(self.place.index.shard(shard))
-            player.ledger.settle(shard, PRESENT, size, mark)
+            size, stamp = self.folder.stat(self.folder.index.shard(shard))
+            player.ledger.commit(shard, MANAGED, size, stamp)
         elif len(self.players) > 1:
             player.die()
             self.players.remove(player)
         else:
-            player.account.look(shard)
+            player.opened.rescan(shard)
 
     @rule(who=st.integers(0, 3))
     def fail(self, who):
@@ -152,7 +151,7 @@ class Life(RuleBasedStateMachine):
         if player.writing:
             shard, path = player.writing.popitem()
             os.unlink(path)
-            player.account.look(shard)
+            player.opened.rescan(shard)
 
     @rule(who=st.integers(0, 3), shard=st.integers(0, SHARDS - 1))
     def pin(self, who, shard):
@@ -177,7 +176,7 @@ class Life(RuleBasedStateMachine):
         player = self.player(who)
         is_pinned = any(shard in other.pinned for other in self.players)
         was_there = os.path.exists(player.path(shard))
-        if player.budget.evict(player.account, shard):
+        if player.budget.evict(player.opened, shard):
             assert was_there
             assert not is_pinned
             assert not os.path.exists(player.path(shard))
@@ -186,7 +185,7 @@ class Life(RuleBasedStateMachine):
     def limit_holds(self):
         """The disk never has more than the books, and the books never more than the limit."""
         used = self.players[0].budget.used
-        assert disk_usage(self.place.folder) <= used <= self.limit
+        assert disk_usage(self.folder.root) <= used <= self.limit
 
     @invariant()
     def what_is_in_hand_stays(self):
@@ -194,7 +193,7 @@ class Life(RuleBasedStateMachine):
         for player in self.players:
             assert all(os.path.exists(player.path(shard)) for shard in player.pinned)
         assert os.path.exists(self.foreign)
-        assert self.players[0].ledger.entries["state"][1] == FOREIGN
+        assert self.players[0].ledger.entries["state"][1] == UNMANAGED
 
     @invariant()
     def books_are_true(self):
@@ -210,23 +209,23 @@ TestLife.settings = settings(max_examples=40, stateful_step_count=40, deadline=N
 
 
 @pytest.fixture
-def place(tmp_path):
+def cache_folder(tmp_path):
     remote = write(tmp_path / "remote", samples=40)
-    folder = str(tmp_path / "cache")
-    return Place(Source(fetch_index(remote, folder), remote, folder), 0, 0)
+    cache_folder = str(tmp_path / "cache")
+    return CacheFolder(Source(fetch_index(remote, cache_folder), remote, cache_folder), 0, 0)
 
 
-def open_ledger(place):
-    ledger = Ledger(place.control, len(place), place.fingerprint())
+def open_ledger(cache_folder, **options):
+    ledger = Ledger(cache_folder.control, len(cache_folder), cache_folder.fingerprint(), **options)
     ledger.open()
     return ledger
 
 
-def test_a_second_process_sees_what_the_first_noted(place):
+def test_a_second_process_sees_what_the_first_noted(cache_folder):
     """The file is one for all."""
-    one, two = open_ledger(place), open_ledger(place)
-    one.settle(0, PRESENT, 123, 7)
-    assert (two.entries["state"][0], two.entries["size"][0]) == (PRESENT, 123)
+    one, two = open_ledger(cache_folder), open_ledger(cache_folder)
+    one.commit(0, MANAGED, 123, 7)
+    assert (two.entries["state"][0], two.entries["size"][0]) == (MANAGED, 123)
     assert two.slot != one.slot
     assert len(two.processes()) == 2
     one.close()
@@ -234,61 +233,62 @@ def test_a_second_process_sees_what_the_first_noted(place):
     one.close()
 
 
-def test_a_deleted_folder_is_opened_anew_and_own_reservations_live_on(place):
-    """Whoever deletes the folder does not lift the limit of those who write."""
-    ledger = open_ledger(place)
+def test_a_deleted_folder_is_opened_anew_and_own_reservations_live_on(cache_folder):
+    """Whoever deletes the cache_folder does not lift the limit of those who write."""
+    ledger = open_ledger(cache_folder)
     with ledger.change():
-        ledger.begin(1, 500)
-    ledger.settle(0, PRESENT, 123, 7)
-    shutil.rmtree(place.control)
+        ledger.reserve(1, 500)
+    ledger.commit(0, MANAGED, 123, 7)
+    shutil.rmtree(cache_folder.control)
     with ledger.change() as entries:
         assert entries["state"][0] == ABSENT
         assert entries["size"][1] == 500
     ledger.close()
 
 
-def test_another_index_starts_another_ledger_that_knows_the_former(place):
+def test_another_index_starts_another_ledger_that_knows_the_former(cache_folder):
     """What was ours stays recognisable."""
-    one = open_ledger(place)
+    one = open_ledger(cache_folder)
     with one.change():
-        one.describe(2, 77, 88)
-    one.settle(2, PRESENT, 10, 99)
+        one.set_identity(2, 77, 88)
+    one.commit(2, MANAGED, 10, 99)
     one.close()
-    two = Ledger(place.control, len(place) + 1, b"another")
+    two = Ledger(cache_folder.control, len(cache_folder) + 1, b"another")
     two.open()
     assert two.was_made
     assert two.former["name"].tolist() == [77]
-    assert two.former["mark"].tolist() == [99]
+    assert two.former["stamp"].tolist() == [99]
     two.close()
 
 
-def test_after_a_restart_of_the_machine_nothing_counts_as_checked(place, monkeypatch):
+def test_after_a_restart_of_the_machine_nothing_counts_as_checked(cache_folder, monkeypatch):
     """A power cut can leave files of the right size without their content."""
-    one = open_ledger(place)
-    one.settle(0, PRESENT, 10, 1, is_checked=True)
+    one = open_ledger(cache_folder)
+    with one.change():
+        one.set_identity(0, 77, 88)
+    one.commit(0, MANAGED, 10, 1, is_checked=True)
     one.close()
-    monkeypatch.setattr("mds.cache.book._boot", lambda: b"another!")
-    two = open_ledger(place)
-    assert not two.entries["is_checked"][0]
-    assert two.entries["state"][0] == PRESENT
+    monkeypatch.setattr("mds.cache.ledger_file.boot", lambda: b"another!")
+    two = open_ledger(cache_folder)
+    assert two.former["stamp"].tolist() == [1]
+    assert not two.former["is_checked"].any()
+    assert not two.entries["is_checked"].any()
     two.close()
 
 
-def test_a_stuck_owner_of_the_lock_is_an_error_that_names_processes(place, monkeypatch):
+def test_a_stuck_owner_of_the_lock_is_an_error_that_names_processes(cache_folder):
     """Nobody waits for ever."""
-    one, two = open_ledger(place), open_ledger(place)
-    monkeypatch.setattr("mds.cache.ledger.PATIENCE", 0.05)
+    one, two = open_ledger(cache_folder), open_ledger(cache_folder, lock_timeout=0.05)
     with one.change(), pytest.raises(CacheError, match=str(os.getpid())), two.change():
         pass
     one.close()
     two.close()
 
 
-def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(place, monkeypatch):
+def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(cache_folder):
     """The lock was stuck; later it is not."""
-    monkeypatch.setattr("mds.cache.ledger.PATIENCE", 0.05)
-    one = open_ledger(place)
-    two = Ledger(one.control, one.shards, one.fingerprint)
+    one = open_ledger(cache_folder)
+    two = Ledger(one.control, one.shards, one.fingerprint, lock_timeout=0.05)
     with one.change(), pytest.raises(CacheError, match=str(os.getpid())):
         two.open()
     assert "closed" in repr(two)
@@ -299,9 +299,9 @@ def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(place, monkeyp
     two.close()
 
 
-def test_slots_are_used_again(place):
+def test_slots_are_used_again(cache_folder):
     """Opening and forgetting without closing does not use a folder up."""
     for _ in range(600):
-        open_ledger(place)
-    ledger = open_ledger(place)
+        open_ledger(cache_folder)
+    ledger = open_ledger(cache_folder)
     ledger.close()

@@ -13,6 +13,7 @@ import tempfile
 import pytest
 from cachetools import SAMPLES, open_cache, read, shuffled
 
+from mds.cache.tuning import CacheTuning
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
 
@@ -39,6 +40,19 @@ def test_prometheus_gets_the_same_numbers(remote, folder):
         fetched = float(re.search(r"^mds_fetched_bytes_total (\S+)", text, re.MULTILINE)[1])
         assert fetched == cache.stats()["fetched_bytes"]
         assert "mds_wait_seconds_bucket" in text
+    assert client.generate_latest(registry) == b""
+
+
+def test_prometheus_exports_the_counts_of_a_rank(remote, folder):
+    """With a dataset, or a cache, every number of its stats() is a metric, read at each scrape."""
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    with open_cache(remote, folder) as cache, prometheus(registry, dataset=cache):
+        assert registry.get_sample_value("mds_rank_fetched_bytes_total") == 0
+        read(cache)
+        stats = cache.stats()
+        assert registry.get_sample_value("mds_rank_fetched_bytes_total") == stats["fetched_bytes"]
+        assert registry.get_sample_value("mds_rank_used_bytes") == stats["used_bytes"] > 0
     assert client.generate_latest(registry) == b""
 
 
@@ -93,10 +107,10 @@ def test_a_signal_brings_the_state_of_a_process_that_hangs():
         assert process.returncode == 0
 
 
-def test_a_long_wait_is_told_with_its_cause(remote, folder, caplog, monkeypatch):
+def test_a_long_wait_is_told_with_its_cause(remote, folder, caplog):
     """One line: how long, for what, and what has been going on."""
-    monkeypatch.setattr("mds.cache.runtime.SLOW", 0.0)
-    with open_cache(remote, folder) as cache, cache.runtime.waiting_for(3):
+    tuning = CacheTuning(slow_wait_seconds=0.0)
+    with open_cache(remote, folder, tuning=tuning) as cache, cache.runtime.waiting_for(3):
         assert "waiting for shard 3" in repr(cache)
     (record,) = [record for record in caplog.records if "waited" in record.message]
     assert "shard.00003.mds" in record.message

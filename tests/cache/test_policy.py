@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds.cache import policy
+from mds.cache.peers import fetch_threads
 from mds.cache.policy import NEVER, Resident
+from mds.cache.ranged import coalesce
 
 spans = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20).map(
     lambda steps: [
@@ -47,7 +49,7 @@ def test_a_whole_shard_pays_when_ranges_cost_as_much():
 @given(spans, st.integers(0, 30), st.integers(1, 200))
 def test_joined_ranges_cover_the_spans_in_order(spans, gap, longest):
     """Every span lies in one range; ranges rise, and only gaps of the allowed size are bridged."""
-    ranges = list(policy.coalesce(spans, gap, longest))
+    ranges = list(coalesce(spans, gap, longest))
     assert all(any(a <= start and end <= b for a, b in ranges) for start, end in spans)
     assert all(before[1] <= after[0] for before, after in pairwise(ranges))
     covered = sum(b - a for a, b in ranges)
@@ -70,6 +72,6 @@ def test_every_process_gets_its_share():
 
 def test_threads_of_a_node_are_bounded():
     """Many processes have few transfers each, and none has none."""
-    assert policy.threads(1) == 16
-    assert policy.threads(8) * 8 <= 48
-    assert policy.threads(1000) == 2
+    assert fetch_threads(1) == 16
+    assert fetch_threads(8) * 8 <= 48
+    assert fetch_threads(1000) == 2

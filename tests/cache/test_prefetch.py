@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 from cachetools import (
     SAMPLES,
+    NodeOf,
     disk_usage,
     open_cache,
+    payload,
     read,
     shuffled,
     write,
 )
 
-from mds.cache.policy import NEVER
+from devtools.httpserver import http_server
+from mds.cache.policy import HEADERS, NEVER
+from mds.cache.tuning import CacheTuning
 from mds.errors import NotFoundError
 from mds.events import Fetched, Waited, subscribe
-from mds.prefetch import Prefetcher
-from mds.testing.httpserver import http_server
+from mds.prefetch.prefetcher import Prefetcher
 
 
 def fetching_threads():
@@ -156,12 +159,16 @@ def test_shards_come_ahead_of_the_reader(remote, folder):
             windows.close()
 
 
-def test_the_first_rows_of_a_far_dataset_come_by_range(tmp_path, folder, monkeypatch):
+def test_the_first_rows_of_a_far_dataset_come_by_range(tmp_path, folder):
     """The first samples do not wait for their whole shards, which would fill the wire."""
-    monkeypatch.setattr("mds.cache.unbounded.HEAD_START", 60.0)
+    tuning = CacheTuning(head_start_seconds=60.0)
     remote = write(tmp_path / "remote", samples=60, size=20_000, size_limit=400_000)
     came = []
-    with http_server(str(remote)) as url, open_cache(url, folder) as cache, subscribe(came.append):
+    with (
+        http_server(str(remote)) as url,
+        open_cache(url, folder, tuning=tuning) as cache,
+        subscribe(came.append),
+    ):
         ids = shuffled(samples=60)
         assert read(cache, ids, predownload=32, size=20_000) == ids.tolist()
         are_ranges = [event.ranged for event in came if isinstance(event, Fetched)]
@@ -178,8 +185,8 @@ def test_a_large_dataset_and_a_small_cache_cost_no_more_than_the_samples(tmp_pat
         size = int(cache.sources[0].index.raw_size.sum())
         orders = [shuffled(epoch, 320) for epoch in range(3)]
         for epoch, ids in enumerate(orders):
-            both = np.concatenate(orders[epoch : epoch + 2])
-            assert read(cache, ids, node_orders=[[both]], size=20_000) == ids.tolist()
+            both = NodeOf(np.concatenate(orders[epoch : epoch + 2]))
+            assert read(cache, ids, node=both, size=20_000) == ids.tolist()
         stats = cache.stats()
         came = stats["fetched_bytes"] + stats["ranged_bytes"]
         # A tenth of the dataset stays from epoch to epoch.
@@ -192,8 +199,7 @@ def test_what_fits_stays_from_epoch_to_epoch(remote, folder):
     with open_cache(remote, folder, limit=140_000) as cache:
         shards = len(cache.sources[0].index)
         for epoch in range(4):
-            ahead = [np.arange(SAMPLES)] * (2 if epoch < 3 else 1)
-            read(cache, node_orders=[ahead])
+            read(cache, node=NodeOf(np.tile(np.arange(SAMPLES), 2 if epoch < 3 else 1)))
         stats = cache.stats()
         came = stats["fetched_bytes"] + stats["ranged_bytes"]
         assert came < 0.75 * 4 * shards * 10_400
@@ -223,10 +229,10 @@ def test_a_small_limit_is_announced_with_one_that_would_do(remote, folder, caplo
 
 def test_many_shards_cost_little_memory(tmp_path):
     """The plan of a worker is arrays: half a million shards are a few megabytes."""
-    from mds.cache.future import Future
+    from mds.prefetch.next_use import UseTable
 
-    future = Future(500_000)
-    size = sum(getattr(future, name).nbytes for name in ("rows", "_first", "_last"))
+    future = UseTable(500_000)
+    size = sum(getattr(future, name).nbytes for name in ("rows", "_first_entry", "_last_entry"))
     assert size <= 12_000_000
     assert future.next_use(np.array([499_999])).tolist() == [NEVER]
 
@@ -258,3 +264,28 @@ def test_readers_in_threads_share_a_cache(request, folder, limit, form):
         assert cache.stats()["held_shards"] == 0
     assert got == {0: True, 1: True, 2: True}
     assert limit is None or disk_usage(folder) <= limit
+
+
+def test_a_range_reads_nothing_that_is_read_by_itself_at_another_time(tmp_path, folder):
+    """Every second row of a far shard comes alone, and the others when their time comes."""
+    remote = write(tmp_path / "remote", samples=60, size=3000, size_limit=60_000)
+    came = []
+    with open_cache(remote, folder, limit=140_000) as cache, subscribe(came.append):
+        info = cache.sources[0].index.shard(0)
+        header = 8192
+        reader = cache.runtime.read_rows(0, range(0, info.samples, 2), HEADERS)
+        assert all(row in reader for row in range(0, info.samples, 2))
+    pieces = [event.size for event in came if isinstance(event, Fetched)]
+    assert len(pieces) == 1 + -(-info.samples // 2)
+    assert sum(pieces) <= header + 3100 * -(-info.samples // 2)
+
+
+def test_a_small_shard_comes_in_one_piece(tmp_path, folder):
+    """Scattered rows of a shard of a few kilobytes are one request."""
+    remote = write(tmp_path / "remote", samples=60, size=500, size_limit=8000)
+    came = []
+    with open_cache(remote, folder, limit=60_000) as cache, subscribe(came.append):
+        info = cache.sources[0].index.shard(0)
+        samples = cache.runtime.read_rows(0, [0, 5, 9]).samples([0, 5, 9])
+        assert [sample["b"] for sample in samples] == [payload(x, 500) for x in (0, 5, 9)]
+    assert [event.size for event in came if isinstance(event, Fetched)] == [info.raw.size]

@@ -6,15 +6,18 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 from cachetools import SAMPLES, disk_usage, open_cache, read
 from sharing import SECONDS, Watch, finish, start
 
-from mds.cache.budget import Account
+from devtools.httpserver import http_server
+from mds.cache.recovery import OpenFolder
+from mds.cache.tuning import CacheTuning
 from mds.storage.files import temporary_owner
-from mds.testing.httpserver import http_server
 
 LIMIT = 90_000
 
@@ -77,16 +80,16 @@ def test_what_the_dead_were_doing_is_settled_in_one_go(remote, folder, monkeypat
         shard = int(killed.communicate(timeout=SECONDS)[0])
         assert killed.returncode == -signal.SIGKILL
         greedy = threading.Thread(target=second.hold, args=[shard])
-        look = Account.look
+        look = OpenFolder.rescan
 
-        def look_while_another_wants_it(account, number):
+        def look_while_another_wants_it(opened, number):
             if not greedy.ident:
                 greedy.start()
                 greedy.join(0.3)  # it has to wait; who does not is done by then
-            look(account, number)
+            look(opened, number)
 
-        monkeypatch.setattr(Account, "look", look_while_another_wants_it)
-        first.runtime.budget.accounts[0].settle_orphans()
+        monkeypatch.setattr(OpenFolder, "rescan", look_while_another_wants_it)
+        first.runtime.budget.folders[0].recover_entries()
         greedy.join(SECONDS)
         assert not greedy.is_alive()
         assert disk_usage(folder) <= first.usage <= LIMIT
@@ -101,11 +104,28 @@ def test_a_child_forked_while_its_parent_reads_is_on_its_own(remote, folder, lim
             finish(start("forked_inside", url, folder, limit))
 
 
-def test_a_stopped_process_does_not_stop_the_others(remote, folder, monkeypatch):
+def test_a_stopped_process_does_not_stop_the_others(remote, folder):
     """Whoever waits for a stuck download in vain does it himself."""
-    with open_cache(remote, folder) as first, open_cache(remote, folder) as second:
-        account = first.runtime.account(first.runtime.catalog.places[0])
-        lock = account.ledger.fetch_lock(0, 1.0)
-        monkeypatch.setattr("mds.cache.bring.PATIENCE", 0.05)
+    tuning = CacheTuning(peer_timeout_seconds=0.05)
+    with open_cache(remote, folder) as first, open_cache(remote, folder, tuning=tuning) as second:
+        opened = first.runtime.fetcher.open(first.runtime.catalog.folders[0])
+        lock = opened.ledger.fetch_lock(0, 1.0)
         assert second.hold(0)[0]["x"] == 0
         lock.close()
+
+
+def test_a_zombie_answers_for_nothing(remote, folder):
+    """A process that was killed and not waited for is dead: its part file goes, the limit holds."""
+    steady = start("epochs", remote, folder, LIMIT, 1, 0)
+    finish(steady)
+    victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path = os.path.join(folder, f".shard.00000.mds.{victim.pid}-0123456789ab.mds-part")
+    with open(path, "wb") as file:
+        file.write(bytes(20_000))
+    victim.kill()
+    os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    try:
+        finish(start("epochs", remote, folder, LIMIT, 1, 0))
+        assert not os.path.exists(path)
+    finally:
+        victim.communicate()

@@ -11,15 +11,15 @@ import pytest
 from cachetools import SAMPLES, contents, disk_usage, open_cache, payload, read, write
 
 from mds.cache import ShardCache
+from mds.cache.source import Source
 from mds.errors import CacheLimitError, ConfigError, CorruptError, NotFoundError, ShardError
 from mds.events import Evicted, subscribe
-from mds.index import Index
-from mds.stream import Source
+from mds.index import read_index
 
 
 def in_place(folder, limit=None, **options):
     return ShardCache(
-        [Source(Index.read(os.path.join(folder, "index.json")), None, folder, **options)],
+        [Source(read_index(os.path.join(folder, "index.json")), None, folder, **options)],
         limit=limit,
     )
 
@@ -73,8 +73,8 @@ def test_without_a_cache_folder_compressed_data_are_decompressed_in_memory(packe
 
 
 def test_a_raw_file_beside_its_compressed_form_is_used(packed, tmp_path):
-    """What the user has decompressed already is read in place."""
-    index = Index.read(os.path.join(packed, "index.json"))
+    """What the user has decompressed already is read in folder."""
+    index = read_index(os.path.join(packed, "index.json"))
     with in_place(packed) as cache:
         home = cache.hold(0).where
     shutil.copy(home, os.path.join(packed, index.shard(0).raw.basename))
@@ -99,7 +99,7 @@ def test_keep_zip_keeps_the_compressed_file(packed, folder):
 def test_a_compressed_file_left_by_others_is_used_and_never_deleted(packed, folder, remote):
     """Eviction takes the decompressed file that we made, and leaves the rest."""
     os.makedirs(folder)
-    info = Index.read(f"{packed}/index.json").shard(0)
+    info = read_index(f"{packed}/index.json").shard(0)
     left = os.path.join(folder, info.zip.basename)
     shutil.copy(f"{packed}/{info.zip.basename}", left)
     with open_cache(packed, folder) as cache:

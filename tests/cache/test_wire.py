@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from cachetools import SAMPLES, open_cache, read, shuffled
 
+from devtools.httpserver import http_server
+from devtools.proxy import Fault, FaultProxy
 from mds.cache import ShardCache, fetch_index
+from mds.cache.source import Source
 from mds.errors import CorruptError, StalledError, TransientError
-from mds.stream import Source
-from mds.testing.httpserver import http_server
-from mds.testing.proxy import Fault, FaultProxy
 
 SHARDS = r"GET /shard"
 

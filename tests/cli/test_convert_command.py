@@ -62,7 +62,7 @@ def test_plan_and_summary_are_shown(texts, out):
     assert result.exit_code == 0
     assert "text documents, 3 files" in result.stderr
     assert re.search(r"path +str +'0\.txt'", result.stderr)
-    assert "shards of up to 64.0 MB; zstd; 1 process" in result.stderr
+    assert "shards of up to 64.0 MB; zstd; xxh3_64; 1 process" in result.stderr
     assert re.search(r"3 samples in 1 shard, \d+ B, \d+ B compressed", result.stdout)
     assert "samples/s" in result.stdout
     assert f"mds head {out}" in result.stdout

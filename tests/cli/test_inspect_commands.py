@@ -13,6 +13,7 @@ from PIL import Image
 
 from mds import JSONWriter, MDSWriter
 from mds.cli import main
+from mds.writers.convert import convert
 
 COLUMNS = {"a": "ndarray:int16:3", "i": "png", "n": "int", "t": "str"}
 
@@ -86,9 +87,8 @@ def test_head_shows_samples(dataset):
     assert rows[1]["a"] == [1, 1, 1]
 
 
-def test_head_opens_no_pickle(tmp_path, monkeypatch):
+def test_head_opens_no_pickle(tmp_path):
     """A pickle is shown as its bytes: to load it would run its author's code."""
-    monkeypatch.setenv("COLUMNS", "160")  # wide enough for all of it, wherever this runs
     out = str(tmp_path / "data")
     with MDSWriter(out=out, columns={"p": "pkl"}) as writer:
         writer.write({"p": {1, 2}})
@@ -192,3 +192,23 @@ def test_importing_commands_is_cheap():
         [sys.executable, "-c", code], capture_output=True, check=True, timeout=100
     )
     assert found.stdout.strip() == b"set()"
+
+
+def test_verify_says_what_it_could_not_check(tmp_path):
+    """Without digests a flipped byte that decodes goes unnoticed, and that is said.
+
+    With those that mds-convert writes by default it is found.
+    """
+    (tmp_path / "lines.jsonl").write_text('{"text": "abc"}\n' * 50)
+    for hashes in ("none", "xxh3_64"):
+        out = str(tmp_path / hashes)
+        convert(str(tmp_path / "lines.jsonl"), out, hashes=None if hashes != "none" else hashes)
+        whole = run("verify", out)
+        assert whole.exit_code == 0
+        assert ("1 of 1 shard has no digest" in whole.stdout) is (hashes == "none")
+        shard = tmp_path / hashes / "shard.00000.mds"
+        data = shard.read_bytes()
+        shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        found = run("verify", out)
+        assert found.exit_code == (0 if hashes == "none" else 1)
+        assert ("not checked" in found.stdout) is (hashes == "none")

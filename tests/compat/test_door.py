@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -37,21 +38,23 @@ def python(code, *arguments, **environment):
 def test_every_name_is_there(module, name):
     """Each name of the table can be imported from its old place, and dir() shows it."""
     if name in NEEDS_SPARK:
-        pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "mds[spark]"')
+        pytest.importorskip(
+            "pyspark", reason='pyspark is not installed: pip install "mds-streaming[spark]"'
+        )
     found = importlib.import_module(module)
     assert getattr(found, name) is not None
     assert name in dir(found)
 
 
 def test_the_nine_classes_are_ours():
-    """The classes behind the door are the library's own and not copies."""
+    """The classes behind the door are the library's own, or made of them."""
     import streaming
 
     import mds
 
     for name in streaming.__all__:
-        assert getattr(streaming, name) is getattr(mds, name)
-        assert getattr(streaming.base, name) is getattr(mds, name)
+        assert issubclass(getattr(streaming, name), getattr(mds, name))
+        assert getattr(streaming.base, name) is getattr(streaming, name)
     assert len(streaming.__all__) == 9
 
 
@@ -99,10 +102,10 @@ def test_an_unknown_name_is_an_import_error():
         importlib.import_module("streaming.no_such_module")
 
 
-def test_shared_memory_is_absent_and_says_why():
-    """The module of named shared memory has no counterpart, and its ImportError tells so."""
-    with pytest.raises(ModuleNotFoundError, match="shared by name"):
-        importlib.import_module("streaming.base.shared")
+def test_an_absent_module_says_what_to_use():
+    """A module without a counterpart tells what there is in its place."""
+    with pytest.raises(ModuleNotFoundError, match="mds-convert"):
+        importlib.import_module("streaming.text.convert")
 
 
 def test_an_imported_incumbent_is_refused(tmp_path):
@@ -137,7 +140,7 @@ def test_an_installed_incumbent_stays_behind_the_door(tmp_path):
         """,
         PYTHONPATH=str(tmp_path),
     )
-    assert out == "mds.stream"
+    assert out == "mds.compat.stream"
 
 
 SCRIPT = """
@@ -165,7 +168,7 @@ def test_a_program_that_cannot_be_edited(tmp_path):
     """`python -m mds.compat program.py` opens the door in it and in the processes it spawns."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    assert python("", "-m", "mds.compat", str(script)) == "('mds.stream', ['a', 'b'])"
+    assert python("", "-m", "mds.compat", str(script)) == "('mds.compat.stream', ['a', 'b'])"
 
 
 def test_the_door_on_pythonpath(tmp_path):
@@ -174,7 +177,23 @@ def test_the_door_on_pythonpath(tmp_path):
     assert pathlib.Path(folder, "streaming.py").exists()
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    assert python("", str(script), PYTHONPATH=folder) == "('mds.stream', ['a', 'b'])"
+    assert python("", str(script), PYTHONPATH=folder) == "('mds.compat.stream', ['a', 'b'])"
+
+
+def test_the_door_of_another_installation(tmp_path):
+    """It is refused with a sentence that says which folder to put on PYTHONPATH instead."""
+    folder = tmp_path / "mds" / "compat" / "door"
+    folder.mkdir(parents=True)
+    shutil.copy(python("", "-m", "mds.compat") + "/streaming.py", folder)
+    code = """
+        try:
+            import streaming
+        except ImportError as error:
+            print(error)
+    """
+    said = python(code, PYTHONPATH=str(folder))
+    assert f"{folder}/streaming.py belongs to another installation" in said
+    assert "`python -m mds.compat` prints" in said
 
 
 def test_old_classes_keep_their_own_defaults():

@@ -16,6 +16,8 @@ from streaming.base.storage import (
     download_file,
 )
 
+from mds.encodings import registry
+
 
 def test_list_arguments():
     """A text is cut at its commas; an empty one has no parts."""
@@ -119,8 +121,9 @@ def test_encodings_by_name():
     assert {"jpeg", "pkl", "ndarray"} <= encodings.get_mds_encodings()
 
 
-def test_encodings_of_users():
+def test_encodings_of_users(monkeypatch):
     """An encoding put into the incumbent's private dict works in ours."""
+    monkeypatch.setattr(registry, "_families", {**registry._families})  # put back afterwards
 
     class Reversed(encodings.Encoding):
         def encode(self, obj):
@@ -153,6 +156,35 @@ def test_files_travel(tmp_path):
     with pytest.raises(FileExistsError):
         CloudUploader.get(str(tmp_path / "there"))
     assert type(CloudDownloader.get("s3://bucket/x")) is S3Downloader
+
+
+def test_uploaders_keep_what_they_did_not_make(tmp_path, caplog):
+    """A folder with files stays as it is: refused, or with exist_ok=True used with a warning."""
+    folder = tmp_path / "mine"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("thesis.tex", "index.json", "shard.00000.mds", "deep/photo.jpg"):
+        (folder / name).write_text(name)
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    for out in (str(folder), (str(folder), str(tmp_path / "there"))):
+        with pytest.raises(FileExistsError, match="is not empty"):
+            CloudUploader.get(out)
+        caplog.clear()
+        uploader = CloudUploader.get(out, exist_ok=True)
+        assert "its files stay" in caplog.text
+        uploader.clear_local()
+        uploader.clear_local(str(folder / "deep"))
+        assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+        assert (folder / "thesis.tex").read_text() == "thesis.tex"
+
+
+def test_uploads_onto_themselves(tmp_path):
+    """Where folder and destination are one, a file that is uploaded stays."""
+    (tmp_path / "link").symlink_to(tmp_path / "out", target_is_directory=True)
+    uploader = CloudUploader.get((str(tmp_path / "out"), str(tmp_path / "link")))
+    (tmp_path / "out" / "file").write_bytes(b"abc")
+    uploader.upload_file("file")
+    uploader.clear_local()
+    assert (tmp_path / "out" / "file").read_bytes() == b"abc"
 
 
 def test_downloaders_of_users(tmp_path):

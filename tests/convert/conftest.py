@@ -11,8 +11,8 @@ import tarfile
 
 import pytest
 
-from mds.cli.inspecting import head
-from mds.writers.convert.dataset import DatasetSource
+from mds.cli.dataset_info import head
+from mds.writers.convert.inputs.mds import MdsInput
 
 
 class Kit:
@@ -65,8 +65,8 @@ class Kit:
 
     def stored(self, folder=None):
         """The samples of a dataset as the bytes that are stored."""
-        source = DatasetSource(str(folder or self.out))
-        return [record for part in source.parts(0) for _, record in source.read(part)]
+        source = MdsInput(str(folder or self.out))
+        return [record for part in source.cut_parts(0) for _, record in source.read(part)]
 
     def files(self, folder=None):
         """Every file below a folder, hidden ones too, with its bytes."""

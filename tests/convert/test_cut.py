@@ -1,10 +1,16 @@
 """Shards are cut as one writer would cut them, wherever parts end."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mds.writers.convert.cut import Cutter
+from mds import LocalDataset
+from mds.errors import RecordError, WriterError
+from mds.writers.convert import prepare
+from mds.writers.convert.shard_split import ShardCutter
 
 
 def cut_by_hand(sizes, limit, overhead):
@@ -25,7 +31,7 @@ def lists_of_parts():
 @given(lists_of_parts(), st.sampled_from([0, 40, 64, 100, 1000]), st.integers(8, 50))
 def test_cuts_are_those_of_the_writer(parts, limit, overhead):
     """Any sizes in any parts give the shards that the rule gives, an empty first one too."""
-    cutter = Cutter(0, size_limit=limit, overhead=overhead)
+    cutter = ShardCutter(0, size_limit=limit, overhead=overhead)
     shards = []
     for number, sizes in enumerate(parts):
         shards += cutter.feed(number, sum(sizes), np.array(sizes, np.int64))
@@ -38,7 +44,7 @@ def test_cuts_are_those_of_the_writer(parts, limit, overhead):
 @given(lists_of_parts(), st.sampled_from([0, 40, 100]))
 def test_pieces_are_the_bytes_of_the_samples(parts, limit):
     """Laid end to end, the pieces of all shards are all runs, each byte once and in order."""
-    cutter = Cutter(0, size_limit=limit, overhead=20)
+    cutter = ShardCutter(0, size_limit=limit, overhead=20)
     shards = []
     runs = [bytes([number]) * sum(sizes) for number, sizes in enumerate(parts)]
     for number, sizes in enumerate(parts):
@@ -54,12 +60,12 @@ def test_pieces_are_the_bytes_of_the_samples(parts, limit):
 @given(st.lists(st.integers(0, 50), max_size=10), st.integers(1, 20))
 def test_blocks_cross_parts_and_the_leftover_is_known(lengths, block):
     """Runs without samples of their own become blocks; what fills none is left over, or padded."""
-    cutter = Cutter(0, size_limit=100, overhead=10)
+    cutter = ShardCutter(0, size_limit=100, overhead=10)
     shards = []
     for number, length in enumerate(lengths):
-        blocks = (cutter.leftover() + length) // block
+        blocks = (cutter.leftover_bytes() + length) // block
         shards += cutter.feed(number, length, np.full(blocks, block, np.int64))
-    assert cutter.leftover() == sum(lengths) % block
+    assert cutter.leftover_bytes() == sum(lengths) % block
     missing = -sum(lengths) % block
     if missing:
         shards += cutter.finish(b"\0" * missing, np.array([block], np.int64))
@@ -68,3 +74,25 @@ def test_blocks_cross_parts_and_the_leftover_is_known(lengths, block):
     held = sum(p.end - p.start for shard in shards for p in shard.pieces)
     assert held == sum(lengths)
     assert sum(len(shard.sizes) for shard in shards) == -(-sum(lengths) // block)
+
+
+def test_a_single_shard_has_its_bound():
+    """Without a limit, samples beyond what offsets can address are refused; up to it they fit."""
+    cutter = ShardCutter(0, size_limit=0, overhead=20, max_shard_size=999)
+    fits = np.full(5, 190, np.int64)  # with four bytes each and the head: 990
+    assert list(cutter.feed(0, int(fits.sum()), fits)) == []
+    with pytest.raises(WriterError, match=r"shard of 10\d\d bytes.*999.*size_limit"):
+        list(cutter.feed(1, 30, np.array([30], np.int64)))
+
+
+def test_a_record_has_its_bound(tmp_path):
+    """A record that no shard can hold is a bad record, told with its size; others are converted."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, size in (("a", 990), ("b", 2000), ("c", 5)):
+        (source / f"{name}.bin").write_bytes(bytes(size))
+    with pytest.raises(RecordError, match=r"b\.bin.* bytes, and a shard has less than 4 GiB"):
+        replace(prepare(str(source), str(tmp_path / "out")), max_shard_size=999).run()
+    rest = prepare(str(source), str(tmp_path / "rest"), skip_bad=True)
+    replace(rest, max_shard_size=999).run()
+    assert len(LocalDataset(str(tmp_path / "rest"))) == 2

@@ -6,6 +6,9 @@ from decimal import Decimal
 import pytest
 
 from mds.errors import ConfigError
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
 from mds.writers.engines import (
     SPARK_TO_MDS,
     dataframe_to_mds,
@@ -13,7 +16,6 @@ from mds.writers.engines import (
     is_json_compatible,
 )
 
-pytest.importorskip("pyspark", reason="pyspark is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark and what it brings warn of each other
 
 

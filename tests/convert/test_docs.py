@@ -35,8 +35,7 @@ def test_commands_and_python_of_the_page(folder):
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     for number, block in enumerate(blocks("bash")):
         if number == 2:
-            for code in blocks("python"):
-                exec(compile(code, PAGE.name, "exec"), {})
+            exec(compile(blocks("python")[0], PAGE.name, "exec"), {})
         script = "set -e\n" + block
         done = subprocess.run(
             ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
@@ -44,6 +43,27 @@ def test_commands_and_python_of_the_page(folder):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
     assert (folder / "out" / "again" / "index.json").exists()
+
+
+def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
+    """As a program that converts with two processes, and as a file of tests."""
+    _, program, tests = blocks("python")
+    assert len(program.splitlines()) <= 32
+    kit.write("fasta.py", program)
+    kit.write("test_fasta.py", tests)
+    kit.write("genes.fa", "".join(f">gene {i}\nGATT\nACA\n" for i in range(20)))
+    for command in (
+        ["fasta.py"],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fasta.py"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=kit.source, capture_output=True, check=False,
+            timeout=200, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 passed" in done.stdout
+    samples = kit.samples(kit.source / "out" / "genes")
+    assert samples == [{"name": f"gene {i}", "sequence": "GATTACA"} for i in range(20)]
 
 
 def test_options_of_the_page_exist():

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mds.compression import parse_compression
 from mds.errors import ConfigError, NotFoundError, WriterError
+from mds.format.compression import parse_compression
 from mds.storage import open_store
 from mds.writers.convert import convert
 from mds.writers.engines.base import InlineEngine
@@ -151,5 +151,5 @@ def test_absent_package_is_one_sentence(name, monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     package = {"spark": "pyspark.sql", "ray": "ray"}[name]
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=rf'pip install "mds\[{name}\]"'):
+    with pytest.raises(MissingDependencyError, match=rf'pip install "mds-streaming\[{name}\]"'):
         open_engine(name, 1)

@@ -1,5 +1,6 @@
 """One dataset, whoever writes it: one writer, one process, several, resumed after any stop."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter
-from mds.errors import ConfigError, RecordError
+from mds.errors import ConfigError, RecordError, WriterError
 from mds.writers.convert import convert, prepare
 
 OPTIONS = {"size_limit": 200_000, "hashes": ["xxh3_64"], "compression": "zstd:1"}
@@ -34,7 +35,7 @@ def test_sample_larger_than_a_shard_is_written_as_the_writer_does(kit):
     """An oversize first sample leaves the empty shard that the format's rule asks for."""
     kit.write("a.txt", "x" * 5000)
     kit.write("b.txt", "y")
-    convert(str(kit.source), kit.out, size_limit=1000)
+    convert(str(kit.source), kit.out, size_limit=1000, hashes="none")
     with MDSWriter(
         out=kit.out + "2", columns={"path": "str", "text": "str"}, size_limit=1000
     ) as writer:
@@ -66,12 +67,9 @@ def test_two_processes_write_what_one_writes(kit, kind):
 def test_size_of_parts_leaves_no_trace(kit):
     """Where the source is cut for reading is not seen in what is written."""
     path, _ = kit.many()
-    made = prepare(path, kit.out, **OPTIONS)
-    parts = type(made.source).parts
-    made.run()
+    prepare(path, kit.out, **OPTIONS).run()
     again = prepare(path, kit.out + "2", **OPTIONS)
-    again.source.parts = lambda size: parts(again.source, size // 7)
-    again.run()
+    dataclasses.replace(again, part_size=again.read_spec().part_size // 7).run()
     assert kit.files() == kit.files(kit.out + "2")
 
 
@@ -127,12 +125,12 @@ from mds.writers.convert import convert
 left = int(sys.argv[3])
 replace = os.replace
 
-def dying(*paths):
+def dying(*paths, **folders):
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    replace(*paths)
+    replace(*paths, **folders)
 
 os.replace = dying
 convert(sys.argv[1], sys.argv[2], size_limit=200_000, hashes=["xxh3_64"], compression="zstd:1",
@@ -229,6 +227,137 @@ def test_two_conversions_to_one_place_do_not_mix(kit):
 
     convert(path, kit.out, progress=meanwhile, **OPTIONS)
     assert errors
+
+
+def test_a_conversion_and_a_writer_do_not_mix(kit):
+    """Whichever comes second is refused, in the output and in the folder of a split."""
+    path, _ = kit.many(3000)
+    refused = []
+
+    def meanwhile(_):
+        if not refused:
+            for place in (kit.out, kit.out + "/a"):
+                with pytest.raises(WriterError, match="in use"):
+                    MDSWriter(out=place, columns={"x": "int"}, exist_ok=True)
+                refused.append(place)
+
+    convert(path, kit.out, progress=meanwhile, split="a=0.5,b=0.5", **OPTIONS)
+    assert len(refused) == 2
+    out = kit.out + "2"
+    with MDSWriter(out=out, columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+        with pytest.raises(ConfigError, match="another process is converting or writing"):
+            convert(path, out, overwrite=True, **OPTIONS)
+    assert len(kit.samples(out)) == 1
+
+
+@pytest.mark.parametrize("what", ["shard", "part of a shard", "output", "work"])
+def test_what_is_deleted_meanwhile_is_missed(kit, what):
+    """A shard, the output or the work folder is gone at the end: an error, and no index."""
+    path, _ = kit.many(3000)
+    out = pathlib.Path(kit.out)
+    done = []
+
+    def harm(progress):
+        shards = sorted(out.glob("shard.*"))
+        if done or not shards:
+            return
+        done.append(what)
+        if what == "shard":
+            shards[0].unlink()
+        elif what == "part of a shard":
+            os.truncate(shards[0], 10)
+        else:
+            gone = out if what == "output" else out / ".mds-convert"
+            gone.rename(out.parent / "gone")
+
+    with pytest.raises(WriterError, match=r"is missing|instead of|deleted or replaced"):
+        convert(path, kit.out, progress=harm, **OPTIONS)
+    assert done
+    assert not list(out.parent.rglob("index.json"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("split", ["", "all"])
+def test_a_dataset_that_took_the_place_of_the_output_stays(kit, workers, split):
+    """No shard and no index lands in a folder that is not the one that was locked."""
+    path, _ = kit.many(3000)
+    out = pathlib.Path(kit.out, split)
+    theirs = []
+
+    def exchange(progress):
+        if not theirs and list(out.glob("shard.*")):
+            out.rename(out.parent / "moved")
+            with MDSWriter(out=str(out), columns={"x": "int"}) as writer:
+                writer.write({"x": 1})
+            theirs.append(kit.files(out))
+
+    options = {**OPTIONS, "work": kit.out + "-work", "workers": workers}
+    with pytest.raises(WriterError, match="deleted or replaced"):
+        convert(
+            path, kit.out, progress=exchange, **options, **({"split": "all=1"} if split else {})
+        )
+    assert [kit.files(out)] == theirs
+
+
+def test_a_shard_that_is_gone_at_the_resume(kit):
+    """What a killed conversion had done is looked at again before the index names it."""
+    path, _ = kit.many(3000)
+    with pytest.raises(Stop):
+        convert(path, kit.out, progress=stop_after(4), **OPTIONS)
+    [*shards] = pathlib.Path(kit.out).glob("shard.*")
+    shards[0].unlink()
+    with pytest.raises(WriterError, match=r"shard\.0.* is missing.*--overwrite"):
+        convert(path, kit.out, resume=True, **OPTIONS)
+    convert(path, kit.out, overwrite=True, **OPTIONS)
+    convert(path, kit.out + "2", **OPTIONS)
+    assert kit.files() == kit.files(kit.out + "2")
+
+
+def test_a_work_folder_of_the_users_own_keeps_its_files(kit, tmp_path):
+    """A folder that holds something else is refused, whatever is asked; nothing in it goes."""
+    path, _ = kit.many(300)
+    mine = tmp_path / "mine"
+    (mine / "parts").mkdir(parents=True)
+    (mine / "parts" / "thesis.tex").write_text("mine")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(ConfigError, match="holds 'parts' and no conversion"):
+            convert(path, kit.out, work=str(mine), **options, **OPTIONS)
+    (mine / "plan.json").write_text('{"mine": 1}')
+    with pytest.raises(ConfigError, match="not the plan of a conversion"):
+        convert(path, kit.out, work=str(mine), overwrite=True, **OPTIONS)
+    assert (mine / "parts" / "thesis.tex").read_text() == "mine"
+    assert not os.path.exists(kit.out)
+
+
+def test_replacing_removes_shards_and_nothing_else(kit):
+    """An index that names other files of the folder does not have them removed."""
+    path, _ = kit.many(300)
+    convert(path, kit.out, **OPTIONS)
+    out = pathlib.Path(kit.out)
+    (out / "notes.txt").write_text("mine")
+    index = json.loads((out / "index.json").read_text())
+    index["shards"][0]["raw_data"]["basename"] = "notes.txt"
+    index["shards"][0]["zip_data"] = None
+    (out / "index.json").write_text(json.dumps(index))
+    convert(path, kit.out, overwrite=True, **OPTIONS)
+    assert (out / "notes.txt").read_text() == "mine"
+    assert len(kit.samples()) == 300
+
+
+def test_digests_are_written_unless_they_are_not_wanted(kit):
+    """xxh3_64 by default, so that `mds verify` finds a flipped byte; 'none' leaves them out."""
+    path, _ = kit.many(300)
+    for hashes, names in (
+        (None, ["xxh3_64"]),
+        ("none", []),
+        ((), []),
+        ("sha1,md5", ["md5", "sha1"]),
+    ):
+        convert(path, kit.out, hashes=hashes, overwrite=True)
+        index = json.loads(kit.files()["index.json"])
+        for shard in index["shards"]:
+            assert shard["hashes"] == sorted(shard["raw_data"]["hashes"]) == names
 
 
 def test_a_conversion_leaves_nothing_but_the_dataset(kit):

@@ -6,8 +6,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from mds.writers.convert.coerce import coercer
-from mds.writers.convert.infer import encoding_of, infer_columns
+from mds.writers.convert.coerce import find_coercer
+from mds.writers.convert.inputs.infer import encoding_of, infer_columns
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_column_that_is_missing_in_places_is_json():
 )
 def test_value_is_fitted_where_nothing_changes(encoding, value, fitted):
     """A number stays the same number in its column, text is read as one where that was asked."""
-    result = coercer(encoding, from_text=True)(value)
+    result = find_coercer(encoding, from_text=True)(value)
     assert (result, type(result)) == (fitted, type(result))
 
 
@@ -117,10 +117,10 @@ def test_value_is_fitted_where_nothing_changes(encoding, value, fitted):
 def test_value_that_would_change_is_refused(encoding, value):
     """What would be rounded, cut, or made up is an error, not a sample."""
     with pytest.raises(ValueError, match=r"."):
-        coercer(encoding, from_text=True)(value)
+        find_coercer(encoding, from_text=True)(value)
 
 
 def test_list_becomes_the_array_that_was_asked_for():
     """Numbers of JSON become an array of the column's dtype."""
-    made = coercer("ndarray:float32:2", from_text=False)([1, 2.5])
+    made = find_coercer("ndarray:float32:2", from_text=False)([1, 2.5])
     assert (made.dtype, made.tolist()) == (np.float32, [1.0, 2.5])

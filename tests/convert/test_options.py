@@ -1,13 +1,18 @@
 """Splits, limits, columns, tokens, bad records, and places that are taken."""
 
+import dataclasses
+import inspect
 import os
+import re
 
 import numpy as np
 import pytest
 
 from mds.errors import ConfigError, RecordError, SourceError
 from mds.writers.convert import convert, prepare
-from mds.writers.convert.part import fraction
+from mds.writers.convert.read_part import hash_fraction
+from mds.writers.convert.spec import parse_spec
+from mds.writers.convert.tokens import TokenSpec
 
 
 def numbers(kit, count=2000, name="x.jsonl"):
@@ -25,7 +30,7 @@ def test_split_is_by_shares_and_complete(kit):
 
 def test_split_of_a_sample_does_not_change(kit):
     """The hash that decides is fixed for ever: datasets written years apart split alike."""
-    found = [round(fraction(key), 6) for key in ("a", b"a", 1, "photos/1.jpg")]
+    found = [round(hash_fraction(key), 6) for key in ("a", b"a", 1, "photos/1.jpg")]
     assert found == [0.901462, 0.901462, 0.397662, 0.003053]
 
 
@@ -87,6 +92,12 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"compression": "zip"}, "no compression 'zip'"),
         ({"hashes": "crc"}, "no hash 'crc'"),
         ({"size_limit": "4gb"}, "less than 4 GiB"),
+        ({"size_limit": 0}, "less than 4 GiB"),
+        ({"size_limit": -5}, "less than 4 GiB"),
+        ({"size_limit": float("nan")}, "less than 4 GiB"),
+        ({"hashes": "none,md5"}, "leaves no other"),
+        ({"block": 0}, "give a tokenizer"),
+        ({"tokenizer": "bytes", "block": 0}, "block of 0"),
         ({"workers": -1}, "workers=-1"),
         ({"limit": 0}, "at least one"),
         ({"engine": "slurm"}, "no engine 'slurm'"),
@@ -217,3 +228,16 @@ def test_output_may_be_a_url(kit):
     convert(path, url, work=work, size_limit=20_000, workers=2)
     assert len(kit.samples()) == 3000
     assert not os.path.exists(work)
+
+
+def test_help_lists_every_option_once():
+    """With the default that it has when it is not given."""
+    item = re.compile(r"^\* ``(\w+)`` \(.+?, (\S+)\): \S", re.MULTILINE)
+    shown = item.findall(inspect.getdoc(convert))
+    spec, tokens = parse_spec(), TokenSpec("bytes")
+    defaults = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
+    del defaults["tokens"]
+    defaults |= {"tokenizer": None, "end_token": tokens.end, "text_column": tokens.text}
+    defaults |= {"block": tokens.block, "drop_last": tokens.drop_last}
+    assert dict(shown) == {name: repr(value) for name, value in defaults.items()}
+    assert len(shown) == len(defaults)

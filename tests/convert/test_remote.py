@@ -5,9 +5,9 @@ import os
 import pytest
 from click.testing import CliRunner
 
+from devtools import servers
 from mds.cli import main
 from mds.storage import open_store
-from mds.testing import servers
 from mds.writers.convert import convert
 
 OPTIONS = {"size_limit": 50_000, "compression": "zstd", "hashes": "sha1"}

@@ -193,7 +193,7 @@ def test_large_csv_is_cut_between_records(kit):
     text = "id,text\n" + "".join('{},"{}"\n'.format(i, t.replace('"', '""')) for i, t in rows)
     path = kit.write("x.csv", text)
     made = prepare(path, kit.out)
-    assert len(list(made.source.parts(1 << 18))) > 4
+    assert len(list(made.source.cut_parts(1 << 18))) > 4
     made.run()
     assert [(s["id"], s["text"]) for s in kit.samples()] == rows
 
@@ -235,8 +235,8 @@ def test_tar_is_cut_between_samples(kit):
         (f"{'long/' * (i % 40)}{i:04}.{ending}", bytes(900)) for i in range(300) for ending in "abc"
     ]
     made = prepare(kit.write("x.tar", kit.tar(members)), kit.out)
-    assert len(list(made.source.parts(100_000))) > 5
-    read = [r["__key__"] for p in made.source.parts(100_000) for _, r in made.source.read(p)]
+    assert len(list(made.source.cut_parts(100_000))) > 5
+    read = [r["__key__"] for p in made.source.cut_parts(100_000) for _, r in made.source.read(p)]
     assert read == [name[:-2] for name, _ in members[::3]]
 
 
@@ -297,7 +297,7 @@ def test_patterns_choose_files(kit):
     kit.write("photos/README.md", "about")
     kit.write("photos/a/1.png", kit.png)
     made = prepare(str(kit.source / "photos"), kit.out + "2")
-    assert made.source.kind == "image folder"
+    assert made.source.title == "image folder"
     assert any("README.md" in note for note in made.source.notes)
 
 
@@ -309,7 +309,7 @@ def test_links_are_followed_once(kit):
     (kit.source / "file.txt").symlink_to(kit.source / "real" / "a.txt")
     (kit.source / "lost.txt").symlink_to(kit.source / "nowhere")
     made = prepare(str(kit.source), kit.out)
-    assert made.source.notes == ["passed over in the folder: 1 broken links, 2 links in a circle"]
+    assert made.source.notes == ["passed over in the folder: 1 broken link, 2 links in a circle"]
     made.run()
     assert [s["path"] for s in kit.samples()] == ["file.txt", "linked/a.txt", "real/a.txt"]
 

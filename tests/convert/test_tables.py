@@ -91,11 +91,11 @@ def test_parts_are_row_groups(kit):
     path = str(kit.source / "x.parquet")
     pq.write_table(pa.table({"a": list(range(1000))}), path, row_group_size=100)
     source = prepare(path, kit.out).source
-    parts = list(source.parts(source.size // 5))
+    parts = list(source.cut_parts(source.size // 5))
     assert len(parts) == 5
-    marks = [mark for part in parts for mark, _ in source.read(part)]
-    assert marks == list(range(1000))
-    assert source.place(parts[1], 217).endswith("x.parquet, row 217")
+    positions = [position for part in parts for position, _ in source.read(part)]
+    assert positions == list(range(1000))
+    assert source.locate(parts[1], 217).endswith("x.parquet, row 217")
 
 
 def test_null_that_was_not_foreseen_is_named(kit):
@@ -190,7 +190,7 @@ class TestHuggingFace:
 
 def test_arrays_share_the_memory_of_the_table():
     """Lists of numbers are not turned into Python numbers on their way."""
-    from mds.writers.convert.arrow import python_values
+    from mds.writers.convert.inputs.arrow import python_values
 
     column = pa.array([[1, 2], [], [3]], pa.list_(pa.int32())).slice(1)
     values = python_values(column)

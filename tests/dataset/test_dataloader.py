@@ -3,6 +3,7 @@
 import threading
 import warnings
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import mds.readers
 from mds import StreamingDataLoader, StreamingDataset
-from mds.batches import Batches
-from mds.epochs import Turn
+from mds.dataset.epoch_counter import EpochStart
 from mds.errors import ConfigError
+from mds.loader.batches import Batches
+from mds.loader.worker_batches import WorkerBatches
 
 MANY = {
     "id": "int",
@@ -219,8 +221,9 @@ def test_threads_are_taken_where_nobody_can_tell(make):
     assert not kind(plain, multiprocessing_context="spawn")
     assert not kind(plain, persistent_workers=True)
     assert not kind(plain, workers="processes")
-    with pytest.raises(ConfigError, match="Mine"):
-        kind(mine, workers="threads")
+    assert kind(mine, workers="threads")
+    with pytest.raises(ConfigError, match="Wrapper iterates by itself"):
+        kind(Wrapper(plain), workers="threads")
     with pytest.raises(ConfigError, match="fibres"):
         kind(plain, workers="fibres")
 
@@ -235,9 +238,39 @@ def test_a_loop_left_early_leaves_no_thread(make):
     assert sorted(i for b in read(loader) for i in b) == list(range(100))
     del _
     for thread in threading.enumerate():
-        if thread.name.startswith("mds-lane"):
+        if thread.name.startswith("mds-loader"):
             thread.join(10)
             assert not thread.is_alive()
+
+
+class Noted(StreamingDataset):
+    """Notes in which thread, and by which copy of the dataset, a sample was made."""
+
+    made: ClassVar = []
+
+    def get_item(self, sample_id, retry=7):
+        sample = super().get_item(sample_id)
+        self.last = sample["id"]
+        self.made.append((threading.get_ident(), id(self)))
+        assert self.last == sample["id"]
+        return {**sample, "twice": 2 * sample["id"]}
+
+
+@pytest.mark.parametrize("collate", [None, lambda samples: [s["twice"] for s in samples]])
+def test_the_callers_code_runs_in_threads_on_the_callers_word(make, collate):
+    """Each thread has a copy of the dataset; batches and states are those of processes."""
+    runs = []
+    for how in ("processes", "threads"):
+        dataset = Noted(local=make(), batch_size=4, shuffle=True, num_canonical_nodes=1)
+        loader = StreamingDataLoader(dataset, num_workers=2, workers=how, collate_fn=collate)
+        Noted.made.clear()
+        runs.append([(str(batch), loader.state_dict()) for _ in range(2) for batch in loader])
+        assert f"2 {how}" in repr(loader)
+    assert runs[0] == runs[1]
+    assert len(Noted.made) == 200
+    assert len({copy for _, copy in Noted.made[:100]}) == 2
+    assert len({thread for thread, _ in Noted.made[:100]}) == 2
+    assert id(dataset) not in {copy for _, copy in Noted.made}
 
 
 def test_an_error_in_a_worker_reaches_the_loop_with_its_words(make):
@@ -267,7 +300,7 @@ def test_the_order_hash_is_that_of_the_plan_at_every_step(make, kind, workers):
     """What arrived is what was planned, and a run can prove it; through a resume too."""
     dataset = kind(local=make(), batch_size=8, shuffle=True)
     loader = StreamingDataLoader(dataset, num_workers=workers)
-    plan = dataset.plan(Turn(0, None), dataset._world(max(workers, 1)))
+    plan = dataset._order.plan(EpochStart(0, None), dataset._world(max(workers, 1)))
     for step, _ in enumerate(loader, 1):
         assert loader.order_hash == plan.order_hash(step)
         if step == 5:
@@ -325,9 +358,10 @@ def test_messages_are_few(make):
     batches = Batches(
         StreamingDataset(local=make(samples=400), batch_size=10), 10, False, default_collate
     )
-    worker = DataLoader(batches, batch_size=None, num_workers=1, collate_fn=lambda m: m)
-    messages = list(worker)
-    assert [len(m.tags) for m in messages] == [1, 2, 4, 8, 8, 8, 8, 1, 0]
+    sent = WorkerBatches(batches, 1)
+    worker = DataLoader(sent, batch_size=None, num_workers=1, collate_fn=lambda m: m)
+    messages = [len([*message.batches()]) for message in worker]
+    assert messages == [1, 2, 4, 8, 8, 8, 8, 1, 0]
 
 
 def test_a_process_alone_gathers_few_times(make, monkeypatch):
@@ -338,7 +372,7 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
         sizes.append(len(rows))
         return mds.readers.gather(readers, shards, rows, **options)
 
-    monkeypatch.setattr("mds.batches.gather", gather)
+    monkeypatch.setattr("mds.loader.batches.gather", gather)
     loader = StreamingDataLoader(StreamingDataset(local=make(samples=400), batch_size=10))
     assert [len(batch["id"]) for batch in loader] == [10] * 40
     assert sizes == [10, 20, 40, 80, 80, 80, 80, 10]
@@ -374,7 +408,7 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
         assert not [batch for batch in given if batch() is not None]
         return mds.readers.gather(*args, **options)
 
-    monkeypatch.setattr("mds.batches.gather", gather)
+    monkeypatch.setattr("mds.loader.batches.gather", gather)
     more = {} if is_in_bundles else {"columns": MANY, "value": many}
     for batch in StreamingDataLoader(StreamingDataset(local=make(**more), batch_size=8)):
         given.append(weakref.ref(batch["id"]))

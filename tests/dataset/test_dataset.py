@@ -3,12 +3,16 @@
 import copy
 import json
 import pickle
+import time
 
 import numpy as np
 import pytest
 
 from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
+from mds.plan import EpochPlan
+from mds.plan.state import KEYS
+from mds.world import World
 
 
 def ids(samples):
@@ -173,6 +177,51 @@ def test_arguments_that_make_no_sense_are_refused(options, words):
         StreamingDataset(**options)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batching_method", "lucky"),
+        ("partition_algo", "lucky"),
+        ("sampling_method", "lucky"),
+        ("sampling_granularity", 0),
+        ("shuffle_seed", -1),
+        ("num_canonical_nodes", 1 << 30),
+        ("exact", "often"),
+    ],
+)
+def test_settings_of_the_order_are_checked_once(make, name, value):
+    """By OrderSpec, with one sentence: in the constructor, when set later, and in a plan."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    said = set()
+    for spell in (
+        lambda: StreamingDataset(local="x", **{name: value}),
+        lambda: setattr(dataset, name, value),
+        lambda: EpochPlan([{"shards": [5]}], World(1, 1, 1, 0), **{name: value}),
+    ):
+        with pytest.raises(ConfigError, match=name) as told:
+            spell()
+        said.add(str(told.value))
+    assert len(said) == 1
+    assert len(list(dataset)) == 100
+
+
+def test_asking_for_the_state_changes_nothing(make):
+    """Neither settings nor the next state; before an epoch, inside one, and after a resume."""
+    names = [
+        *("num_canonical_nodes", "initial_physical_nodes", "shuffle_seed", "shuffle_block_size"),
+        *("next_epoch", "batch_size", "epoch_size", "shuffle_algo"),
+    ]
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True, shuffle_algo="py1s")
+    for _ in range(3):
+        before = [getattr(dataset, name) for name in names]
+        state = dataset.state_dict(8)
+        assert dataset.state_dict(8) == state
+        assert [getattr(dataset, name) for name in names] == before
+        next(iter(dataset))
+        dataset.load_state_dict(state)
+    assert dataset.num_canonical_nodes == 64
+
+
 def test_iterating_without_a_batch_size_is_refused_with_the_reason(make):
     """The order depends on it."""
     with pytest.raises(ConfigError, match="batch_size"):
@@ -240,3 +289,71 @@ def test_a_loader_of_another_dataset_is_a_plain_loader():
     loader = StreamingDataLoader([1, 2, 3], batch_size=2)
     assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
     assert loader.state_dict() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sample_in_epoch": -1}, "sample_in_epoch -1"),
+        ({"sample_in_epoch": 10**9}, "an epoch of this dataset has 100 samples"),
+        ({"dataset": [1, 2]}, "expected a dict"),
+        ({"order": "py1e"}, "expected a dict"),
+        ({"num_canonical_nodes": 10**6}, "num_canonical_nodes 1000000"),
+        ({"num_canonical_nodes": 2**31}, "num_canonical_nodes"),
+        ({"epoch": True}, "epoch True"),
+        ({"shuffle_seed": float("nan")}, "shuffle_seed nan"),
+        ({"initial_physical_nodes": 10**4000}, "initial_physical_nodes"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_a_state_out_of_range_is_refused_at_once(make, whose, change, says):
+    """By the dataset and by its loader, before anything of the order is computed."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    state = dataset.state_dict(8)
+    if whose == "theirs":
+        state = {key: state[key] for key in KEYS}
+        if {"dataset", "order"} & change.keys():
+            state["version"] = 1
+    started = time.process_time()
+    for target in (dataset, StreamingDataLoader(dataset)):
+        with pytest.raises(StateError, match=says):
+            target.load_state_dict({**state, **change})
+    assert time.process_time() - started < 1
+    assert [s["id"] for s in dataset] == list(range(100))
+
+
+def test_a_state_at_the_end_gives_an_empty_epoch_and_then_the_next(make):
+    """Also where padding of several ranks went beyond the last sample."""
+    for end in (100, 102):
+        dataset = StreamingDataset(local=make(), batch_size=4)
+        dataset.load_state_dict(dataset.state_dict(end))
+        assert [len(list(dataset)) for _ in range(2)] == [0, 100]
+
+
+def test_two_iterations_count_for_themselves(make):
+    """The position is that of the iteration begun last; others do not add to it."""
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+    first = iter(dataset)
+    head = [next(first)["id"] for _ in range(10)]
+    assert dataset.state_dict()["sample_in_epoch"] == 10
+    second = iter(dataset)
+    assert [next(second)["id"] for _ in range(3)] != head[:3]
+    head += [next(first)["id"] for _ in range(20)]
+    state = dataset.state_dict()
+    assert (state["epoch"], state["sample_in_epoch"]) == (1, 3)
+    assert sorted(head + [s["id"] for s in first]) == list(range(100))
+
+
+def test_a_loader_starts_the_count_of_its_dataset_anew(make):
+    """What dataset.state_dict() says after two epochs is where the second one is."""
+
+    class Mine(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            return super().get_item(sample_id, retry)
+
+    dataset = Mine(local=make(), batch_size=4)
+    loader = StreamingDataLoader(dataset)
+    list(loader)
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    assert dataset.state_dict()["sample_in_epoch"] == 12

@@ -1,12 +1,12 @@
-"""Samples left out while iterating: reported, replaced, and no rank shorter than another."""
+"""Samples dropped while iterating: reported, never replaced, and ranks stay in step."""
 
 import os
 
 import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
+from mds.dataset.filtering import MAX_LISTED_SAMPLES, SkippedSample
 from mds.errors import ConfigError, MdsError
-from mds.sieve import LeftOut
 
 
 def even(sample):
@@ -14,12 +14,111 @@ def even(sample):
     return sample["id"] % 2 == 0
 
 
-def test_a_filter_fills_places_with_the_next_good_sample(make):
-    """As many samples as planned, none refused, each at its own place."""
+def few(sample):
+    """Keeps 2 of 100."""
+    return sample["id"] in (17, 60)
+
+
+def test_a_filter_drops(make):
+    """What is refused does not come, and nothing comes twice in its place."""
     dataset = StreamingDataset(local=make(), batch_size=4).filter(even)
-    found = [s["id"] for s in dataset]
-    assert found == [i + i % 2 for i in range(99)] + [98]
-    assert [left.sample for left in dataset.left_out] == list(range(1, 100, 2))
+    assert [s["id"] for s in dataset] == list(range(0, 100, 2))
+    assert [left.sample for left in dataset.skipped] == list(range(1, 100, 2))
+    assert [s["id"] for s in StreamingDataset(local=make(), batch_size=4).filter(few)] == [17, 60]
+
+
+def test_filters_add_up(make):
+    """A filter of a filtered dataset sees what the first one kept."""
+    dataset = StreamingDataset(local=make(), batch_size=4).filter(even)
+    both = dataset.filter(lambda sample: sample["id"] > 90)
+    assert [s["id"] for s in both] == [92, 94, 96, 98]
+    assert len(list(dataset)) == 50
+
+
+@pytest.mark.filterwarnings("ignore:all 8 batches of this rank are empty")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("exact", [False, True, "mask"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_filter_keeps_ranks_in_step(make, workers, exact, shuffle):
+    """Each rank takes the steps of the unfiltered order; kept samples come once over all ranks."""
+    kept, data = [], make(samples=96)
+    for rank in range(3):
+        options = {"batch_size": 4, "exact": exact, "topology": (rank, 3), "shuffle": shuffle}
+        plain = StreamingDataset(local=data, **options)
+        filtered = StreamingDataset(local=data, **options).filter(few)
+        loader = StreamingDataLoader(filtered, num_workers=workers)
+        batches = list(loader)
+        assert len(batches) == len(list(StreamingDataLoader(plain, num_workers=workers))) == 8
+        for batch in batches:
+            assert batch["mask"].shape == batch["id"].shape
+            kept += batch["id"][batch["mask"]].tolist()
+            assert batch["mask"].all() or batch["mask"].tolist() == [False]
+        empty = sum(not batch["mask"].any() for batch in batches)
+        assert filtered.stats()["empty_batches"] == empty
+        assert (
+            filtered.stats()["dropped_samples"]
+            == len(filtered.left_out)
+            == 32 - sum(int(batch["mask"].sum()) for batch in batches)
+        )
+    assert sorted(kept) == [17, 60]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("exact", [True, "mask"])
+def test_a_filter_with_padding_gives_each_sample_once(make, ranks, exact):
+    """Where the samples do not divide evenly too; padding is neither shown nor reported."""
+    kept, dropped = [], []
+    for rank in range(ranks):
+        dataset = StreamingDataset(
+            local=make(), batch_size=8, exact=exact, topology=(rank, ranks)
+        ).filter(even)
+        for batch in StreamingDataLoader(dataset):
+            kept += batch["id"][batch["mask"]].tolist()
+        dropped += [left.sample for left in dataset.skipped]
+    assert sorted(kept) == list(range(0, 100, 2))
+    assert sorted(dropped) == list(range(1, 100, 2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_resume_law_of_a_filter(make, workers, other):
+    """From the state after any step, head and tail together are the epoch, each sample once."""
+
+    def fresh(count):
+        dataset = StreamingDataset(local=make(), batch_size=5, shuffle=True).filter(even)
+        return StreamingDataLoader(dataset, num_workers=count)
+
+    def shown(batch):
+        return batch["id"][batch["mask"]].tolist()
+
+    loader, seen, states = fresh(workers), [], []
+    for batch in loader:
+        seen.append(shown(batch))
+        states.append(loader.state_dict())
+    assert sorted(i for batch in seen for i in batch) == list(range(0, 100, 2))
+    assert [state["sample_in_epoch"] for state in states] == list(range(5, 101, 5))
+    for step in range(1, 20, 4 if workers or other else 1):
+        resumed = fresh(other)
+        resumed.load_state_dict(states[step - 1])
+        head = [i for batch in seen[:step] for i in batch]
+        tail = [i for batch in resumed for i in shown(batch)]
+        assert sorted(head + tail) == list(range(0, 100, 2)), step
+
+
+def test_resume_law_of_a_filter_without_a_loader(make):
+    """A position counts places of the order, dropped ones too."""
+
+    def fresh():
+        return StreamingDataset(local=make(), batch_size=4, shuffle=True).filter(even)
+
+    whole = [s["id"] for s in fresh()]
+    for after in range(1, 50, 7):
+        dataset = fresh()
+        for _ in zip(range(after), dataset, strict=False):
+            pass
+        resumed = fresh()
+        resumed.load_state_dict(dataset.state_dict())
+        assert [s["id"] for s in resumed] == whole[after:]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -28,10 +127,43 @@ def test_what_workers_left_out_is_told_to_the_main_process(make, workers):
     dataset = StreamingDataset(local=make(), batch_size=4).filter(even)
     loader = StreamingDataLoader(dataset, num_workers=workers)
     batches = [batch["id"].tolist() for batch in loader]
-    assert sum(map(len, batches)) == 100
-    assert all(i % 2 == 0 for batch in batches for i in batch)
-    assert sorted(left.sample for left in dataset.left_out) == list(range(1, 100, 2))
+    assert sorted(i for batch in batches for i in batch) == list(range(0, 100, 2))
+    assert sorted(left.sample for left in dataset.skipped) == list(range(1, 100, 2))
     assert loader.state_dict()["sample_in_epoch"] == 100
+    assert dataset.stats()["dropped_samples"] == 50
+
+
+def test_dropped_samples_are_listed_up_to_a_bound(make):
+    """A filter of a large dataset does not fill the memory with what it refused."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    for _ in range(3 * MAX_LISTED_SAMPLES):
+        dataset._dropped.report(SkippedSample(1, "refused by the filter"))
+    assert len(dataset.skipped) == MAX_LISTED_SAMPLES
+    assert dataset._dropped.count == 3 * MAX_LISTED_SAMPLES
+
+
+class Mine(StreamingDataset):
+    """A dataset with code of its own."""
+
+    def get_item(self, sample_id, retry=7):
+        return {**super().get_item(sample_id), "mine": True}
+
+
+def test_a_filter_sees_the_samples_of_a_subclass(make):
+    """And batches of an own collate function come beside their mask."""
+    dataset = Mine(local=make(), batch_size=4).filter(lambda s: s["mine"] and s["id"] % 2)
+    loader = StreamingDataLoader(dataset, collate_fn=lambda batch: [s["id"] for s in batch])
+    assert next(iter(loader))[0] == [1, 3]
+    batches = list(loader)
+    assert [i for batch, _ in batches for i in batch] == list(range(1, 100, 2))
+    assert all(mask.tolist() == [True, True] for _, mask in batches)
+
+
+def test_single_samples_are_batches_of_one_place(make):
+    """Without a batch size a dropped sample is one whose mask is False, so positions stay exact."""
+    dataset = StreamingDataset(local=make(samples=10), batch_size=4).filter(even)
+    samples = list(StreamingDataLoader(dataset, batch_size=None))
+    assert [bool(s["mask"]) for s in samples] == [True, False] * 5
 
 
 @pytest.fixture
@@ -50,10 +182,11 @@ def test_a_broken_sample_is_an_error_unless_asked_otherwise(broken):
         list(StreamingDataset(local=broken, batch_size=4))
     dataset = StreamingDataset(local=broken, batch_size=4, on_error="skip")
     found = [s["id"] for s in dataset]
-    assert found == [*range(7), 8, *range(8, 20)]
-    assert [left.sample for left in dataset.left_out] == [7]
-    assert isinstance(dataset.left_out[0], LeftOut)
-    assert "Error" in dataset.left_out[0].reason
+    assert found == [*range(7), *range(8, 20)]
+    assert [left.sample for left in dataset.skipped] == [7]
+    assert dataset.left_out == dataset.skipped
+    assert isinstance(dataset.skipped[0], SkippedSample)
+    assert "Error" in dataset.skipped[0].reason
 
 
 def test_a_missing_shard_is_never_skipped(broken):
@@ -63,11 +196,45 @@ def test_a_missing_shard_is_never_skipped(broken):
         list(StreamingDataset(local=broken, batch_size=4, on_error="skip"))
 
 
-def test_a_filter_that_refuses_everything_is_an_error(make):
-    """Rather than an epoch without samples, or one that never ends."""
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_sample_is_dropped_from_its_batch(broken, workers):
+    """on_error="skip" does as a filter: smaller batches, a mask, an exact position."""
+    dataset = StreamingDataset(local=broken, batch_size=4, on_error="skip", exact=True)
+    loader = StreamingDataLoader(dataset, num_workers=workers)
+    batches = {b["id"].tolist()[0]: b for b in loader}
+    assert batches[4]["id"].tolist() == [4, 5, 6]
+    assert batches[4]["mask"].all()
+    assert loader.state_dict()["sample_in_epoch"] == 20
+
+
+def test_a_batch_of_broken_samples_is_one_masked_sample(broken):
+    """A readable sample stands for it, from wherever there is one."""
+    dataset = StreamingDataset(local=broken, batch_size=1, on_error="skip").select([7, 3])
+    batches = list(StreamingDataLoader(dataset))
+    assert [(b["id"].tolist(), b["mask"].tolist()) for b in batches] == [
+        ([3], [True]),
+        ([3], [False]),
+    ]
+    nothing = StreamingDataset(local=broken, batch_size=1, on_error="skip").select([7])
+    with pytest.raises(ConfigError, match="on_error='raise' to see why"):
+        list(StreamingDataLoader(nothing))
+
+
+def test_a_filter_that_refuses_everything_is_told(make):
+    """The epoch has its steps, all masked, and a warning says so."""
     dataset = StreamingDataset(local=make(), batch_size=4).filter(lambda sample: False)
-    with pytest.raises(ConfigError, match="left out"):
-        list(dataset)
+    assert list(dataset) == []
+    with pytest.warns(UserWarning, match="all 25 batches of this rank are empty"):
+        batches = list(StreamingDataLoader(dataset))
+    assert [b["mask"].tolist() for b in batches] == [[False]] * 25
+
+
+def test_a_column_named_mask_is_refused_with_a_filter(make):
+    """The two would be one."""
+    data = make(columns={"id": "int", "mask": "int"}, value=lambda i: {"id": i, "mask": 1})
+    dataset = StreamingDataset(local=data, batch_size=4).filter(even)
+    with pytest.raises(ConfigError, match="column 'mask'"):
+        list(StreamingDataLoader(dataset))
 
 
 def test_an_unknown_policy_is_refused(make):

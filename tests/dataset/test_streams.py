@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from mds import Stream, StreamingDataset
-from mds.stream import streams_registry
+from mds.dataset.stream import streams_registry
 
 
 def test_a_stream_class_of_the_callers_serves_a_dataset(make):

@@ -3,8 +3,7 @@
 import pytest
 
 from mds.errors import ConfigError
-from mds.topology import find_ranks
-from mds.world import World
+from mds.world import World, find_ranks
 
 NAMES = (
     "RANK",

@@ -20,7 +20,7 @@ import sys
 import numpy as np
 
 from mds import MDSWriter
-from mds.index import Index
+from mds.index import read_index
 from mds.plan import EpochPlan
 from mds.plan.audit import OrderHash, Place
 from mds.world import World
@@ -152,7 +152,7 @@ class Play:
         self.scenario, self.streams, self.home, self.ranks = scenario, streams, str(home), ranks
         self.checkpoint = os.path.join(self.home, "position.json")
         shards = [
-            Index.read(os.path.join(streams, f"stream{i}", "index.json")).samples
+            read_index(os.path.join(streams, f"stream{i}", "index.json")).samples
             for i in range(len(SIZES))
         ]
         self.spec = [

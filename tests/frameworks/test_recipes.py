@@ -4,6 +4,7 @@ Those of frameworks take minutes on a small machine and run when they are asked 
 ``MDS_FRAMEWORKS=1 pytest tests/frameworks -o faulthandler_timeout=600``.
 """
 
+import ast
 import importlib.util
 import os
 import pathlib
@@ -110,6 +111,18 @@ def test_a_recipe_trains_on_the_epoch_in_two_runs(section, shards, tmp_path):
     assert len(set(runs.ids())) == len(runs.ids()) == 64
     runs.to(6)
     assert runs.ids() == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("section", RECIPES)
+def test_a_recipe_ends_the_process_group_that_it_begins(section):
+    """A process that leaves its group to the interpreter's end aborts there now and then."""
+    calls = [
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(program(section)))
+        if isinstance(node, ast.Call)
+    ]
+    begun = calls.count("dist.init_process_group")
+    assert calls.count("dist.destroy_process_group") == begun
 
 
 def test_iteration_without_torch(shards, tmp_path):

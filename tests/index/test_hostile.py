@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mds.errors import IndexFileError
-from mds.index import Index, parse
+from mds.index import Index
+from mds.index.parse import parse_index
 
 # For a long search: MDS_FUZZ_CASES=20000 pytest -k damaged
 CASES = int(os.environ.get("MDS_FUZZ_CASES", "300"))
@@ -121,14 +122,13 @@ def test_other_encodings_of_text(make_shard, encoding):
         Index.parse(text.encode(encoding))
 
 
-def test_a_hostile_object_takes_bounded_memory(monkeypatch):
+def test_a_hostile_object_takes_bounded_memory():
     """A value that would grow twentyfold when parsed is refused when it is too long for a shard."""
-    monkeypatch.setattr(parse, "_LARGEST_OBJECT", 256 << 10)
     data = b"{},{},{},{}," * (1 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(IndexFileError):
-            Index.parse(b'{"shards": [[' + data + b"{}]]}")
+            parse_index(b'{"shards": [[' + data + b"{}]]}", "index.json", 256 << 10)
         assert tracemalloc.get_traced_memory()[1] < 2 * len(data) + (16 << 20)
     finally:
         tracemalloc.stop()
@@ -164,3 +164,70 @@ def test_damaged_texts_are_read_or_refused(make_shard, data):
     for info in index:
         assert ".." not in info.raw.basename.split("/")
         assert not info.raw.basename.startswith("/")
+
+
+TWICE = {
+    "two_shards": ("x.mds", None, "x.mds", None),
+    "raw_and_compressed": ("x.mds", "x.mds", "y.mds", None),
+    "raw_of_another": ("x.mds", "y.mds", "y.mds", None),
+    "in_a_folder": ("a/x.mds", None, "a/x.mds", None),
+    "strange_names": ("\u00fc.mds", None, "\u00fc.mds", None),
+    "a_folder": ("a", None, "a/x.mds", None),
+    "a_folder_above": ("a/b/c", None, "a", None),
+    "a_compressed_folder": ("x.mds", "a", "a/x.mds", None),
+}
+
+
+@pytest.mark.parametrize("names", TWICE.values(), ids=TWICE)
+@pytest.mark.parametrize("between", [0, 5000])
+def test_every_file_has_a_name_of_its_own(make_shard, names, between):
+    """Two files of one name, or a file where a folder is needed, are refused with their shards."""
+    shards = [make_shard(i) for i in range(between + 2)]
+    for at, raw, packed in ((0, *names[:2]), (-1, *names[2:])):
+        shards[at] = make_shard(between + 1, zipped=packed is not None)
+        shards[at]["raw_data"]["basename"] = raw
+        if packed is not None:
+            shards[at]["zip_data"]["basename"] = packed
+    with pytest.raises(IndexFileError, match=r"the/index\.json, shard \d+: '.+' is (also )?a file"):
+        Index.parse(json.dumps({"shards": shards, "version": 2}).encode(), "the/index.json")
+    with pytest.raises(IndexFileError, match=r"is (also )?a file"):
+        Index.build(shards)
+
+
+def test_names_that_differ_in_case_are_two_names(make_shard):
+    """A file system that tells cases apart holds both."""
+    shards = [make_shard(0), make_shard(1)]
+    shards[0]["raw_data"]["basename"] = "A/x.mds"
+    shards[1]["raw_data"]["basename"] = "a/X.mds"
+    assert len(Index.parse(json.dumps({"shards": shards, "version": 2}).encode())) == 2
+
+
+RESERVED = [".mds/index.mds", ".MDS/x", "a/.mds/ledger", "INDEX.JSON", ".s.7-0123456789ab.mds-part"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("kind", ["raw_data", "zip_data"])
+def test_our_own_names_are_no_shards(make_shard, name, kind):
+    """An index cannot name the files by which the cache keeps its books."""
+    shards = [make_shard(i, zipped=True) for i in range(3)]
+    shards[1][kind]["basename"] = name
+    with pytest.raises(IndexFileError, match="belong to the library"):
+        Index.parse(json.dumps({"shards": shards, "version": 2}).encode())
+
+
+@pytest.mark.parametrize("digits", [20, 4300, 5000, 100_000])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_numbers_of_thousands_of_digits(make_shard, digits, sign):
+    """A number too long for Python to read is an error of the index, at its place."""
+    for key, told in (
+        ("samples", "101"),
+        ("bytes", "5001"),
+        ("version", "2"),
+        ("size_limit", "67108864"),
+    ):
+        text = json.dumps({"shards": [make_shard(0), make_shard(1)], "version": 2})
+        before, mark, after = text.rpartition(f'"{key}": {told}')
+        assert mark
+        text = f'{before}"{key}": {sign}{"9" * digits}{after}'
+        with pytest.raises(IndexFileError, match=r"the/index\.json"):
+            Index.parse(text.encode(), "the/index.json")

@@ -7,26 +7,26 @@ import sys
 
 import pytest
 
-from mds.heap import LARGE
+from mds.loader.malloc import MMAP_THRESHOLD_BYTES
 
 MALLOC = """
 import ctypes, sys
-from mds.heap import give_back_large_blocks
+from mds.loader.malloc import tune_malloc
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
 """
 # Frees a block of twice the size, after which glibc by itself would keep the next one in its heap.
 ONE_AFTER_ANOTHER = f"""{MALLOC}
-print(give_back_large_blocks())
-libc.free(libc.malloc({4 * LARGE}))
-block = libc.malloc({2 * LARGE})
+print(tune_malloc())
+libc.free(libc.malloc({4 * MMAP_THRESHOLD_BYTES}))
+block = libc.malloc({2 * MMAP_THRESHOLD_BYTES})
 libc.malloc_stats()
 """
 # Frees what a batch of images would take, all at once. With an argument as without the library.
 ALL_AT_ONCE = f"""{MALLOC}
-print(libc.mallopt(-3, {LARGE}) == 1 if sys.argv[1:] else give_back_large_blocks())
-blocks = [libc.malloc({LARGE // 4}) for _ in range(32)]
+print(libc.mallopt(-3, {MMAP_THRESHOLD_BYTES}) == 1 if sys.argv[1:] else tune_malloc())
+blocks = [libc.malloc({MMAP_THRESHOLD_BYTES // 4}) for _ in range(32)]
 for block in reversed(blocks):
     libc.free(block)
 libc.malloc_stats()
@@ -54,14 +54,14 @@ def heap_after(program, *arguments, **environment):
 @needs_glibc
 def test_large_blocks_are_mapped_on_their_own():
     """Also after one was freed, which raises glibc's threshold; a user's choice stays."""
-    assert heap_after(ONE_AFTER_ANOTHER) < 2 * LARGE
-    chosen = {"MALLOC_MMAP_THRESHOLD_": str(8 * LARGE)}
-    assert heap_after(ONE_AFTER_ANOTHER, **chosen) >= 2 * LARGE
+    assert heap_after(ONE_AFTER_ANOTHER) < 2 * MMAP_THRESHOLD_BYTES
+    chosen = {"MALLOC_MMAP_THRESHOLD_": str(8 * MMAP_THRESHOLD_BYTES)}
+    assert heap_after(ONE_AFTER_ANOTHER, **chosen) >= 2 * MMAP_THRESHOLD_BYTES
 
 
 @needs_glibc
 def test_what_the_images_of_a_batch_took_is_there_for_the_next():
     """Blocks freed together at the heap's end stay; glibc, or a user's choice, gives them back."""
-    assert heap_after(ALL_AT_ONCE) >= 8 * LARGE
-    assert heap_after(ALL_AT_ONCE, "without") < 4 * LARGE
-    assert heap_after(ALL_AT_ONCE, MALLOC_TRIM_THRESHOLD_=str(1 << 17)) < 4 * LARGE
+    assert heap_after(ALL_AT_ONCE) >= 8 * MMAP_THRESHOLD_BYTES
+    assert heap_after(ALL_AT_ONCE, "without") < 4 * MMAP_THRESHOLD_BYTES
+    assert heap_after(ALL_AT_ONCE, MALLOC_TRIM_THRESHOLD_=str(1 << 17)) < 4 * MMAP_THRESHOLD_BYTES

@@ -3,6 +3,8 @@
 import pathlib
 import re
 
+from mds.shuffle import algos
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "order.md"
 
 
@@ -10,9 +12,17 @@ def test_the_examples_of_the_page_run():
     """One after the other, as a reader would type them."""
     names = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(block, names)
+    assert len(blocks) == 3
+    try:
+        for block in blocks:
+            exec(block, names)
+        contract = names["TestWholeShards"]()
+        for law in (name for name in dir(contract) if name.startswith("test_")):
+            getattr(contract, law)()
+    finally:
+        algos.pop("whole_shards", None)
+    own = next(block for block in blocks if "WholeShards" in block)
+    assert len(own.splitlines()) <= 30
 
 
 def test_the_pictures_of_the_page_are_there():

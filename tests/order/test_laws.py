@@ -26,7 +26,7 @@ def planned(*args, **kwargs):
     """A plan whose rows can be made; other examples are beside the point."""
     try:
         plan = make_plan(*args, **kwargs)
-        assert plan.rows.count >= 0
+        assert plan.global_batches.count >= 0
     except (PlanError, ConfigError):
         assume(False)
     return plan
@@ -204,3 +204,18 @@ def test_a_run_goes_on_with_what_its_state_set():
     assert following.initial_physical_nodes == 4
     # Without the initial nodes 4 canonical nodes would not fit 3 physical ones.
     assert sorted(set(joined(map(np.asarray, steps_of(following))))) == list(range(120))
+
+
+@given(sizes, worlds, algorithms, st.integers(0, 9))
+def test_the_workers_of_a_node_are_side_by_side(shards, world, algo, start):
+    """The columns of a node's ids are the orders of its workers, rank by rank."""
+    plan = planned(shards, world, shuffle=True, shuffle_algo=algo)
+    nodes, ranks, workers = world
+    start = min(start, plan.length)
+    for node in range(nodes):
+        together = list(plan.node_blocks(node, start))
+        found = np.concatenate([*together, np.zeros((0, ranks * workers), np.int64)])
+        for rank in range(ranks):
+            for worker in range(workers):
+                alone = joined(plan.blocks(node, rank, worker, start))
+                assert found[:, rank * workers + worker].tolist() == alone.tolist()

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from ordertools import joined, make_plan, sizes, uneven
 
 from mds.plan.keyed_sampling import keyed_counts
-from mds.shuffle import Seekable, ShuffleSpec, get_shuffle
-from mds.shuffle.keyed import derive, hashes, permute, permute_below, shuffled, unpermute
+from mds.shuffle import ShuffleSpec, get_shuffle
+from mds.shuffle.permutation import (
+    derive_key,
+    hash_counters,
+    keyed_order,
+    permute,
+    permute_below,
+    unpermute,
+)
+from mds.shuffle.seekable import Seekable
 
 specs = st.builds(
     lambda shards, nodes, seed, epoch, block: ShuffleSpec(
@@ -26,10 +34,10 @@ specs = st.builds(
 
 @given(specs)
 def test_every_sample_once_and_back(spec):
-    """It is a permutation, within each node, and `find` undoes `take`."""
+    """It is a permutation, within each node, and `find` undoes `ids_at`."""
     shuffle = Seekable(spec)
     positions = np.arange(spec.samples)
-    ids = shuffle.take(positions)
+    ids = shuffle.ids_at(positions)
     assert sorted(ids.tolist()) == positions.tolist()
     assert np.array_equal(shuffle.find(ids), positions)
     whole = joined(w for node in range(spec.num_canonical_nodes) for w in shuffle.windows(node))
@@ -40,8 +48,8 @@ def test_every_sample_once_and_back(spec):
 def test_any_position_is_computed_alone(spec, data):
     """One id, from a shuffle made for it, is that of the whole."""
     position = data.draw(st.integers(0, spec.samples - 1))
-    alone = Seekable(spec).take(np.array([position]))
-    assert alone[0] == Seekable(spec).take(np.arange(spec.samples))[position]
+    alone = Seekable(spec).ids_at(np.array([position]))
+    assert alone[0] == Seekable(spec).ids_at(np.arange(spec.samples))[position]
 
 
 def moved(algo, sizes, block, epoch=0):
@@ -130,7 +138,7 @@ def test_the_order_of_today_is_the_order_of_always():
     order = get_shuffle("seekable", sizes, 2, 9176, 3, 50)
     assert order[:12].tolist() == [116, 29, 15, 30, 9, 120, 13, 59, 20, 19, 57, 1]
     large = Seekable(ShuffleSpec(np.full(100_000, 20_000), 4, 1, 2, 1 << 18))
-    found = large.take(np.array([0, 1, 999_999_999, 1_999_999_999]))
+    found = large.ids_at(np.array([0, 1, 999_999_999, 1_999_999_999]))
     assert found.tolist() == [1806542381, 1394628599, 855443454, 309839129]
 
 
@@ -150,8 +158,8 @@ def test_a_position_in_two_billion_samples_needs_little_memory():
 @given(st.integers(0, 32), st.integers(0, 2**64 - 1))
 def test_keyed_permutations_of_powers_of_two_can_be_undone(bits, key):
     """`unpermute` undoes `permute`, which stays inside."""
-    values = hashes(1, np.arange(50)).astype(np.uint32) & np.uint32(2**bits - 1)
-    keys = hashes(key, np.arange(50))
+    values = hash_counters(1, np.arange(50)).astype(np.uint32) & np.uint32(2**bits - 1)
+    keys = hash_counters(key, np.arange(50))
     found = permute(values, keys, bits)
     assert int(found.max()) < 2**bits
     assert np.array_equal(unpermute(found, keys, bits), values)
@@ -169,7 +177,7 @@ def test_keyed_permutations_of_any_size_are_permutations(size, key):
 
 def test_keyed_permutations_look_random():
     """Over many keys a pair of neighbours goes to all pairs of values equally often."""
-    keys = hashes(derive(7), np.arange(200_000))
+    keys = hash_counters(derive_key(7), np.arange(200_000))
     a, b = (permute(np.full(len(keys), v, np.uint32), keys, 5).astype(int) for v in (8, 9))
     counts = np.bincount(a * 32 + b, minlength=1024).reshape(32, 32)
     assert np.trace(counts) == 0
@@ -182,7 +190,7 @@ def test_keyed_permutations_look_random():
 def test_groups_stay_in_their_order():
     """Numbers are shuffled inside of their groups only."""
     groups = np.repeat([0, 2, 7], [5, 1, 30])
-    order = shuffled(3, 36, groups)
+    order = keyed_order(3, 36, groups)
     assert sorted(order.tolist()) == list(range(36))
     assert groups[order].tolist() == groups.tolist()
 

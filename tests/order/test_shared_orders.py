@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 from ordertools import DRAWN, joined, make_plan, uneven
 
-from mds.cache import orders as cached
-from mds.cache.locks import open_locks
-from mds.cache.orders import OrderFile, prepare, shared_plan
-from mds.plan import orders as planned
-from mds.shuffle import DrawnShuffle
+from mds.cache import order_files as cached
+from mds.cache.checked_ids import file_size
+from mds.cache.order_files import OrderFile, prepare, shared_plan
+from mds.shuffle import SequentialShuffle
+from mds.storage.locks import open_locks
 
 SHARDS = uneven(120, 90_000)
-ORDER = {"shuffle": True, "batch_size": 5, "shuffle_block_size": 9_000, "epoch": 3}
+ORDER = {
+    "small_order": 0,
+    "shuffle": True,
+    "batch_size": 5,
+    "shuffle_block_size": 9_000,
+    "epoch": 3,
+}
 WORKERS = [(0, 0, 0), (1, 0, 1), (2, 1, 0)]
-
-
-@pytest.fixture(autouse=True)
-def _every_order_is_large(monkeypatch):
-    monkeypatch.setattr(planned, "SMALL", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +38,10 @@ def plan_of(algo="py1e", world=(3, 2, 2), **order):
     return make_plan(SHARDS, world, **ORDER | {"shuffle_algo": algo, **order})
 
 
-def want_of(monkeypatch, plan, places=WORKERS):
+def want_of(plan, places=WORKERS):
     """What the same plan gives when every process holds the whole order."""
-    with monkeypatch.context() as patch:
-        patch.setattr(planned, "SMALL", 1 << 40)
-        return [joined(plan.blocks(*place)) for place in places]
+    plan.small_order = 1 << 40
+    return [joined(plan.blocks(*place)) for place in places]
 
 
 def files_in(folder):
@@ -50,19 +50,19 @@ def files_in(folder):
 
 @pytest.mark.parametrize("algo", DRAWN)
 @pytest.mark.parametrize("canonical", [1, 3, 12])
-def test_windows_on_the_way_give_what_whole_arrays_give(algo, canonical, monkeypatch):
+def test_windows_on_the_way_give_what_whole_arrays_give(algo, canonical):
     """A worker that produces its own order, from any start, for any number of canonical nodes."""
     plan = plan_of(algo, num_canonical_nodes=canonical)
-    want = want_of(monkeypatch, plan_of(algo, num_canonical_nodes=canonical))
+    want = want_of(plan_of(algo, num_canonical_nodes=canonical))
     for place, ids in zip(WORKERS, want, strict=True):
         assert np.array_equal(joined(plan.blocks(*place)), ids)
         assert np.array_equal(joined(plan.blocks(*place, start=4_321)), ids[4_321:])
 
 
-def test_readers_of_one_plan_do_not_disturb_each_other(monkeypatch):
+def test_readers_of_one_plan_do_not_disturb_each_other():
     """Two workers of one process may read the same plan in turns, and an audit in between."""
     plan = plan_of()
-    want = want_of(monkeypatch, plan_of())
+    want = want_of(plan_of())
     readers = [plan.blocks(*place) for place in WORKERS]
     found = [[] for _ in WORKERS]
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_readers_of_one_plan_do_not_disturb_each_other(monkeypatch):
 @pytest.mark.parametrize("algo", sorted({*DRAWN} - {"naive"}))
 def test_a_worker_needs_memory_for_blocks_only(algo, monkeypatch):
     """Reading the whole slice of a worker takes no more for four times the samples."""
-    monkeypatch.setattr(DrawnShuffle, "keep", 0)
+    monkeypatch.setattr(SequentialShuffle, "keep", 0)
 
     def peak(shards):
         order = ORDER | {"shuffle_algo": algo, "num_canonical_nodes": 2}
@@ -95,10 +95,10 @@ def test_a_worker_needs_memory_for_blocks_only(algo, monkeypatch):
 
 @pytest.mark.parametrize("algo", ["py1e", "py1s", "naive"])
 @pytest.mark.parametrize("canonical", [1, 3, 6])
-def test_a_file_gives_the_same_ids(algo, canonical, monkeypatch, tmp_path):
+def test_a_file_gives_the_same_ids(algo, canonical, tmp_path):
     """To every worker of every node, each node with a folder of its own."""
     order = {"algo": algo, "num_canonical_nodes": canonical}
-    want = want_of(monkeypatch, plan_of(**order))
+    want = want_of(plan_of(**order))
     for place, ids in zip(WORKERS, want, strict=True):
         plan = plan_of(**order)
         plan.world.node = place[0]
@@ -109,7 +109,7 @@ def test_a_file_gives_the_same_ids(algo, canonical, monkeypatch, tmp_path):
         kept = 90_000 if canonical % 3 else 30_000
         sizes = {os.stat(folder / name).st_size for name in files_in(folder)}
         # 90,000 samples need 4 bytes each; a node keeps the share that it reads.
-        assert sizes == {4 * kept}
+        assert sizes == {file_size(4 * kept)}
 
 
 def test_the_next_epoch_is_prepared_and_a_restart_finds_it(monkeypatch, tmp_path):
@@ -119,7 +119,7 @@ def test_the_next_epoch_is_prepared_and_a_restart_finds_it(monkeypatch, tmp_path
     cached._ahead.join(60)
     assert [name.split("-")[2] for name in files_in(tmp_path)] == ["000003", "000004"]
     monkeypatch.setattr(OrderFile, "compute", lambda self: pytest.fail("computed again"))
-    want = want_of(monkeypatch, plan.following(), WORKERS[:1])
+    want = want_of(plan.following(), WORKERS[:1])
     following = shared_plan(plan.following(), str(tmp_path))
     monkeypatch.setattr(cached._ahead, "begin", lambda *args: None)
     assert np.array_equal(joined(following.blocks(*WORKERS[0])), want[0])
@@ -142,7 +142,7 @@ def test_everything_that_the_order_depends_on_is_in_the_name(change, tmp_path):
     assert prepare(plan_of(**change), str(tmp_path)) != before
 
 
-def test_resampled_orders_are_kept_as_sample_ids(monkeypatch, tmp_path):
+def test_resampled_orders_are_kept_as_sample_ids(tmp_path):
     """Also without a shuffle, when samples had to be listed."""
     streams = [{"shards": SHARDS, "repeat": 1.5}, {"shards": [500] * 20, "repeat": 0.3}]
     for order in (
@@ -151,7 +151,7 @@ def test_resampled_orders_are_kept_as_sample_ids(monkeypatch, tmp_path):
         {"sampling_method": "fixed"},
     ):
         plan = make_plan(streams, (1, 2, 2), **ORDER | order)
-        want = want_of(monkeypatch, make_plan(streams, (1, 2, 2), **ORDER | order), [(0, 1, 1)])
+        want = want_of(make_plan(streams, (1, 2, 2), **ORDER | order), [(0, 1, 1)])
         shared_plan(plan, str(tmp_path))
         assert np.array_equal(joined(plan.blocks(0, 1, 1)), want[0])
         cached._ahead.join(60)
@@ -166,7 +166,6 @@ def test_orders_that_cost_nothing_need_no_file(tmp_path):
 
 
 def _read_slice(folder, worker, counter):
-    planned.SMALL = 0
     compute = OrderFile.compute
 
     def counted(self):
@@ -181,13 +180,13 @@ def _read_slice(folder, worker, counter):
     return ids
 
 
-def test_processes_of_a_node_compute_an_epoch_once(monkeypatch, tmp_path):
+def test_processes_of_a_node_compute_an_epoch_once(tmp_path):
     """Four workers at once: one computes, three wait for its lock, all get their slices."""
     counter = str(tmp_path / "computed")
     with multiprocessing.get_context("fork").Pool(4) as pool:
         jobs = [(str(tmp_path / "orders"), worker, counter) for worker in range(4)]
         found = pool.starmap(_read_slice, jobs, chunksize=1)
-    want = want_of(monkeypatch, plan_of(world=(1, 1, 4)), [(0, 0, w) for w in range(4)])
+    want = want_of(plan_of(world=(1, 1, 4)), [(0, 0, w) for w in range(4)])
     for ids, expected in zip(found, want, strict=True):
         assert np.array_equal(ids, expected)
     with open(counter, encoding="utf-8") as file:
@@ -195,17 +194,17 @@ def test_processes_of_a_node_compute_an_epoch_once(monkeypatch, tmp_path):
     assert len(computed) == len(set(computed)) == 2
 
 
-def test_a_killed_process_leaves_nothing_in_the_way(monkeypatch, tmp_path):
+def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     """Killed while it computed, it held a lock and a temporary file: the next one just computes."""
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from test_shared_orders import *; planned.SMALL = 0\n"
-        "from mds.plan.orders import DrawnOrder\n"
-        "produce = DrawnOrder.produce\n"
+        "from test_shared_orders import *\n"
+        "from mds.plan.orders import SequentialOrder\n"
+        "generate = SequentialOrder.generate\n"
         "def killed(self, nodes, keep=0):\n"
-        "    yield next(produce(self, nodes))\n"
+        "    yield next(generate(self, nodes))\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "DrawnOrder.produce = killed\n"
+        "SequentialOrder.generate = killed\n"
         "prepare(plan_of(), sys.argv[1])\n"
     )
     here = os.path.dirname(__file__)
@@ -213,20 +212,20 @@ def test_a_killed_process_leaves_nothing_in_the_way(monkeypatch, tmp_path):
     assert done.returncode == -9
     left = [name for name in os.listdir(tmp_path) if name.endswith(".mds-part")]
     assert len(left) == 1
-    # Long after, so that it cannot be of somebody who is not seen from here.
+    # Long after, so that it cannot belong to a process of another container.
     os.utime(tmp_path / left[0], (0, 0))
     plan = shared_plan(plan_of(), str(tmp_path))
-    want = want_of(monkeypatch, plan_of())
+    want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
     assert left[0] not in os.listdir(tmp_path)
 
 
-def test_a_file_of_the_wrong_size_is_computed_again(monkeypatch, tmp_path):
-    """Somebody cut it."""
+def test_a_file_of_the_wrong_size_is_computed_again(tmp_path):
+    """It was cut short."""
     (path,) = prepare(plan_of(), str(tmp_path))
     os.truncate(path, 100)
     plan = shared_plan(plan_of(), str(tmp_path))
-    want = want_of(monkeypatch, plan_of())
+    want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
 
 
@@ -242,19 +241,19 @@ def test_only_old_files_of_our_naming_are_removed(tmp_path):
     assert {"notes.txt", "order-of-magnitude.ids", ".order-secret"} < set(os.listdir(tmp_path))
 
 
-def test_a_folder_that_cannot_be_used_costs_time_and_a_warning(monkeypatch, tmp_path):
+def test_a_folder_that_cannot_be_used_costs_time_and_a_warning(tmp_path):
     """The order is the same, produced by every process for itself."""
     (tmp_path / "file").write_text("no folder")
-    want = want_of(monkeypatch, plan_of())
+    want = want_of(plan_of())
     plan = shared_plan(plan_of(), str(tmp_path / "file" / "orders"))
     with pytest.warns(UserWarning, match="cannot be kept in .*every process computes it"):
         assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
 
 
-def test_an_audit_may_ask_for_another_node(monkeypatch, tmp_path):
+def test_an_audit_may_ask_for_another_node(tmp_path):
     """What this node's file does not hold is computed."""
     plan = shared_plan(plan_of(), str(tmp_path))
-    want = want_of(monkeypatch, plan_of())
+    want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[2])), want[2])
     sample = int(want[1][1_000])
     assert (1_000 // 5 * 2 + 1) in {place.step for place in plan.locate(sample)}
@@ -263,7 +262,7 @@ def test_an_audit_may_ask_for_another_node(monkeypatch, tmp_path):
 def test_a_lock_that_somebody_holds_is_left_to_them(tmp_path):
     """Preparing ahead never waits."""
     plan = plan_of()
-    file = OrderFile(plan.orders[0], plan.rows.canonical_of(0), str(tmp_path))
+    file = OrderFile(plan.orders[0], plan.global_batches.canonical_nodes_of(0), str(tmp_path))
     lock = open_locks(str(tmp_path / "lock"))
     lock.try_lock(file._lock)
     file.try_ensure()
@@ -273,7 +272,7 @@ def test_a_lock_that_somebody_holds_is_left_to_them(tmp_path):
     assert file.is_there
 
 
-def test_a_plan_travels_to_another_process(monkeypatch, tmp_path):
+def test_a_plan_travels_to_another_process(tmp_path):
     """Pickled, it leaves what is mapped behind and goes on by itself."""
     plan = shared_plan(plan_of(), str(tmp_path))
     want = joined(plan.blocks(*WORKERS[0]))

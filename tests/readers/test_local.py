@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import mds.local
 from mds import LocalDataset
 from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
 
@@ -101,9 +100,9 @@ def test_a_pickle_holds_no_open_files(dataset):
     assert ids(again[20]) == 20
 
 
-def test_open_shards_are_bounded(dataset, monkeypatch):
+def test_open_shards_are_bounded(dataset):
     """Only so many shards stay open; the others are opened again."""
-    monkeypatch.setattr(mds.local, "_OPEN_SHARDS", 2)
+    dataset._open.max_open = 2
     kept = dataset[0]["tokens"]
     for at in (0, 29, 12, 0, 29):
         assert ids(dataset[at]) == at

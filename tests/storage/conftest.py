@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
+from devtools import servers
+from devtools.httpserver import http_server
 from mds.storage import RetryPolicy, open_store
-from mds.testing import servers
-from mds.testing.httpserver import http_server
 
 # Names in the environment that would change what the tests connect to.
 FOREIGN = (
@@ -112,7 +112,7 @@ def web(tmp_path_factory):
 @pytest.fixture(scope="session")
 def sftp(tmp_path_factory):
     """An SFTP server: its facts."""
-    from mds.testing.sftpserver import sftp_server
+    from devtools.sftpserver import sftp_server
 
     folder = tmp_path_factory.mktemp("sftp")
     with sftp_server(str(folder)) as server:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from devtools import dialects
+from devtools.httpserver import http_server
+from devtools.proxy import Fault, FaultProxy
 from mds.errors import ConfigError, StalledError, TransientError, UnauthenticatedError
 from mds.storage import RetryPolicy, open_store
 from mds.storage.gs import GsHmacStore, GsStore
-from mds.testing import dialects
-from mds.testing.contract import noise
-from mds.testing.httpserver import http_server
-from mds.testing.proxy import Fault, FaultProxy
+from mds.testing.store_contract import noise
 
 ONCE = RetryPolicy(1)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from devtools import dialects
+from devtools.httpserver import http_server
 from mds.storage import open_store
-from mds.testing import dialects
-from mds.testing.contract import StoreContract
-from mds.testing.httpserver import http_server
+from mds.testing.store_contract import StoreContract
 
 
 class TestHttp(StoreContract):
@@ -96,7 +96,7 @@ class TestOci(StoreContract):
 
     @pytest.fixture
     def store(self, tmp_path):
-        pytest.importorskip("oci", reason='pip install "mds[oci]"')
+        pytest.importorskip("oci", reason='pip install "mds-streaming[oci]"')
         with http_server(str(tmp_path / "bucket"), handler=dialects.Oci) as url:
             config = dialects.oci_config(tmp_path)
             options = {"config_file": str(config), "endpoint": url}

@@ -3,8 +3,8 @@
 import pathlib
 import re
 
+from mds.storage.options import Common
 from mds.storage.registry import _registered, schemes
-from mds.storage.settings import Common
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "storage.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -14,7 +14,7 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
     """Every block, in the order of the page."""
     import pytest
 
-    from mds.testing import servers
+    from devtools import servers
 
     (tmp_path / "s3" / "my-bucket").mkdir(parents=True)
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "cache"))

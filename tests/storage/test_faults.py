@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from devtools.proxy import Fault, FaultProxy
 from mds.errors import (
     CorruptError,
     NotFoundError,
@@ -13,8 +14,7 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage import RetryPolicy, open_store, publish
-from mds.testing.contract import noise
-from mds.testing.proxy import Fault, FaultProxy
+from mds.testing.store_contract import noise
 
 SIZE = 3 << 20
 DATA = noise(SIZE)

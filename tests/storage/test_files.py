@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from mds.errors import NoSpaceError
-from mds.storage import publish, temporary_owner, write_at, write_file
-from mds.storage.files import disk, temporary_path
+from devtools.httpserver import http_server
+from mds.errors import NoSpaceError, StoreError, VanishedError
+from mds.storage import open_store, publish, temporary_owner, write_at, write_file
+from mds.storage.files import disk, open_target, temporary_path
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):
@@ -68,3 +69,79 @@ def test_a_write_goes_on_until_all_is_written(monkeypatch):
 def _half_write(path):
     write_file(path, b"new")
     raise ZeroDivisionError
+
+
+def test_names_of_every_length_can_be_published(tmp_path):
+    """A name of 255 bytes, all that file systems take, has a temporary one all the same."""
+    for name in ("x" * 255, "\u65e5" * 85, "short"):
+        write_file(str(tmp_path / name), b"whole")
+        assert (tmp_path / name).read_bytes() == b"whole"
+        assert temporary_owner(temporary_path(str(tmp_path / name))) == os.getpid()
+    with pytest.raises(StoreError, match="File name too long"):
+        write_file(str(tmp_path / ("x" * 256)), b"whole")
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
+    """Something in the way of a file is an error of ours, with the way out."""
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"folder: Is a directory\. Remove what is in the way"):
+        write_file(str(tmp_path / "folder"), b"whole")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"Not a directory\. Remove what is in the way"):
+        write_file(str(tmp_path / "file" / "below" / "it"), b"whole")
+    assert os.listdir(tmp_path / "folder") == ["inside"]
+
+
+@pytest.mark.parametrize("planted", ["link", "second name", "pipe"])
+def test_a_temporary_file_that_was_exchanged_is_not_written_to(tmp_path, planted):
+    """Who shares a folder cannot turn a second try for a file against another file of ours."""
+    own = tmp_path / "own"
+    own.write_bytes(b"precious")
+    (tmp_path / "remote").mkdir()
+    (tmp_path / "remote" / "x").write_bytes(b"content")
+    with http_server(str(tmp_path / "remote")) as url:
+        for store in (open_store(url), open_store(str(tmp_path / "remote"))):
+            with publish(str(tmp_path / "target")) as temporary:
+                store.get_file("x", temporary, 7)
+                os.unlink(temporary)
+                if planted == "link":
+                    os.symlink(own, temporary)
+                elif planted == "second name":
+                    os.link(own, temporary)
+                else:
+                    os.mkfifo(temporary)
+                with pytest.raises(StoreError, match="it was exchanged while it was written"):
+                    store.get_file("x", temporary, 7)
+                os.unlink(temporary)
+                store.get_file("x", temporary, 7)
+            assert own.read_bytes() == b"precious"
+            assert sorted(os.listdir(tmp_path)) == ["own", "remote", "target"]
+
+
+def test_a_link_that_the_caller_names_is_followed(tmp_path):
+    """Only temporary files are ours alone; what a user names may be a link."""
+    (tmp_path / "remote").mkdir()
+    (tmp_path / "remote" / "x").write_bytes(b"content")
+    (tmp_path / "there").write_bytes(b"a longer text")
+    os.symlink("there", tmp_path / "link")
+    open_store(str(tmp_path / "remote")).get_file("x", str(tmp_path / "link"))
+    assert (tmp_path / "there").read_bytes() == b"content"
+
+
+def test_a_temporary_file_that_is_deleted_at_once_has_vanished(tmp_path, monkeypatch):
+    """It is not taken for one that was exchanged, so what makes it is begun anew."""
+    opened = os.open
+
+    def open_and_lose(path, *args, **options):
+        handle = opened(path, *args, **options)
+        if str(path).endswith(".mds-part"):
+            os.unlink(path)
+        return handle
+
+    with publish(str(tmp_path / "target")) as temporary:
+        monkeypatch.setattr(os, "open", open_and_lose)
+        with pytest.raises(VanishedError, match="another process delete it"):
+            open_target(temporary)
+        monkeypatch.undo()
+        write_file(temporary, b"whole")
+    assert (tmp_path / "target").read_bytes() == b"whole"

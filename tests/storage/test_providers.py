@@ -1,10 +1,13 @@
-"""One border for errors and one meaning of the timeout, whatever the provider."""
+"""One translation of errors and one meaning of the timeout, whatever the provider."""
 
 import os
 import re
 
 import pytest
 
+from devtools import dialects
+from devtools.httpserver import http_server
+from devtools.proxy import Fault, FaultProxy
 from mds.errors import (
     DeniedError,
     NotFoundError,
@@ -14,10 +17,7 @@ from mds.errors import (
     UnauthenticatedError,
 )
 from mds.storage import RetryPolicy, open_store
-from mds.testing import dialects
-from mds.testing.contract import noise
-from mds.testing.httpserver import http_server
-from mds.testing.proxy import Fault, FaultProxy
+from mds.testing.store_contract import noise
 
 DATA = noise(200_000)
 
@@ -95,7 +95,7 @@ def behind(request, name, monkeypatch, tmp_path):
     """Every provider in turn."""
     server, opens = SERVERS[request.param]
     if request.param == "oci":
-        pytest.importorskip("oci", reason='pip install "mds[oci]"')
+        pytest.importorskip("oci", reason='pip install "mds-streaming[oci]"')
     with _server(request, server, tmp_path) as (url, extra), FaultProxy(url) as proxy:
         yield Behind(proxy, *opens(proxy.url, name, monkeypatch, extra))
 

@@ -15,9 +15,9 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage import Body, Limited, ObjectInfo, Retrying, RetryPolicy, open_store
-from mds.storage.failure import border, network_failure
 from mds.storage.memory import MemoryStore
-from mds.testing.contract import noise
+from mds.storage.translate import network_failure, translate_errors
+from mds.testing.store_contract import noise
 from mds.testing.stores import Flaky
 
 SWIFT = {"first_wait": 0.0, "longest_wait": 0.0}
@@ -145,7 +145,7 @@ def test_an_error_that_nobody_knows_is_told_with_its_cause():
     """It names verb and URL, keeps the cause, and is not tried again."""
     with (
         pytest.raises(StoreError, match=r"get s3://b/k: RuntimeError: odd\.") as caught,
-        border("get", "s3://b/k"),
+        translate_errors("get", "s3://b/k"),
     ):
         raise RuntimeError("odd")
     assert isinstance(caught.value.__cause__, RuntimeError)

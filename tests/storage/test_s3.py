@@ -5,11 +5,12 @@ import pickle
 
 import pytest
 
+from devtools import servers
+from devtools.proxy import Fault, FaultProxy
 from mds.errors import ConfigError, UnauthenticatedError
-from mds.storage import RetryPolicy, open_store, process
-from mds.testing import servers
-from mds.testing.contract import noise
-from mds.testing.proxy import Fault, FaultProxy
+from mds.process import per_process as process
+from mds.storage import RetryPolicy, open_store
+from mds.testing.store_contract import noise
 
 ONCE = RetryPolicy(1)
 
@@ -120,13 +121,13 @@ def test_checksums_are_asked_for_on_amazon_only(proxy, name):
     assert config.max_pool_connections >= 64
 
 
-def test_large_files_go_up_in_parts(proxy, name, tmp_path, monkeypatch):
+def test_large_files_go_up_in_parts(proxy, name, tmp_path):
     """Above a size an upload has several parts, and is seen when it is complete."""
-    monkeypatch.setattr("mds.storage.s3._MULTIPART", 6 << 20)
-    monkeypatch.setattr("mds.storage.s3._PART", 5 << 20)
     data = noise(11 << 20)
     (tmp_path / "large").write_bytes(data)
     store = open_store(f"s3://bucket/{name}", options={"endpoint_url": proxy.url})
+    amazon = store.inner.inner
+    amazon.multipart_from, amazon.upload_part_size = 6 << 20, 5 << 20
     store.put_file("large", str(tmp_path / "large"))
     assert proxy.count("^PUT .*partNumber") == 3
     assert store.get("large") == data

@@ -1,12 +1,15 @@
 """URLs are read in one way everywhere, and secrets in them are not shown."""
 
+import importlib
+
 import pytest
 
 from mds.errors import ConfigError
 from mds.storage import is_local, join, local_path, open_store, redact, register_store, schemes
 from mds.storage.azure import AzureOptions, _locate
 from mds.storage.memory import MemoryStore
-from mds.storage.url import parse_url, scheme_of
+from mds.storage.registry import _HOMES
+from mds.storage.url import parse_url, scheme_of, source_name
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,69 @@ def test_secrets_are_not_shown():
     assert "secret" not in store.url_of("index.json")
 
 
+@pytest.mark.parametrize(
+    ("spellings", "name"),
+    [
+        (
+            [
+                "https://host/a/b",
+                "https://host:443/a/b/",
+                "HTTPS://HOST/a/b#here",
+                "https://user:pa@ss@host/a/b",
+                "https://token@host/a/b?",
+                "https://host/a/b?X-Amz-Signature=1f&X-Amz-Credential=AKIA&X-Amz-Expires=60",
+                "https://host/a/b/?AWSAccessKeyId=AKIA&Signature=x%2Fy&Expires=17&x-id=GetObject",
+                "https://host/a/b?Policy=e30&Signature=x&Key-Pair-Id=K2",
+                "https://host/a/b?GoogleAccessId=a%40b&Expires=17&Signature=x",
+                "https://host/a/b?X-Goog-Algorithm=GOOG4&x-goog-signature=1f",
+                "https://host/a/b?sv=2024-11-04&ss=b&srt=co&sp=rl&se=2027&st=2026&spr=https&sig=x",
+                "https://host/a/b?q-sign-algorithm=sha1&q-ak=A&x-cos-security-token=t",
+                "https://host/a/b?OSSAccessKeyId=A&security-token=t&Expires=1",
+                "https://host/a/b?access_token=secret&response-content-type=text",
+            ],
+            "https://host/a/b",
+        ),
+        (["s3://bucket/a", "S3://bucket/a//", "s3://key:secret@bucket/a"], "s3://bucket/a"),
+        (["sftp://anna:secret@host:22/a/", "sftp://host/a"], "sftp://host/a"),
+        (["oci://bucket@space/a", "oci://bucket@space/a/"], "oci://bucket@space/a"),
+        (["azure-dl://box@me.dfs.core.windows.net/a"], "azure-dl://box@me.dfs.core.windows.net/a"),
+        (["hf://datasets/org/name@rev/a/"], "hf://datasets/org/name@rev/a"),
+        (["dbfs:/Volumes/a/", "dbfs:///Volumes/a"], "dbfs:///Volumes/a"),
+        (["/data/a%20b", "/data/a%20b/", "/data/./a%20b", "file:///data/a%2520b"], "/data/a%20b"),
+    ],
+)
+def test_spellings_of_one_source(spellings, name):
+    """A source has one name, whoever signed the URL, and the name has no secret in it."""
+    assert {source_name(url) for url in spellings} == {name}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://host/a", "http://host/a"),
+        ("https://host/a", "https://host:8443/a"),
+        ("https://host/a?version=3", "https://host/a?version=4"),
+        ("https://host/a?version=3", "https://host/a"),
+        ("https://host/a?st=1", "https://host/a?st=2"),
+        ("s3://bucket/a?v=1", "s3://bucket/a?v=2"),
+        ("azure://one@me.blob.core.windows.net/a", "azure://two@me.blob.core.windows.net/a"),
+        ("hf://datasets/org/name@one/a", "hf://datasets/org/name@two/a"),
+        ("s3://bucket/a", "gs://bucket/a"),
+        ("s3://bucket/a//b", "s3://bucket/a/b"),
+        ("oci://Box@space/a", "oci://box@space/a"),
+        ("/data/a", "/data/A"),
+    ],
+)
+def test_sources_that_differ_have_other_names(one, other):
+    """What chooses an object stays in the name of a source."""
+    assert source_name(one) != source_name(other)
+
+
+def test_the_name_of_a_source_shows_no_unknown_secret():
+    """What is kept of a query is a digest: it may be a secret of a kind that is not known here."""
+    assert "hunter2" not in source_name("https://host/a?pass=hunter2")
+
+
 def test_parts_of_a_url():
     """User, password, host and port, with escapes undone."""
     place = parse_url("sftp://anna:p%40ss@host:2222/a/b/")
@@ -141,6 +207,13 @@ def test_alipan_is_refused_with_the_way_out():
         open_store("alipan://drive/data")
 
 
+@pytest.mark.parametrize("scheme", sorted(_HOMES))
+def test_every_scheme_has_its_provider(scheme):
+    """Every scheme of the table leads to a function or class that is there."""
+    module, _, name = _HOMES[scheme].partition(":")
+    assert callable(getattr(importlib.import_module(f"mds.storage.{module}"), name))
+
+
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
@@ -161,7 +234,7 @@ def test_a_missing_package_is_one_sentence_with_the_command(url, package, extra,
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv("AZURE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_ACCOUNT_ACCESS_KEY", "a2V5")
-    with pytest.raises(MissingDependencyError, match=rf'pip install "mds\[{extra}\]"'):
+    with pytest.raises(MissingDependencyError, match=rf'pip install "mds-streaming\[{extra}\]"'):
         open_store(url, timeout=7).get("x")  # a timeout of its own: no client is there yet
 
 

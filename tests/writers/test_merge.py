@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from mds import LocalDataset, MDSWriter, merge_index
-from mds.errors import ConfigError, IndexFileError, NotFoundError
+from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError, WriterError
+from mds.index import read_index
+from mds.storage import open_store
 
 
 def dataset(folder, values, **kwargs):
@@ -69,8 +71,6 @@ def test_a_pair_of_places(root, tmp_path, keep_local):
     """The result goes to both places, or just to the remote one."""
     remote = f"memory://{tmp_path}"
     merge_index([str(root / "a" / "index.json")], (str(root), remote), keep_local)
-    from mds.storage import open_store
-
     with open_store(remote) as store:
         data = store.get("index.json")
     assert (root / "index.json").exists() is keep_local
@@ -79,8 +79,6 @@ def test_a_pair_of_places(root, tmp_path, keep_local):
 
 def test_everything_below_a_url(tmp_path):
     """A store is listed like a folder."""
-    from mds.storage import open_store
-
     remote = f"memory://{tmp_path}/below"
     for name in ("x", "y/z"):
         dataset(f"{remote}/{name}", range(5))
@@ -137,3 +135,82 @@ def test_broken_and_hostile_indexes(root):
             merge_index(str(root))
         index.write_text(good)
     assert not (root / "index.json").exists()
+
+
+@pytest.mark.parametrize("harm", ["delete", "truncate"])
+def test_shards_that_are_missing(root, harm):
+    """An index is merged only when every shard that it names is there, with its size."""
+    shard = next(iter(sorted((root / "a").glob("shard.*"))))
+    if harm == "delete":
+        shard.unlink()
+    else:
+        os.truncate(shard, 7)
+    for merge in (
+        lambda: merge_index(str(root)),
+        lambda: merge_index([str(root / "a" / "index.json")], str(root)),
+        lambda: merge_index([str(root / "a" / "index.json")], str(root / "elsewhere")),
+    ):
+        with pytest.raises(WriterError, match=r"shard\.0.* (is missing|has 7 bytes)"):
+            merge()
+    assert not (root / "index.json").exists()
+    assert not (root / "elsewhere").exists()
+    merge_index([str(root / "b" / "index.json")], str(root))
+    assert numbers(root) == [*range(20)]
+
+
+def test_shards_at_the_other_place(root, tmp_path):
+    """A pair's shards may be at either place, whichever has the index."""
+    remote = tmp_path / "remote"
+    os.rename(root, remote)
+    (root / "a").mkdir(parents=True)
+    index = (remote / "a" / "index.json").read_bytes()
+    (root / "a" / "index.json").write_bytes(index)
+    pair = (str(root / "a" / "index.json"), str(remote / "a" / "index.json"))
+    merge_index([pair], (str(root), str(remote)))
+    assert numbers(remote) == [*range(20, 40)]
+
+
+def test_shards_in_a_store_are_looked_for(tmp_path):
+    """Behind a URL too, with one list of all."""
+    remote = f"memory://{tmp_path}"
+    for name in "ab":
+        dataset(f"{remote}/{name}", range(200))
+    merge_index(remote)
+    with open_store(remote) as store:
+        assert len(json.loads(store.get("index.json"))["shards"]) > 16
+        store.delete("index.json")
+        store.delete("b/shard.00003.mds")
+        with pytest.raises(WriterError, match=r"b/shard\.00003\.mds is missing in memory:"):
+            merge_index(remote)
+        with pytest.raises(NotFoundError):
+            store.head("index.json")
+
+
+def test_a_folder_that_is_being_written(root):
+    """Merging into it waits for no one: it is refused."""
+    out = str(root / "c")
+    with MDSWriter(out=out, columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+        with pytest.raises(WriterError, match="in use"):
+            merge_index([str(root / "a" / "index.json")], out)
+    assert numbers(out) == [1]
+
+
+def test_names_of_folders_cannot_act_on_a_terminal(tmp_path):
+    """A folder whose name holds control characters is refused in a sentence without them."""
+    folder = tmp_path / "out" / "part\x1b[2J"
+    with MDSWriter(out=str(folder), columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+    with pytest.raises(MdsError, match="not a file inside") as caught:
+        merge_index(str(tmp_path / "out"))
+    assert str(caught.value).isprintable()
+
+
+def test_control_folders_are_no_datasets(tmp_path):
+    """What lies in the library's own folders is not merged."""
+    for name in ("a", ".mds/b", ".mds-convert/c"):
+        with MDSWriter(out=str(tmp_path / name), columns={"x": "int"}) as writer:
+            writer.write({"x": 1})
+    merge_index(str(tmp_path))
+    names = [shard.raw.basename for shard in read_index(str(tmp_path / "index.json"))]
+    assert names == ["a/shard.00000.mds"]

@@ -8,12 +8,12 @@ import signal
 
 import pytest
 
+from devtools import servers
 from mds import LocalDataset, MDSWriter
 from mds.errors import DeniedError, EncodingError, WriterError
 from mds.events import Uploaded, subscribe
 from mds.storage import open_store, register_store
 from mds.storage.memory import MemoryStore
-from mds.testing import servers
 
 INTS = {"x": "int"}
 
@@ -197,18 +197,6 @@ def test_a_destination_that_breaks_in_the_middle(tmp_path):
     assert again.value is caught.value
     with open_store(remote) as store:
         assert [info.key for info in store.list() if "index" in info.key] == []
-
-
-def test_a_full_disk_is_told(out, monkeypatch):
-    """An error of the local disk is raised with the folder in it."""
-    monkeypatch.setattr("mds.writers.seal.publish", _no_space)
-    with pytest.raises(WriterError, match=r"shard could not be written to .*out.*full") as caught:
-        fill(out)
-    assert isinstance(caught.value.__cause__, OSError)
-
-
-def _no_space(path):
-    raise OSError(28, "the disk is full", path)
 
 
 def test_the_index_comes_last(places):

@@ -1,7 +1,10 @@
 """What a writer makes of its arguments: shards, an index, and clear refusals."""
 
+import inspect
 import os
 import pathlib
+import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -79,14 +82,19 @@ def test_shards_by_hand(out, written):
     assert written(out).counts() == [2, 3]
 
 
-def test_four_gigabytes_are_refused(out, monkeypatch):
+class SmallWriter(MDSWriter):
+    """A writer whose offsets end early."""
+
+    max_shard_size = 4999
+
+
+def test_four_gigabytes_are_refused(out):
     """A sample that would push an offset over its 32 bits is refused, never wrapped around."""
-    monkeypatch.setattr("mds.writers.writer.MAX_SIZE", 5000)
     for limit, words in ((None, "Set size_limit"), (4000, "Split the sample")):
-        writer = MDSWriter(out=out, columns={"b": "bytes"}, size_limit=limit, exist_ok=True)
+        writer = SmallWriter(out=out, columns={"b": "bytes"}, size_limit=limit, exist_ok=True)
         writer.write({"b": bytes(3000)})
         with pytest.raises(WriterError, match=words):
-            writer.write({"b": bytes(4900)})
+            writer.write({"b": bytes(4800 if limit is None else 4900)})
         writer.abort()
 
 
@@ -110,7 +118,7 @@ def test_errors_of_samples_name_everything(out, written, sample, kind, words):
     """Column, number of the sample, what came, what was expected; and the writer goes on."""
     columns = {"i": "int", "t": "str", "a": "ndarray:int32:2"}
     good = {"i": 1, "t": "t", "a": np.arange(2, dtype="i4"), "not a column": object()}
-    with MDSWriter(out=out, columns=columns) as writer:
+    with MDSWriter(out=out, columns=columns, strict=False) as writer:
         writer.write(good)
         with pytest.raises(kind, match=words) as caught:
             writer.write(sample)
@@ -160,6 +168,21 @@ def test_arguments_without_sense(out, arguments):
     assert not os.path.exists(out)
 
 
+@pytest.mark.parametrize("kind", [MDSWriter, JSONWriter, XSVWriter, CSVWriter, TSVWriter])
+def test_help_lists_every_argument_once(kind):
+    """With the default that the signature has; MDSWriter lists what all writers share."""
+    item = re.compile(r"^\* ``(\w+)`` \(([^()]+?)(?:, ([^ ,()\]]+))?\): \S", re.MULTILINE)
+    own, shared = (item.findall(inspect.getdoc(each)) for each in (kind, MDSWriter))
+    assert len({name for name, *_ in own}) == len(own)
+    shown = {name: default for name, _, default in [*shared, *own]}
+    found = inspect.signature(kind).parameters
+    assert shown.keys() == found.keys()
+    for name, parameter in found.items():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        is_needed = parameter.default is parameter.empty
+        assert shown[name] == ("" if is_needed else repr(parameter.default))
+
+
 def test_arguments_are_keywords(out):
     """Writers take no positional arguments, as ever."""
     with pytest.raises(TypeError):
@@ -192,7 +215,7 @@ def test_text_formats_are_readable_by_people(tmp_path):
         (TSVWriter, "f\tn\tt\n0.1\t5\té\n"),
     ):
         folder = tmp_path / kind.format
-        with kind(out=str(folder), columns=columns) as writer:
+        with kind(out=str(folder), columns=columns, strict=False) as writer:
             writer.write(sample)
         assert (folder / f"shard.00000.{kind.format}").read_text(encoding="utf-8") == line
 
@@ -224,6 +247,25 @@ def test_separators_and_newlines_must_be_something(out):
     assert not os.path.exists(out)
 
 
+@pytest.mark.parametrize("kind", [JSONWriter, CSVWriter])
+def test_large_text_is_refused_before_it_is_encoded(out, kind):
+    """What its letters take as they are stored is counted in pieces; the writer goes on."""
+
+    class Small(kind):
+        max_shard_size = 40_000_000
+
+    text = "é" * 21_000_000
+    with Small(out=out, columns={"a": "str"}, size_limit=None) as writer:
+        tracemalloc.start()
+        with pytest.raises(WriterError, match=r"sample 0 has \d+ bytes.*Split the sample"):
+            writer.write({"a": text})
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        writer.write({"a": text[: 40_000_000 // 7]})
+    assert peak < 8_000_000
+    assert len(LocalDataset(out)) == 1
+
+
 def test_types_of_text_formats_are_strict(out):
     """An int is no float and a text no int: what is read back is of the type that was written."""
     with JSONWriter(out=out, columns={"n": "int", "f": "float"}) as writer:
@@ -251,6 +293,6 @@ def test_a_writer_tells_its_state(out):
 def test_a_forgotten_writer_is_told(out):
     """A writer that is dropped without an end warns, since there is no index."""
     writer = MDSWriter(out=out, columns=INTS)
-    with pytest.warns(ResourceWarning, match="never finished"):
+    with pytest.warns(UserWarning, match="never finished"):
         writer.__del__()
     writer.abort()

@@ -1,19 +1,54 @@
 """Conversion of what people have (images, text, tables, tars, datasets) into MDS.
 
 `convert` does it; `prepare` shows first what would be done. `mds-convert` is these two on the
-command line. See docs/convert.md.
+command line, `register_input` adds inputs of your own. See docs/convert.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mds._lazy import on_first_touch
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mds.writers.convert.conversion import Conversion
+    from mds.writers.convert.inputs.base import (
+        BadRecord,
+        Column,
+        Input,
+        InputOptions,
+        InputPart,
+    )
+    from mds.writers.convert.inputs.file_input import FileInput
+    from mds.writers.convert.inputs.registry import input_names, register_input
     from mds.writers.convert.run import Progress, Summary
 
-__all__ = ["convert", "prepare"]
+__all__ = [
+    "BadRecord",
+    "Column",
+    "FileInput",
+    "Input",
+    "InputOptions",
+    "InputPart",
+    "convert",
+    "input_names",
+    "prepare",
+    "register_input",
+]
+
+_HOMES = {
+    "BadRecord": "inputs.base",
+    "Column": "inputs.base",
+    "FileInput": "inputs.file_input",
+    "Input": "inputs.base",
+    "InputOptions": "inputs.base",
+    "InputPart": "inputs.base",
+    "input_names": "inputs.registry",
+    "register_input": "inputs.registry",
+}
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)
 
 
 def prepare(source: str, out: str, **options: Any) -> Conversion:
@@ -32,16 +67,48 @@ def convert(
 ) -> Summary:
     """Convert a file, folder, URL or named dataset to an MDS dataset at ``out``.
 
-    ``out`` is a folder or a URL. Options, all by name:
+    ``out`` is a folder or a URL; ``progress`` is called after every part and shard. Options, all by
+    name. What is read:
 
-    * what is read: ``kind`` (see `recognise.KINDS`), ``include`` and ``exclude`` (patterns),
-      ``labels`` (table of an image folder), ``config`` and ``source_split`` (Hugging Face),
-      ``limit`` (samples), ``skip_bad``;
-    * what is written: ``columns`` ({name: encoding}), ``drop``, ``only``, ``split`` ({name:
-      share}), ``split_key``, ``compression``, ``hashes``, ``size_limit`` (bytes);
-    * tokens: ``tokenizer``, ``block``, ``end_token``, ``text_column``, ``drop_last``;
-    * how: ``workers`` (processes, 0 for all cores), ``engine`` (local, spark, ray), ``resume``,
-      ``overwrite``, ``work`` (folder for what is under way).
+    * ``kind`` (str, None): one of `input_names()`; None to recognise it.
+    * ``include`` (list[str], ()): patterns of the files to take.
+    * ``exclude`` (list[str], ()): patterns of the files to leave out.
+    * ``labels`` (str, None): the table of labels in a folder of images.
+    * ``config`` (str, None): the configuration of a Hugging Face dataset.
+    * ``source_split`` (str, None): the split of a Hugging Face dataset.
+    * ``limit`` (samples or text, None): stop after so many samples, such as "10k".
+    * ``skip_bad`` (bool, False): leave out records that cannot be samples, and list them.
+
+    What is written:
+
+    * ``columns`` (dict[str, str], {}): encodings to use in place of those inferred.
+    * ``null`` (list[str], ()): texts of a table's cells that are missing values.
+    * ``fill`` (dict[str, Any], {}): what stands for missing values, by column.
+    * ``drop`` (list[str], ()): columns to leave out.
+    * ``only`` (list[str], ()): columns to write, and no others.
+    * ``split`` (dict[str, float], {}): splits and the share of the samples of each.
+    * ``merge_splits`` (bool, False): make one dataset of the splits that the source has.
+    * ``split_key`` (str, None): the column whose value decides the split.
+    * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
+    * ``hashes`` (list[str], ('xxh3_64',)): digests of every file to store.
+    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None for one shard.
+
+    Tokens:
+
+    * ``tokenizer`` (str, None): write blocks of tokens by this tokenizer.
+    * ``block`` (int, 2048): tokens of a block.
+    * ``end_token`` (str, None): what ends a document; None for the tokenizer's own, "" for none.
+    * ``text_column`` (str, None): the column that is tokenized.
+    * ``drop_last`` (bool, False): drop the last tokens where they fill no block.
+
+    How it is done:
+
+    * ``workers`` (int, 1): processes; 0 for one a core.
+    * ``engine`` (str, 'local'): where work runs, "local", "spark" or "ray".
+    * ``resume`` (bool, False): go on with a conversion that was interrupted.
+    * ``overwrite`` (bool, False): replace the dataset at ``out``.
+    * ``work`` (path, None): the folder for what is under way; None for one inside ``out``.
+    * ``durable`` (bool, True): wait until shards and index are on the disk.
 
     Raises SourceError for a source that cannot be read, RecordError for a bad record,
     ConfigError for options that make no sense, FileExistsError for an output that is not empty.

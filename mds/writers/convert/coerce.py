@@ -1,4 +1,4 @@
-"""A value as it came to a value that its column takes, or a reason why not.
+"""Lossless type coercion: a value as it came to one that its column takes, or a reason.
 
 The writer's own scalar types follow NumPy, where 3.7 becomes 3 in an integer column. A conversion
 changes nothing without being told, so what would be rounded or cut is refused here.
@@ -19,12 +19,15 @@ _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64
 _FLOATS = {"float16", "float32", "float64", "str_float"}
 
 
-def coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
+def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
     """The function that fits values to ``encoding``; None when they can stay as they come.
 
     It raises ValueError with the reason. With ``from_text`` numbers and JSON are read from strings;
     ``plain`` promises values that came from JSON.
     """
+    if encoding.startswith("optional["):
+        inner = find_coercer(encoding[len("optional[") : -1], from_text=from_text, plain=plain)
+        return _optional(inner)
     family = encoding.split(":", 1)[0]
     if family in _INTEGERS or family in ("int", "str_int"):
         return _integer(family, from_text=from_text)
@@ -38,7 +41,37 @@ def coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | 
         return None
     if family == "json" and from_text:
         return _json_text
-    return {"str": _text, "bytes": _bytes, "json": _plain}.get(family)
+    return {"str": _text, "bytes": _bytes, "json": _to_json_value}.get(family)
+
+
+def fill_missing(
+    fit: Coerce | None, encoding: str, nulls: frozenset[str], fill: str | None
+) -> Coerce:
+    """`fit` for a column of which values may be missing: None, or a text of ``nulls``.
+
+    ``fill`` is what stands for them; without it the column has to be optional, or JSON.
+    """
+    takes_none = encoding.startswith("optional[") or encoding == "json"
+
+    def fitted(value: Any) -> Any:
+        if value is None or (isinstance(value, str) and value in nulls):
+            if fill is None and takes_none:
+                return None
+            if fill is None:
+                raise ValueError(
+                    f"it is missing; give what stands for it (--fill NAME=VALUE), or let it be "
+                    f"nothing (--columns NAME:optional[{encoding}])"
+                )
+            value = fill
+        return value if fit is None else fit(value)
+
+    return fitted
+
+
+def _optional(inner: Coerce | None) -> Coerce | None:
+    if inner is None:
+        return None
+    return lambda value: None if value is None else inner(value)
 
 
 def _integer(family: str, *, from_text: bool) -> Coerce:
@@ -47,11 +80,11 @@ def _integer(family: str, *, from_text: bool) -> Coerce:
 
     def integer(value: Any) -> Any:
         if from_text and isinstance(value, str):
-            value = _parsed(int, value, "a whole number")
+            value = _parse(int, value, "a whole number")
         if isinstance(value, (float, np.floating)) and value.is_integer():
             value = int(value)
         if not isinstance(value, (int, np.integer)):
-            raise ValueError(f"expected a whole number, got {_shown(value)}")  # noqa: TRY004 - a record is wrong by value
+            raise ValueError(f"expected a whole number, got {_describe(value)}")  # noqa: TRY004 - a record is wrong by value
         number = int(value)
         if low is not None and high is not None and not low <= number <= high:
             raise ValueError(f"{number} does not fit {family} ({low} to {high})")
@@ -72,11 +105,11 @@ def _float(family: str, *, from_text: bool) -> Coerce:
 
     def number(value: Any) -> Any:
         if from_text and isinstance(value, str):
-            value = _parsed(float, value, "a number")
+            value = _parse(float, value, "a number")
         if isinstance(value, bool) or not isinstance(
             value, (int, float, np.floating, np.integer, Decimal)
         ):
-            raise ValueError(f"expected a number, got {_shown(value)}")  # noqa: TRY004 - a record is wrong by value
+            raise ValueError(f"expected a number, got {_describe(value)}")  # noqa: TRY004 - a record is wrong by value
         return to_scalar(value)
 
     return number
@@ -94,15 +127,15 @@ def _array(encoding: str) -> Coerce:
         try:
             made = np.asarray(value)
         except ValueError as error:
-            raise ValueError(f"expected an array, got {_shown(value)}: {error}") from error
+            raise ValueError(f"expected an array, got {_describe(value)}: {error}") from error
         if dtype is None:
             return made
         try:
             cast = made.astype(dtype)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{_shown(value)} is no array of {dtype}") from error
+            raise ValueError(f"{_describe(value)} is no array of {dtype}") from error
         if made.dtype.kind in "iuf" and cast.dtype.kind in "iu" and not np.array_equal(cast, made):
-            raise ValueError(f"{_shown(value)} does not fit {dtype}")
+            raise ValueError(f"{_describe(value)} does not fit {dtype}")
         return cast
 
     return array
@@ -112,7 +145,7 @@ def _decimal(value: Any) -> Any:
     try:
         return Decimal(value) if isinstance(value, (str, int)) else value
     except InvalidOperation as error:
-        raise ValueError(f"expected a decimal number, got {_shown(value)}") from error
+        raise ValueError(f"expected a decimal number, got {_describe(value)}") from error
 
 
 def _text(value: Any) -> Any:
@@ -124,7 +157,7 @@ def _text(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value
-    raise ValueError(f"expected text, got {_shown(value)}")
+    raise ValueError(f"expected text, got {_describe(value)}")
 
 
 def _bytes(value: Any) -> Any:
@@ -133,19 +166,19 @@ def _bytes(value: Any) -> Any:
 
 def _json_text(value: Any) -> Any:
     if not isinstance(value, str):
-        return _plain(value)
+        return _to_json_value(value)
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"expected JSON, got {_shown(value)}: {error}") from error
+        raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """A value with everything that JSON has no word for replaced by what says the same."""
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _to_json_value(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_to_json_value(each) for each in value]
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -159,14 +192,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _parsed(parse: Callable[[str], Any], text: str, wanted: str) -> Any:
+def _parse(parse: Callable[[str], Any], text: str, wanted: str) -> Any:
     try:
         # Python reads 1_000 as a number; a file that holds it means something else.
         return parse(text.replace("_", "?"))
     except ValueError:
-        raise ValueError(f"expected {wanted}, got {_shown(text)}") from None
+        raise ValueError(f"expected {wanted}, got {_describe(text)}") from None
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,4 +1,4 @@
-"""A conversion: source, columns and output put together, looked at, and run.
+"""Plan of a conversion: source, columns and output put together, looked at, and run.
 
     parts of the source -> (engine) samples of each part -> cut -> (engine) shards -> index
 
@@ -13,35 +13,48 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, SourceError
+from mds.format.layout import MAX_SIZE
 from mds.storage import is_local, local_path, open_store, redact
-from mds.writers.convert.assemble import Output
-from mds.writers.convert.part import Job
-from mds.writers.convert.recognise import open_source
+from mds.storage.url import Url
+from mds.units import format_bytes
+from mds.writers.convert.checkpoint import NAME, Checkpoint
+from mds.writers.convert.inputs.base import Column, Input
+from mds.writers.convert.inputs.detect import open_input
+from mds.writers.convert.read_part import ReadSpec
 from mds.writers.convert.run import Progress, Summary, run
-from mds.writers.convert.source import Column, Source
 from mds.writers.convert.spec import ConvertSpec, parse_spec
 from mds.writers.convert.tokens import check_column
-from mds.writers.convert.work import NAME, Work
+from mds.writers.convert.write_shard import Output
+from mds.writers.leftovers import work_folder_name
 
 #: Counted up when a new version would not go on with what an old one left.
-_PLAN = 1
+_PLAN_VERSION = 2
+#: So many shards, each so small, were hardly meant.
+_MANY_SHARDS = 1000
+_SMALL_SHARD = 1 << 18
+_TINY_SHARD = 4096
+_MIN_PART = 1 << 20
+_MAX_PART = 16 << 20
 
 
 @dataclass(frozen=True)
 class Conversion:
     """What would be done. Look at it, then `run` it."""
 
-    source: Source
+    source: Input
     columns: tuple[Column, ...]
     #: Column that decides the split; None: all of a sample.
     key: str | None
     out: str
     spec: ConvertSpec
+    #: Bytes of a part, about; 0: by the size of the input. What is written does not depend on it.
+    part_size: int = 0
+    #: The most bytes of a shard, whatever its limit: what offsets can address.
+    max_shard_size: int = MAX_SIZE - 1
 
     def run(self, progress: Callable[[Progress], None] | None = None) -> Summary:
         """Write the dataset. ``progress`` is called after every part and shard.
@@ -49,23 +62,24 @@ class Conversion:
         Raises RecordError for a record that cannot become a sample (unless `skip_bad`),
         FileExistsError where the output holds something, and whatever reading and writing raise.
         """
-        summary = run(self.job(), self.output(), self.spec, self.identity(), progress)
+        summary = run(self.read_spec(), self.output(), self.spec, self.identity(), progress)
         return replace(summary, out=self.out)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Folders below the output; '' is the output itself."""
-        return tuple(self.spec.split) or tuple(self.source.splits()) or ("",)
+        return tuple(self.spec.split) or _own_splits(self.source, self.spec) or ("",)
 
-    def work(self) -> Work:
+    def checkpoint(self) -> Checkpoint:
         """The work folder: inside a local output, else in the temporary folder."""
         if self.spec.work is not None:
-            return Work(os.path.abspath(self.spec.work))
+            return Checkpoint(os.path.abspath(self.spec.work))
         local = open_store(self.out).local_path
         if local is not None:
-            return Work(os.path.join(os.path.abspath(local), NAME))
-        digest = blake2b(self.out.encode(), digest_size=8).hexdigest()
-        return Work(os.path.join(tempfile.gettempdir(), f"mds-convert-{os.getuid()}-{digest}"))
+            return Checkpoint(os.path.join(os.path.abspath(local), NAME))
+        return Checkpoint(
+            os.path.join(tempfile.gettempdir(), work_folder_name(self.out)), is_private=True
+        )
 
     def output(self) -> Output:
         """What the processes that make shards must know."""
@@ -77,37 +91,46 @@ class Conversion:
             compression=self.spec.compression,
             hashes=self.spec.hashes,
             size_limit=self.spec.size_limit,
-            work=self.work(),
+            checkpoint=self.checkpoint(),
+            durable=self.spec.durable,
+            max_shard_size=self.max_shard_size,
         )
 
-    def job(self) -> Job:
+    def read_spec(self) -> ReadSpec:
         """What the processes that read parts must know."""
-        offered = {each.name for each in (*self.source.found, *self.source.extras())}
+        offered = {
+            each.name for each in (*self.source.inferred_columns, *self.source.list_extra_columns())
+        }
         names = [column.name for column in self.columns]
         tokens = self.spec.tokens
         if tokens is not None:
             names = [text_column(self.source, tokens.text)]
-        return Job(
+        return ReadSpec(
             source=self.source,
+            part_size=self.part_size or _part_size(self.source.size),
+            max_sample_size=self.max_shard_size,
             names=tuple(names),
             encodings=tuple(column.encoding for column in self.columns),
             asked=frozenset(self.spec.columns),
             dropped=frozenset(offered - set(names)) | {*self.spec.drop},
             splits=self.splits,
             shares=tuple(self.spec.split.values()),
+            merges_splits=self.spec.merge_splits,
+            nulls=frozenset(self.spec.null),
+            fills=tuple(self.spec.fill.get(column.name) for column in self.columns),
             key=self.key,
             tokens=tokens,
             limit=self.spec.limit,
             skip_bad=self.spec.skip_bad,
-            work=self.work(),
+            checkpoint=self.checkpoint(),
         )
 
     def identity(self) -> dict[str, Any]:
         """All that decides what is written."""
         return {
-            "version": _PLAN,
+            "version": _PLAN_VERSION,
             "source": self.source.name,
-            "source kind": self.source.kind,
+            "source kind": self.source.title,
             "source content": self.source.fingerprint(),
             "columns": {column.name: column.encoding for column in self.columns},
             "options": self.spec.identity(),
@@ -117,26 +140,47 @@ class Conversion:
 def prepare(source: str, out: str, **options: Any) -> Conversion:
     """Recognise a source and infer its columns; nothing is written. Options as in `convert`."""
     spec = parse_spec(**options)
-    source, out = os.fspath(source), os.path.expanduser(os.fspath(out))
+    source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)))
     # Machines of a cluster start in folders of their own.
-    opened = open_source(source if spec.engine == "local" else _absolute(source), spec)
-    if spec.split and opened.splits():
+    opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
+    if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
-            f"the source has splits of its own ({', '.join(opened.splits())}); leave out split."
+            f"the source has splits of its own ({', '.join(own)}); leave out split, or have "
+            "them merged (--merge-splits)."
         )
     columns = choose_columns(opened, spec)
     _check_apart(opened, out)
+    limit = spec.size_limit or 0
+    if 0 < limit < _TINY_SHARD:
+        opened.notes.append(
+            f"a shard of {format_bytes(limit)} holds a sample or two; readers like them between 1 "
+            "and 256 MB (--size-limit)"
+        )
+    elif limit and limit < _SMALL_SHARD and opened.size > _MANY_SHARDS * limit:
+        opened.notes.append(
+            f"shards of {format_bytes(limit)} make some {opened.size // limit:,} files of this "
+            "source; readers like them between 1 and 256 MB (--size-limit)"
+        )
     return Conversion(opened, columns, _key(opened, spec), out, spec)
 
 
-def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
+def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
+    return () if spec.merge_splits else tuple(source.list_splits())
+
+
+def _part_size(whole: int) -> int:
+    # Enough parts for progress and resuming, each large enough to be worth it.
+    return min(_MAX_PART, max(_MIN_PART, whole // 64))
+
+
+def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     """The columns that are written, sorted by name: inferred, changed and chosen as asked."""
-    found = {column.name: column for column in source.found}
+    found = {column.name: column for column in source.inferred_columns}
     if not found:
-        bad = source.first_bad()
+        bad = source.find_bad_record()
         why = f" The first one is bad: {bad}." if bad else " It is empty."
         raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
-    extras = {column.name: column for column in source.extras()}
+    extras = {column.name: column for column in source.list_extra_columns()}
     if spec.tokens is not None:
         text_column(source, spec.tokens.text)
         check_column(spec.tokens)
@@ -146,7 +190,7 @@ def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
     for name in (*spec.only, *spec.drop):
         if name in known:
             continue
-        if name in spec.drop and source.is_open:
+        if name in spec.drop and source.has_late_keys:
             source.notes.append(f"no record that was looked at has the key {name!r}")
         else:
             raise ConfigError(f"there is no column {name!r}. There are {', '.join(sorted(found))}.")
@@ -159,6 +203,13 @@ def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
         for name, column in columns.items()
         if name not in spec.drop and (not spec.only or name in spec.only)
     }
+    for name in spec.fill:
+        if name not in columns:
+            raise ConfigError(f"fill={name!r} is no column. There are {', '.join(columns)}.")
+        column = columns[name]
+        if name not in spec.columns and column.encoding.startswith("optional["):
+            plain = column.encoding[len("optional[") : -1]
+            columns[name] = replace(column, encoding=plain, note=f"{column.note}: filled")
     if not columns:
         raise ConfigError("no column is left to write; drop and only leave out all of them.")
     for column in columns.values():
@@ -166,11 +217,11 @@ def choose_columns(source: Source, spec: ConvertSpec) -> tuple[Column, ...]:
     return tuple(columns[name] for name in sorted(columns))
 
 
-def text_column(source: Source, asked: str | None) -> str:
+def text_column(source: Input, asked: str | None) -> str:
     """The column whose text becomes tokens."""
-    names = [column.name for column in source.found if column.encoding == "str"]
+    names = [column.name for column in source.inferred_columns if column.encoding == "str"]
     if asked is not None:
-        if asked not in {column.name for column in source.found}:
+        if asked not in {column.name for column in source.inferred_columns}:
             raise ConfigError(f"there is no column {asked!r}; text is in {', '.join(names)}.")
         return asked
     for name in ("text", "content", "document"):
@@ -189,10 +240,10 @@ def _absolute(place: str) -> str:
     return os.path.abspath(local_path(place)) if is_path else place
 
 
-def _key(source: Source, spec: ConvertSpec) -> str | None:
+def _key(source: Input, spec: ConvertSpec) -> str | None:
     if spec.split_key is None:
         return source.key
-    names = {column.name for column in (*source.found, *source.extras())}
+    names = {column.name for column in (*source.inferred_columns, *source.list_extra_columns())}
     if spec.split_key not in names:
         raise ConfigError(
             f"split_key={spec.split_key!r} is no column. There are {', '.join(sorted(names))}."
@@ -200,7 +251,7 @@ def _key(source: Source, spec: ConvertSpec) -> str | None:
     return spec.split_key
 
 
-def _check_apart(source: Source, out: str) -> None:
+def _check_apart(source: Input, out: str) -> None:
     local = open_store(out).local_path
     if local is None:
         return

@@ -1,19 +1,27 @@
-"""The place a conversion writes to: is it free, and what of an old one must go."""
+"""Output of a conversion: is it free, what of an old one must go, and the index at the end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
+from typing import Any
 
-from mds.errors import ConfigError, NotFoundError
+from mds.errors import DeniedError, NotFoundError, WriterError
+from mds.format.layout import INDEX_NAME
 from mds.index import Index
-from mds.layout import INDEX_NAME
 from mds.storage import Store, join, open_store, redact
-from mds.writers.convert.assemble import Output
+from mds.storage.directory import sync_file
+from mds.storage.files import sync
+from mds.storage.folder_lock import LOCK_NAME
+from mds.writers.convert.checkpoint import NAME, remove_temporaries
+from mds.writers.convert.locks import ConversionLocks
 from mds.writers.convert.spec import ConvertSpec
-from mds.writers.convert.work import NAME, remove_temporaries
+from mds.writers.convert.write_shard import Output
+from mds.writers.leftovers import Leftovers, is_shard
+from mds.writers.presence import ExpectedFile, check_presence
 
-_SHARD = re.compile(r"shard\.[0-9]{5,}\.mds(\.[a-z0-9]+)?")
+#: The index entry of a shard, and the version that the store gave its file.
+Entry = tuple[dict[str, Any], str]
 
 
 def check_output(output: Output, spec: ConvertSpec) -> bool:
@@ -23,11 +31,11 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
     to go on with it or to replace it. Only shards and indexes are ever removed.
     """
     where = redact(output.url)
-    plan = output.work.plan()
+    plan = output.checkpoint.load_plan()
     if plan is not None and spec.resume:
-        return output.work.is_finished()
+        return output.checkpoint.is_finished()
     if spec.overwrite:
-        output.work.remove()
+        output.checkpoint.remove()
         _remove(output)
         return False
     if plan is not None:
@@ -44,17 +52,71 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
             "--overwrite."
         )
     local = open_store(output.url).local_path
-    if local is None or not os.path.lexists(local):
+    if local is None:
+        warn_of_leftovers(output)
         return False
-    if not os.path.isdir(local):
-        raise ConfigError(f"{where} is a file. The output is a folder.")
-    if inside := sorted(set(os.listdir(local)) - {NAME}):
+    if inside := sorted(set(os.listdir(local)) - {NAME, LOCK_NAME}):
         raise FileExistsError(
             f"{where}: the folder is not empty (it holds {inside[0]!r}"
             f"{f' and {len(inside) - 1} more' if len(inside) > 1 else ''}). Choose another one, or "
             "say --overwrite: files that are no shards stay."
         )
     return False
+
+
+def warn_of_leftovers(output: Output) -> None:
+    """Log what an unfinished writer left in the places of the splits, and how to remove it."""
+    for split in output.splits:
+        place = join(output.url, split) if split else output.url
+        Leftovers.find(open_store(place), redact(place)).warn()
+
+
+def publish_index(output: Output, split: int, entries: list[Entry], locks: ConversionLocks) -> None:
+    """Publish the index over shards, which are given with the versions of their files.
+
+    Raises WriterError unless all of them are there, or where an index of another writer is.
+    """
+    data = Index.build(entry for entry, _ in entries).to_json()
+    folder = locks.folder(output.splits[split])
+    if folder is None:
+        _put_index(output, output.key(split, INDEX_NAME), data)
+        return
+    if output.durable:
+        folder.sync()
+        sync(os.path.dirname(folder.folder) or ".")
+    with folder.publish(INDEX_NAME) as file:
+        file.write(data)
+        file.flush()
+        if output.durable:
+            sync_file(file)
+        # Once more, right before it appears: syncing takes a while.
+        check_shards(output, split, entries, locks)
+        locks.check_in_place()
+    if output.durable:
+        folder.sync()
+
+
+def _put_index(output: Output, key: str, data: bytes) -> None:
+    store = open_store(output.url)
+    with contextlib.suppress(NotFoundError, DeniedError):
+        if store.get(key) != data:
+            raise WriterError(
+                f"{redact(output.url)}: a dataset appeared at {key} while this conversion was at "
+                "work; another one writes there at the same time. It stays; choose another output."
+            )
+    store.put(key, data)
+
+
+def check_shards(output: Output, split: int, entries: list[Entry], locks: ConversionLocks) -> None:
+    """See that every shard of a split is there, whole. Raises WriterError."""
+    folder = locks.folder(output.splits[split])
+    files = []
+    for entry, version in entries:
+        info = entry["zip_data"] or entry["raw_data"]
+        name = output.key(split, info["basename"]) if folder is None else info["basename"]
+        files.append(ExpectedFile(name, info["bytes"], version))
+    where = redact(output.url) if folder is None else folder.folder
+    check_presence(files, folder or open_store(output.url), where, "--overwrite")
 
 
 def read_index(output: Output, split: int) -> Index | None:
@@ -72,7 +134,7 @@ def clean(output: Output) -> None:
     local = open_store(output.url).local_path
     for split in output.splits if local is not None else ():
         remove_temporaries(os.path.join(local or "", split))
-    for folder, _, _ in os.walk(output.work.folder):
+    for folder, _, _ in os.walk(output.checkpoint.folder):
         remove_temporaries(folder)
 
 
@@ -80,11 +142,15 @@ def _remove(output: Output) -> None:
     store = open_store(output.url)
     for split in range(len(output.splits)):
         index = read_index(output, split)
-        # The index goes first: without it nobody takes the rest for a dataset.
+        # The index goes first: without it the rest is not taken for a dataset.
         store.delete(output.key(split, INDEX_NAME))
         for shard in index or ():
             for raw, zipped in shard.files:
-                store.delete(output.key(split, (zipped or raw).basename))
+                name = (zipped or raw).basename
+                # An index may name any file of the folder; only shards are ours to remove, and
+                # those of folders below are of datasets that were merged, or behind a link.
+                if is_shard(name):
+                    store.delete(output.key(split, name))
         _remove_shards(store, output.splits[split])
 
 
@@ -94,5 +160,5 @@ def _remove_shards(store: Store, split: str) -> None:
     folder = os.path.join(store.local_path, split)
     if os.path.isdir(folder):
         for name in os.listdir(folder):
-            if _SHARD.fullmatch(name):
+            if is_shard(name):
                 os.unlink(os.path.join(folder, name))

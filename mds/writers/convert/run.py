@@ -1,4 +1,4 @@
-"""Running a conversion: parts in, shards out, the index last; and going on after a stop."""
+"""Scheduler of a conversion: parts in, shards out, the index last; resumed after any stop."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mds.encodings import parse_encoding
-from mds.errors import SourceError
-from mds.index import Index
-from mds.layout import INDEX_NAME, config_bytes, empty_shard_size
-from mds.storage import open_store
-from mds.writers.convert.assemble import Output, write_shard
-from mds.writers.convert.cut import Cutter, Shard
-from mds.writers.convert.output import check_output, clean, read_index
-from mds.writers.convert.part import LISTED, Job, read_part
-from mds.writers.convert.source import Part
+from mds.errors import SourceError, WriterError
+from mds.format.layout import config_bytes, empty_shard_size
+from mds.writers.convert.checkpoint import Checkpoint, PartDone
+from mds.writers.convert.inputs.base import InputPart
+from mds.writers.convert.locks import ConversionLocks
+from mds.writers.convert.output import (
+    check_output,
+    check_shards,
+    clean,
+    publish_index,
+    read_index,
+)
+from mds.writers.convert.read_part import MAX_LISTED_RECORDS, ReadSpec, read_part
+from mds.writers.convert.shard_split import Shard, ShardCutter
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.tokens import load_tokenizer
-from mds.writers.convert.work import PartDone, Work
-from mds.writers.engines.base import Engine, open_engine
+from mds.writers.convert.write_shard import Output, write_shard
+from mds.writers.engines.base import Engine
+from mds.writers.engines.open import open_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Summary:
     bad: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     resumed_parts: int = 0
+    #: Whether anything was left to do.
+    is_new: bool = True
 
     @property
     def samples(self) -> int:
@@ -69,7 +77,7 @@ class Summary:
 
 
 def run(
-    job: Job,
+    reading: ReadSpec,
     output: Output,
     spec: ConvertSpec,
     identity: dict[str, Any],
@@ -77,71 +85,85 @@ def run(
 ) -> Summary:
     """Convert; see `Conversion.run`."""
     began = time.monotonic()
-    if check_output(output, spec):
-        job.work.remove()
-        note = "everything was done already"
-        return Summary(output.url, _splits(output), time.monotonic() - began, notes=(note,))
-    with job.work.locked():
-        resumed = job.work.begin_or_resume(identity)
+    with ConversionLocks(output) as locks:
+        locks.lock_output()
+        if check_output(output, spec):
+            reading.checkpoint.remove()
+            note = "everything was done already"
+            seconds = time.monotonic() - began
+            return Summary(output.url, _splits(output), seconds, notes=(note,), is_new=False)
+        locks.lock_rest()
+        if spec.engine == "local":  # other machines know a folder by other numbers
+            output = replace(output, identities=locks.identities())
+        resumed = reading.checkpoint.begin_or_resume(identity)
         clean(output)
-        with _nothing_for_nothing(job.work), open_engine(spec.engine, spec.workers) as engine:
-            under_way = _Run(job, output, engine, progress)
-            under_way.all()
+        with (
+            _remove_if_nothing_read(reading.checkpoint),
+            open_engine(spec.engine, spec.workers) as engine,
+        ):
+            under_way = _RunningConversion(reading, output, engine, progress)
+            under_way.run()
         if not under_way.samples:
-            job.work.remove()
-            raise SourceError(f"{job.source.name}: no sample was found; nothing is written.")
-        for split in range(len(output.splits)):
-            _publish(output, split, under_way.cutters[split].shards)
-        job.work.finish()
+            reading.checkpoint.remove()
+            raise SourceError(f"{reading.source.name}: no sample was found; nothing is written.")
+        _publish(output, [cutter.shards for cutter in under_way.cutters], locks)
+        reading.checkpoint.finish()
         clean(output)
-        job.work.remove()
+        reading.checkpoint.remove()
     return Summary(
         output.url,
         _splits(output),
         time.monotonic() - began,
         under_way.bad_count,
-        tuple(under_way.bad[:LISTED]),
+        tuple(under_way.bad[:MAX_LISTED_RECORDS]),
         tuple(under_way.notes),
         resumed,
     )
 
 
 @contextlib.contextmanager
-def _nothing_for_nothing(work: Work) -> Iterator[None]:
+def _remove_if_nothing_read(checkpoint: Checkpoint) -> Iterator[None]:
     """Leave no work folder behind where it would hold nothing to go on with."""
     try:
         yield
     except BaseException:
-        if not work.parts_done():
-            work.remove()
+        if not checkpoint.parts_done():
+            checkpoint.remove()
         raise
 
 
-class _Run:
-    """Decides what is done next; everything heavy is done by the engine."""
+class _RunningConversion:
+    """Scheduler: decides what is done next; everything heavy is done by the engine."""
 
     def __init__(
         self,
-        job: Job,
+        reading: ReadSpec,
         output: Output,
         engine: Engine,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self._job, self._output, self._engine = job, output, engine
-        self._work = job.work
+        self._reading, self._output, self._engine = reading, output, engine
+        self._checkpoint = reading.checkpoint
         self._progress = progress
         overhead = empty_shard_size(config_bytes(output.config))
         self.cutters = [
-            Cutter(split, size_limit=output.size_limit or 0, overhead=overhead)
+            ShardCutter(
+                split,
+                size_limit=output.size_limit or 0,
+                overhead=overhead,
+                max_shard_size=output.max_shard_size,
+            )
             for split in range(len(output.splits))
         ]
-        self._block = parse_encoding(job.tokens.column).size if job.tokens is not None else None
-        self._parts: Iterator[Part] | None = job.source.parts(_part_size(job.source.size))
+        self._block = (
+            parse_encoding(reading.tokens.column).size if reading.tokens is not None else None
+        )
+        self._parts: Iterator[InputPart] | None = reading.source.cut_parts(reading.part_size)
         #: Parts asked for and not cut yet, in order; and which of them are read.
-        self._ahead: deque[Part] = deque()
+        self._ahead: deque[InputPart] = deque()
         self._read: set[int] = set()
         self._shards: deque[Shard] = deque()
-        self._running: dict[Future[Any], Part | Shard] = {}
+        self._running: dict[Future[Any], InputPart | Shard] = {}
         #: How many shards still need the run of a part, by part and split.
         self._needed: Counter[tuple[int, int]] = Counter()
         self._size = 0
@@ -151,11 +173,11 @@ class _Run:
         self.bad_count = 0
         self.notes: list[str] = []
 
-    def all(self) -> None:
+    def run(self) -> None:
         """Read every part and make every shard."""
         finished = False
         while True:
-            self._start()
+            self._submit_next()
             if not self._running:
                 if finished:
                     return
@@ -166,14 +188,14 @@ class _Run:
             for future in done:
                 task = self._running.pop(future)
                 future.result()
-                if isinstance(task, Part):
+                if isinstance(task, InputPart):
                     self._read.add(task.number)
                 else:
-                    self._made(task)
+                    self._count_shard(task)
             self._cut()
-            self._tell()
+            self._report_progress()
 
-    def _start(self) -> None:
+    def _submit_next(self) -> None:
         """Give the engine work: shards first, which free what parts left behind."""
         slots = self._engine.slots
         while len(self._running) < 2 * slots:
@@ -186,13 +208,15 @@ class _Run:
             if part is None:
                 return
             self._ahead.append(part)
-            if self._work.has_part(part.number):
+            if self._checkpoint.has_part(part.number):
                 self._read.add(part.number)
                 self._cut()
             else:
-                self._submit(part, read_part, self._job, part)
+                self._submit(part, read_part, self._reading, part)
 
-    def _submit(self, task: Part | Shard, function: Callable[..., Any], *arguments: Any) -> None:
+    def _submit(
+        self, task: InputPart | Shard, function: Callable[..., Any], *arguments: Any
+    ) -> None:
         self._running[self._engine.submit(function, *arguments)] = task
 
     def _cut(self) -> None:
@@ -200,69 +224,69 @@ class _Run:
         while self._ahead and self._ahead[0].number in self._read:
             part = self._ahead.popleft()
             self._read.discard(part.number)
-            done = self._work.load_part(part.number)
+            done = self._checkpoint.load_part(part.number)
             assert done is not None, "a part that was read has left its note"
             self._size += part.size
             self._feed(done)
 
     def _feed(self, done: PartDone) -> None:
         splits, sizes = done.splits, done.sizes
-        limit = self._job.limit
+        limit = self._reading.limit
         if limit is not None and self.samples + len(sizes) >= limit:
             splits, sizes = splits[: limit - self.samples], sizes[: limit - self.samples]
-            # Parts beyond the limit may have been read already; nobody asks for them any more.
+            # Parts beyond the limit may have been read already; they are not asked for any more.
             self._parts = None
         self.samples += len(sizes)
-        self.bad += done.bad[: LISTED - len(self.bad)]
+        self.bad += done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
         self.bad_count += done.bad_count
         for cutter in self.cutters:
             own = sizes[splits == cutter.split]
             length = int(own.sum())
             if self._block is not None:
-                blocks = (cutter.leftover() + length) // self._block
+                blocks = (cutter.leftover_bytes() + length) // self._block
                 own = np.full(blocks, self._block, np.int64)
-            self._emit(cutter.feed(done.number, length, own))
+            self._queue_shards(cutter.feed(done.number, length, own))
         if self._parts is None:
             for part in self._ahead:
                 self._read.discard(part.number)
             self._ahead.clear()
 
-    def _emit(self, shards: Iterator[Shard]) -> None:
+    def _queue_shards(self, shards: Iterator[Shard]) -> None:
         for shard in shards:
             for piece in shard.pieces:
                 self._needed[piece.part, shard.split] += 1
-            if self._work.has_shard(shard.split, shard.number):
-                self._made(shard)
+            if self._checkpoint.has_shard(shard.split, shard.number):
+                self._count_shard(shard)
             else:
                 self._shards.append(shard)
 
-    def _made(self, shard: Shard) -> None:
+    def _count_shard(self, shard: Shard) -> None:
         self._shards_done += 1
         for piece in shard.pieces:
             key = (piece.part, shard.split)
             self._needed[key] -= 1
             if not self._needed[key] and not self.cutters[shard.split].holds(piece.part):
                 del self._needed[key]
-                self._work.forget_run(*key)
+                self._checkpoint.forget_run(*key)
 
     def _finish(self) -> None:
         """Every part is cut: make the last shard of every split."""
         for cutter in self.cutters:
-            rest = cutter.leftover() if self._block is not None else 0
+            rest = cutter.leftover_bytes() if self._block is not None else 0
             if rest:
-                self._emit(self._last_block(cutter, rest))
-            self._emit(cutter.finish())
-        self._tell()
+                self._queue_shards(self._last_block(cutter, rest))
+            self._queue_shards(cutter.finish())
+        self._report_progress()
 
-    def _last_block(self, cutter: Cutter, rest: int) -> Iterator[Shard]:
-        spec, block = self._job.tokens, self._block
+    def _last_block(self, cutter: ShardCutter, rest: int) -> Iterator[Shard]:
+        spec, block = self._reading.tokens, self._block
         assert spec is not None
         assert block is not None
         width = block // spec.block
         end = load_tokenizer(spec.tokenizer, spec.end).end
         of = f" of {self._output.splits[cutter.split]}" if self._output.splits[0] else ""
         if spec.drop_last or end is None:
-            cutter.drop()
+            cutter.drop_leftover()
             self.notes.append(
                 f"the last {rest // width:,} tokens{of} fill no block, and are dropped"
             )
@@ -273,26 +297,35 @@ class _Run:
         padding = np.full(missing, end, dtype).tobytes()
         return cutter.finish(padding, np.array([block], np.int64))
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
-            whole = self._job.source.size
+            whole = self._reading.source.size
             self._progress(
                 Progress(self._size, whole, self.samples, self._shards_done, self.bad_count)
             )
 
 
-def _part_size(whole: int) -> int:
-    """Bytes of a part: enough of them for progress and resuming, large enough to be worth it.
+def _publish(output: Output, shards: list[int], locks: ConversionLocks) -> None:
+    """Publish the index of every split, when the shards of all of them were seen."""
+    splits = [
+        [_done(output, split, number) for number in range(count)]
+        for split, count in enumerate(shards)
+    ]
+    locks.check_in_place()
+    for split, entries in enumerate(splits):
+        check_shards(output, split, entries, locks)
+    for split, entries in enumerate(splits):
+        publish_index(output, split, entries, locks)
 
-    The output does not depend on it.
-    """
-    return min(16 << 20, max(1 << 20, whole // 64))
 
-
-def _publish(output: Output, split: int, shards: int) -> None:
-    entries = (output.work.load_shard(split, number) for number in range(shards))
-    data = Index.build(entries).to_json()
-    open_store(output.url).put(output.key(split, INDEX_NAME), data)
+def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
+    found = output.checkpoint.load_shard(split, number)
+    if found is None:
+        raise WriterError(
+            f"{output.checkpoint.shard_path(split, number)} is gone: the work folder was deleted "
+            "while the dataset was written. No index is published; convert anew, with --overwrite."
+        )
+    return found
 
 
 def _splits(output: Output) -> tuple[SplitSummary, ...]:

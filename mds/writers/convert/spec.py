@@ -1,4 +1,4 @@
-"""What a conversion is asked to do, parsed once.
+"""Options of a conversion, parsed once.
 
 Options are of two kinds: those that decide what is written, which `--resume` must repeat, and
 those that only decide how (`workers`, `engine`, `skip_bad`, ...), which may change between tries.
@@ -13,45 +13,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mds.compression import parse_compression
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.hashing import new_hash
-from mds.units import parse_bytes, parse_count
+from mds.format.compression import parse_compression
+from mds.format.hashing import new_hash
+from mds.units import parse_count
+from mds.writers.convert.inputs.base import InputOptions
 from mds.writers.convert.tokens import TokenSpec
+from mds.writers.spec import parse_size_limit
 
+#: Digests of shards unless asked otherwise: with them a flipped byte is noticed.
+HASHES = ("xxh3_64",)
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class ConvertSpec:
+class ConvertSpec(InputOptions):
     """The options of `convert`, checked. Made by `parse_spec`."""
 
-    kind: str | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    labels: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     split: Mapping[str, float] = field(default_factory=dict)
     split_key: str | None = None
+    fill: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     compression: str | None = None
-    hashes: tuple[str, ...] = ()
+    hashes: tuple[str, ...] = HASHES
     size_limit: int | None = 1 << 26
     tokens: TokenSpec | None = None
-    config: str | None = None
-    source_split: str | None = None
     workers: int = 1
     engine: str = "local"
     skip_bad: bool = False
     resume: bool = False
     overwrite: bool = False
     work: str | None = None
+    durable: bool = True
 
     #: Options that change how the work is done, and nothing of what is written.
-    HOW = ("workers", "engine", "skip_bad", "resume", "overwrite", "work")
+    RUNTIME_OPTIONS = ("workers", "engine", "skip_bad", "resume", "overwrite", "work", "durable")
 
     def identity(self) -> dict[str, Any]:
         """What decides the output, as JSON has it."""
@@ -59,7 +58,7 @@ class ConvertSpec:
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in fields.items()
-            if name not in self.HOW
+            if name not in self.RUNTIME_OPTIONS
         }
 
 
@@ -82,10 +81,15 @@ def parse_spec(**options: Any) -> ConvertSpec:
     tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
     values = {name: value for name, value in options.items() if value is not None}
     if "size_limit" in options:
-        values["size_limit"] = _size_limit(options["size_limit"])
+        limit = options["size_limit"]
+        values["size_limit"] = parse_size_limit(None if limit == "none" else limit)
+    values.setdefault("hashes", HASHES)
     for name in ("include", "exclude", "drop", "only", "hashes"):
         values[name] = _words(values.get(name, ()))
     values["columns"] = _columns(values.get("columns", {}))
+    null = values.get("null", ())
+    values["null"] = (null,) if isinstance(null, str) else tuple(null)
+    values["fill"] = _fills(values.get("fill", {}))
     values["split"] = _splits(values.get("split", {}))
     if "limit" in values and (limit := parse_count(values["limit"])) < 1:
         raise ConfigError(f"limit={limit}: at least one sample has to be taken.")
@@ -97,17 +101,18 @@ def parse_spec(**options: Any) -> ConvertSpec:
     elif workers < 0:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 for all cores.")
     parse_compression(values.get("compression"))
-    for name in values["hashes"]:
-        new_hash(name)
-    values["hashes"] = tuple(sorted(set(values["hashes"])))
+    values["hashes"] = _hashes(values["hashes"])
     return ConvertSpec(**values, tokens=_tokens(tokens, values["columns"]))
 
 
-def _size_limit(value: int | str | None) -> int | None:
-    size = parse_bytes(value) if value else 0
-    if not 0 <= size < 1 << 32:
-        raise ConfigError(f"size_limit={value!r}: a shard has less than 4 GiB.")
-    return size or None
+def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "none" in names:
+        if len(names) > 1:
+            raise ConfigError(f"hashes={', '.join(names)}: 'none' leaves no other.")
+        return ()
+    for name in names:
+        new_hash(name)
+    return tuple(sorted(set(names)))
 
 
 def _words(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -135,6 +140,19 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return columns
 
 
+def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+    """What stands for missing values, by column; as text, for it is read as a cell is."""
+    if isinstance(value, Mapping):
+        return {name: str(each) for name, each in value.items()}
+    fills = {}
+    for pair in [value] if isinstance(value, str) else value:
+        name, equals, each = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{pair!r} fills no column. Write name=value, as in age=-1.")
+        fills[name.strip()] = each
+    return fills
+
+
 def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
     if isinstance(value, Mapping):
         splits = {name: float(share) for name, share in value.items()}
@@ -160,7 +178,9 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
 def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | None:
     options = {name: value for name, value in options.items() if value is not None}
     if not options.get("tokenizer"):
-        if set(options) - {"drop_last", "block"}:
-            raise ConfigError("end_token and text_column are about tokens: give a tokenizer too.")
+        if options:
+            names = {spec: name for name, spec in _TOKENS.items()}
+            asked = ", ".join(sorted(names[each] for each in options))
+            raise ConfigError(f"{asked}: that is about tokens; give a tokenizer too.")
         return None
     return TokenSpec(**options, encoding=columns.get("tokens", ""))

@@ -1,4 +1,4 @@
-"""Text to blocks of token ids: documents one after another, each ended by a token that says so.
+"""Tokenization: text to blocks of token ids, each document ended by a token that says so.
 
     bytes               every UTF-8 byte is a token, 256 ends a document
     tiktoken:gpt2       an encoding of tiktoken
@@ -73,7 +73,7 @@ def check_column(spec: TokenSpec) -> np.dtype[Any]:
     return encoding.dtype
 
 
-def to_bytes(spec: TokenSpec, text: str) -> bytes:
+def tokenize(spec: TokenSpec, text: str) -> bytes:
     """The ids of a document and its end, as they lie in a block."""
     tokenizer = load_tokenizer(spec.tokenizer, spec.end)
     dtype = parse_encoding(spec.column).dtype

@@ -1,4 +1,4 @@
-"""Where work runs: processes of this machine, a Spark cluster, a Ray cluster.
+"""Executors of conversion work: processes of this machine, a Spark cluster, a Ray cluster.
 
 An engine runs functions somewhere and gives futures; what is run neither knows nor cares. Spark's
 data frames are written by `dataframe_to_mds`.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mds.writers.engines.base import Engine, open_engine
+from mds.writers.engines.base import Engine
+from mds.writers.engines.open import open_engine
 
 if TYPE_CHECKING:
-    from mds.writers.engines.dataframe import (
+    from mds.writers.convert.dataframe import (
         SPARK_TO_MDS,
         dataframe_to_mds,
         infer_dataframe_schema,
@@ -31,6 +32,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mds.writers.engines' has no attribute {name!r}")
-    from mds.writers.engines import dataframe
+    from mds.writers.convert import dataframe
 
     return getattr(dataframe, name)

@@ -1,13 +1,13 @@
-"""The seam between work and where it is done."""
+"""Abstract base class of executors (engines), and calls that travel with their errors."""
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
-
-from mds.errors import ConfigError
 
 
 class Engine(ABC):
@@ -43,7 +43,7 @@ class InlineEngine(Engine):
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments))
-        except Exception as error:  # noqa: BLE001 - the future carries it to whoever asks
+        except Exception as error:  # noqa: BLE001 - the future carries it to its caller
             future.set_exception(error)
         return future
 
@@ -54,21 +54,35 @@ class InlineEngine(Engine):
         return "<InlineEngine>"
 
 
-def open_engine(name: str, workers: int) -> Engine:
-    """An engine by name: `local`, `spark` or `ray`.
+@dataclass(frozen=True, slots=True)
+class _Call:
+    data: bytes
 
-    ``workers`` counts processes of this machine; clusters bring as many as they have.
-    """
-    if name == "local":
-        from mds.writers.engines.local import LocalEngine
+    def __call__(self, _: Any = None) -> bytes:
+        function, arguments = pickle.loads(self.data)  # noqa: S301 - made by `pickle_call`
+        try:
+            return pickle.dumps((function(*arguments), None))
+        except Exception as error:  # noqa: BLE001 - carried to the caller
+            return _failure(error)
 
-        return LocalEngine(workers) if workers > 1 else InlineEngine()
-    if name == "spark":
-        from mds.writers.engines.spark import SparkEngine
 
-        return SparkEngine()
-    if name == "ray":
-        from mds.writers.engines.ray import RayEngine
+def pickle_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], bytes]:
+    """A picklable call that never raises what its function raises."""
+    return _Call(pickle.dumps((function, arguments)))
 
-        return RayEngine()
-    raise ConfigError(f"there is no engine {name!r}. Known are local, spark and ray.")
+
+def unpickle_answer(answer: bytes) -> Any:
+    """The result in an answer. Raises what the function raised."""
+    result, error = pickle.loads(answer)  # noqa: S301 - made by our own call
+    if error is not None:
+        raise error
+    return result
+
+
+def _failure(error: Exception) -> bytes:
+    try:
+        data = pickle.dumps((None, error))
+        pickle.loads(data)  # noqa: S301 - made in the line before
+    except Exception:  # noqa: BLE001 - errors of other packages do not all survive pickling
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    return data

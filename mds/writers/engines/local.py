@@ -1,4 +1,4 @@
-"""Processes of this machine.
+"""Process pool of this machine, spawned.
 
 Each process is spawned (no fork, so threads and locks of the caller do no harm), talks over its
 own pipe, and ends when the process that started it does, however that ended. A thread here per
@@ -8,18 +8,18 @@ process there waits for answers; a process that dies is an error that says how i
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import queue
 import signal
-import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 from mds.errors import WriterError
+from mds.process.fork_safe import new_lock
+from mds.process.parent import end_with_parent
 from mds.writers.engines.base import Engine
 
 
@@ -30,7 +30,7 @@ class LocalEngine(Engine):
         self.slots = workers
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._is_closed = False
         self._threads = ThreadPoolExecutor(workers, "mds-engine")
 
@@ -48,19 +48,19 @@ class LocalEngine(Engine):
         self._threads.shutdown(cancel_futures=True)
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        worker = self._take()
+        worker = self._take_worker()
         try:
             return worker.call(function, arguments)
         finally:
             self._idle.put(worker)
 
-    def _take(self) -> _Worker:
+    def _take_worker(self) -> _Worker:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            return self._start()
+            return self._start_worker()
 
-    def _start(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         # There are as many threads as workers, so one that finds none idle may start one.
         with self._lock:
             if self._is_closed:
@@ -94,7 +94,7 @@ class _Worker:
             self._pipe.send_bytes(pickle.dumps((function, arguments)))
             result, error, trace = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own
         except (EOFError, OSError) as broken:
-            raise WriterError(self._epitaph()) from broken
+            raise WriterError(self._exit_reason()) from broken
         if error is not None:
             raise error from _TracedError(trace)
         return result
@@ -104,7 +104,7 @@ class _Worker:
         self._process.join()
         self._pipe.close()
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         self._process.join(5.0)
         code = self._process.exitcode
         if code is not None and code < 0:
@@ -127,9 +127,7 @@ class _TracedError(Exception):
 
 
 def _serve(pipe: Connection) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "started by LocalEngine"
-    threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+    end_with_parent()
     while True:
         try:
             function, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our parent
@@ -138,7 +136,7 @@ def _serve(pipe: Connection) -> None:
             return
         try:
             answer = pickle.dumps((function(*arguments), None, ""))
-        except BaseException as error:  # noqa: BLE001 - carried to the one who asked
+        except BaseException as error:  # noqa: BLE001 - carried to the caller
             answer = _failure(error)
         try:
             pipe.send_bytes(answer)
@@ -154,9 +152,3 @@ def _failure(error: BaseException) -> bytes:
     except Exception:  # noqa: BLE001 - errors of other packages do not all survive pickling
         return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return data
-
-
-def _follow(sentinel: int) -> None:
-    """End this process as soon as its parent is gone."""
-    wait([sentinel])
-    os._exit(1)

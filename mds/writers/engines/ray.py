@@ -1,4 +1,4 @@
-"""A Ray cluster as an engine: each call is a task.
+"""Executor on a Ray cluster: each call is a task.
 
 The machines must see the same files: the source, and the output or the work folder. A Ray that is
 running is used, and left running; without one a local one is made and stopped.
@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mds.errors import need
-from mds.writers.engines.base import Engine
-from mds.writers.engines.carried import carried, unpacked
+from mds.writers.engines.base import Engine, pickle_call, unpickle_answer
 
 
 class RayEngine(Engine):
@@ -35,15 +34,15 @@ class RayEngine(Engine):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have a worker call the function."""
-        reference = self._run.remote(carried(function, arguments))
+        reference = self._run.remote(pickle_call(function, arguments))
         self._pending.add(reference)
         future: Future[Any] = Future()
 
         def settle(done: Future[bytes]) -> None:
             self._pending.discard(reference)
             try:
-                future.set_result(unpacked(done.result()))
-            except Exception as error:  # noqa: BLE001 - the future carries it to whoever asks
+                future.set_result(unpickle_answer(done.result()))
+            except Exception as error:  # noqa: BLE001 - the future carries it to its caller
                 future.set_exception(error)
 
         reference.future().add_done_callback(settle)

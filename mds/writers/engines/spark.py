@@ -1,4 +1,4 @@
-"""A Spark cluster as an engine: each call is a job of one task.
+"""Executor on a Spark cluster: each call is a job of one task.
 
 The machines must see the same files: the source, and the output or the work folder. The session
 that is active is used, and left running; without one a local session is made and stopped.
@@ -13,8 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mds.errors import need
-from mds.writers.engines.base import Engine
-from mds.writers.engines.carried import carried, unpacked
+from mds.writers.engines.base import Engine, pickle_call, unpickle_answer
 
 
 class SparkEngine(Engine):
@@ -38,7 +37,7 @@ class SparkEngine(Engine):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have an executor call the function."""
-        return self._threads.submit(self._call, carried(function, arguments))
+        return self._threads.submit(self._call, pickle_call(function, arguments))
 
     def close(self) -> None:
         """Cancel the jobs, and stop the session if it was made here."""
@@ -53,7 +52,7 @@ class SparkEngine(Engine):
     def _call(self, call: Callable[[Any], bytes]) -> Any:
         self._context.setJobGroup(self._group, "mds conversion", interruptOnCancel=True)
         (answer,) = self._context.parallelize([0], 1).map(call).collect()
-        return unpacked(answer)
+        return unpickle_answer(answer)
 
     def __repr__(self) -> str:
         return f"<SparkEngine {self._context.master}, {self.slots} slots>"

@@ -1,0 +1,51 @@
+"""How many photographs a second reach a trainer, decoded, cut at random, flipped, normalised?"""
+
+from __future__ import annotations
+
+from benchmarks.questions.base import Bar, Case, Question
+from benchmarks.questions.images import rate_of_images
+from benchmarks.suite.workloads import CROP
+from benchmarks.systems.base import Batching, Data, System
+
+
+def measure(
+    system: System, data: Data, case: Case, variant: str, seconds: float
+) -> dict[str, float]:
+    """Images per second, as float32 tensors (n, 3, 224, 224)."""
+    begin = system.augmented(data, Batching(case.size, case.workers, case.shuffled), variant)
+    batch = next(iter(begin()))
+    if tuple(batch["image"].shape) != (case.size, 3, CROP, CROP):
+        raise AssertionError(f"a batch is {tuple(batch['image'].shape)}")
+    if "float32" not in str(batch["image"].dtype):
+        raise AssertionError(f"a batch is of {batch['image'].dtype}")
+    del batch
+    return rate_of_images(begin, case, seconds)
+
+
+def _case(name: str, workers: int, only: str, bar: Bar) -> Case:
+    return Case(
+        f"photographs, 32 a batch, {name}",
+        "images",
+        bar,
+        size=32,
+        workers=workers,
+        shuffled=True,
+        only=(only,),
+    )
+
+
+QUESTION = Question(
+    name="augmented",
+    title="Photographs, augmented",
+    unit="images/s",
+    cases=(
+        _case("2 workers", 2, "processes", Bar(of_limit=0.97)),
+        _case("2 threads", 2, "threads", Bar()),
+    ),
+    measure=measure,
+    note=(
+        "Runs the caller's code: a function of each sample (random cut, flip), one of each batch "
+        "(normalise), in mds by map(), with the same decoder everywhere. 'threads' is mds with its "
+        "own images(). The limit decodes files that are held in memory, in torch's loader."
+    ),
+)

@@ -1,0 +1,99 @@
+"""What does an epoch cost that is fully shuffled and has room for a quarter of the data?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import shutil
+import tempfile
+from typing import Any
+
+from benchmarks.questions.base import Case, Question
+from benchmarks.questions.cold import KEYS
+from benchmarks.suite.workloads import WORKLOADS
+from benchmarks.systems.base import Data, System
+
+_MOST = 16_384  # samples; the beginning of an epoch is like the rest of it
+_SHARD = 4 << 20
+_BUCKET = "shards-of-4-mb"
+
+
+def measure(
+    system: System, data: Data, case: Case, variant: str, seconds: float
+) -> dict[str, float]:
+    """Microseconds of CPU a sample: of this process and of its workers, which end before."""
+    from devtools.servers import s3_server
+
+    os.environ.update(KEYS)
+    place = os.path.dirname(data.folder)
+    _write(case.workload, data.count, os.path.join(place, _BUCKET))
+    size = sum(each.stat().st_size for each in os.scandir(os.path.join(place, _BUCKET)))
+    cache = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    try:
+        with s3_server(place, etags=False) as url:
+            os.environ["S3_ENDPOINT_URL"] = url
+            loader = _loader(case, variant, cache, size // 4)  # imports and the index are over
+            before = _cpu()
+            samples = _read(loader, min(_MOST, data.count))
+            del loader
+            gc.collect()  # workers end with the iterator, and only then they are counted
+            return {"value": (_cpu() - before) / samples * 1e6}
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _write(workload: str, count: int, folder: str) -> None:
+    from mds import MDSWriter
+
+    if os.path.exists(os.path.join(folder, "index.json")):
+        return
+    made = WORKLOADS[workload]
+    with MDSWriter(columns=made.columns, out=folder, size_limit=_SHARD, exist_ok=True) as writer:
+        for sample in made.samples(count, None):
+            writer.write(sample)
+
+
+def _loader(case: Case, variant: str, cache: str, limit: int) -> Any:
+    from mds import StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(
+        remote=f"s3://{_BUCKET}",
+        local=cache,
+        shuffle=case.shuffled,
+        shuffle_algo="py1s",
+        batch_size=case.size,
+        cache_limit=limit,
+    )
+    return StreamingDataLoader(
+        dataset, batch_size=case.size, num_workers=case.workers, workers=variant
+    )
+
+
+def _read(batches: Any, most: int) -> int:
+    samples = 0
+    for batch in batches:
+        samples += len(batch["tokens"])
+        if samples >= most:
+            break
+    return samples
+
+
+def _cpu() -> float:
+    """Of this process and its children, but not of the server, which has not ended."""
+    used = [resource.getrusage(each) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+QUESTION = Question(
+    name="shuffled_requests",
+    title="Full shuffle from S3 under a limit of 25 %, CPU of the client a sample",
+    unit="us",
+    cases=(Case("tokens", "tokens", size=32, workers=2, shuffled=True),),
+    measure=measure,
+    more_is_better=False,
+    note=(
+        "Shards of 4 MB, not compressed, py1s: most samples are ranges of their own. The start of "
+        "worker processes is in it, imports are not."
+    ),
+)

@@ -1,0 +1,190 @@
+"""Makes docs/door.md: every name of mosaicml-streaming 0.13, and what answers it through the door.
+
+    python -m devtools.door_page            # writes the page
+    python -m devtools.door_page --check    # says whether it is what it would be
+
+The names of 0.13 come from tests/compat/inventory.json, the answers from the door itself: a name
+is looked up, and its parameters are compared with those that the inventory has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pathlib
+import sys
+from typing import Any
+
+import mds.compat.streaming  # noqa: F401 - opens the door
+from mds.compat import dataset, stream, writers
+from mds.compat.names import ABSENT
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "door.md"
+INVENTORY = ROOT / "tests" / "compat" / "inventory.json"
+
+#: Calls of tests/compat/bad_calls.py that end otherwise than under 0.13, and why.
+DIFFERENT_CALLS = {
+    "StreamingDataset(local=d, batch_size=2).load_state_dict({})": (
+        "a ValueError at once; 0.13 raises a KeyError at the next iteration"
+    ),
+    "MDSWriter(columns={'a': 'int'}, out=tmp + '/w7', size_limit=0).finish()": (
+        "a ValueError; 0 is no size of a shard, None is no limit"
+    ),
+}
+_UNCALLED = {
+    "StreamingDataset": dataset._UNCALLED,  # noqa: SLF001 - what the door itself warns of
+    "Stream": stream._UNCALLED,  # noqa: SLF001 - what the door itself warns of
+    "Writer": writers._UNCALLED,  # noqa: SLF001 - what the door itself warns of
+}
+_HEAD = """\
+# Every name of mosaicml-streaming, and what answers it
+
+This page is made by `python -m devtools.door_page` from the
+[door](migrating.md#code-that-you-cannot-change-the-door) itself, and compared with an installed
+0.13. A name is
+
+* **the same**: there, with the same parameters, of the same kinds and with the same defaults;
+* **more**: the same, and it takes further parameters, all with defaults, which are named;
+* **other**: there, with other parameters, which are named;
+* **a warning**: a method that 0.13 calls by itself and that is not called here; to override it is a
+  warning, when the class is made;
+* **nothing**: not there.
+
+Of a class its own methods are compared as well; those that are the same are not listed.
+
+"""
+
+
+def parameters_of(value: Any) -> list[list[str]] | None:
+    """Each parameter as [name, kind, default], as the inventory has them."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return None
+    return [
+        [p.name, p.kind.name, "" if p.default is p.empty else _shown(p.default)]
+        for p in signature.parameters.values()
+    ]
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, float) and default.is_integer():
+        return repr(int(default))
+    return f"class {default.__name__}" if inspect.isclass(default) else repr(default)
+
+
+def compare(theirs: list[list[str]] | None, ours: list[list[str]] | None) -> str:
+    """The answer for a function: ``the same``, or what is otherwise."""
+    if theirs is None or ours is None or theirs == ours:
+        return "the same"
+    # By name, the order means nothing.
+    theirs, ours = sorted(theirs, key=_place), sorted(ours, key=_place)
+    known = {name for name, _, _ in theirs}
+    more = [p for p in ours if p[0] not in known]
+    if [p for p in ours if p[0] in known] == theirs and all(d or k[0] == "V" for _, k, d in more):
+        return f"more: {', '.join(f'`{name}`' for name, _, _ in more)}" if more else "the same"
+    return f"other: `({', '.join(_written(p) for p in ours)})`"
+
+
+def _place(parameter: list[str]) -> str:
+    return parameter[0] if parameter[1] == "KEYWORD_ONLY" else ""
+
+
+def _written(parameter: list[str]) -> str:
+    name, kind, default = parameter
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
+    return f"{stars}{name}={default}" if default else f"{stars}{name}"
+
+
+def answer(name: str, theirs: dict[str, Any], module: Any) -> list[tuple[str, str]]:
+    """Rows of a name: its own, and those of its members that are not the same."""
+    found = getattr(module, name, None)
+    if found is None:
+        return [(name, "nothing")]
+    if theirs["kind"] == "value":
+        return [(name, "the same")]
+    rows = [(name, compare(theirs["parameters"], parameters_of(found)))]
+    if theirs["kind"] == "class" and not inspect.isclass(found):
+        return [(name, "other: a function")]
+    uncalled = {k: v for kind in getattr(found, "__mro__", ()) for k, v in _uncalled(kind).items()}
+    for member, facts in sorted(theirs.get("members", {}).items()):
+        if member == "__init__":
+            continue
+        said = _member(found, member, facts)
+        if member in uncalled:
+            lost = "" if hasattr(found, member) else ", and it is not there itself"
+            said = f"a warning{lost}; in its place there is {uncalled[member]}"
+        if said != "the same":
+            rows.append((f"{name}.{member}", said))
+    return rows
+
+
+def _uncalled(kind: type) -> dict[str, str]:
+    is_ours = kind.__module__.startswith("mds.compat")
+    return _UNCALLED.get(kind.__name__, {}) if is_ours else {}
+
+
+def _member(kind: type, member: str, facts: dict[str, Any]) -> str:
+    found = inspect.getattr_static(kind, member, None)
+    if found is None:
+        # Attributes that each object gets when it is made are not seen on the class.
+        return "nothing" if facts["kind"] == "method" else "the same"
+    if facts["kind"] != "method":
+        return "the same"
+    function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    if not callable(function):
+        return "the same"
+    return compare(_unbound(facts["parameters"]), _unbound(parameters_of(function)))
+
+
+def _unbound(parameters: list[list[str]] | None) -> list[list[str]] | None:
+    """The parameters that a caller gives."""
+    if parameters and parameters[0][0] in {"self", "cls"}:
+        return parameters[1:]
+    return parameters
+
+
+def make_page() -> str:
+    """The page as text."""
+    inventory = json.loads(INVENTORY.read_text(encoding="utf-8"))
+    parts = [_HEAD]
+    absent = []
+    for module, facts in sorted(inventory.items()):
+        if "error" in facts:
+            continue
+        try:
+            door = importlib.import_module(module)
+        except ImportError:
+            absent.append(module)
+            continue
+        rows = [row for name, f in sorted(facts["names"].items()) for row in answer(name, f, door)]
+        lost = [name for name in sorted(facts["imported"]) if not hasattr(door, name)]
+        rows += [(name, "nothing, at this place") for name in lost]
+        if rows:
+            lines = "".join(f"| `{name}` | {said} |\n" for name, said in rows)
+            parts.append(f"## {module}\n\n| name | answer |\n|---|---|\n{lines}\n")
+    parts.append("## Modules that are not there\n\n| module | in its place |\n|---|---|\n")
+    for module in absent:
+        near = max((name for name in ABSENT if module.startswith(name)), key=len, default="")
+        parts.append(f"| `{module}` | {ABSENT.get(near, 'nothing')} |\n")
+    unseen = [f"`{module}`" for module, facts in sorted(inventory.items()) if "error" in facts]
+    parts.append("\n## Modules that were not compared\n\n")
+    parts.append(f"0.13 needs further packages to import them: {', '.join(unseen)}.\n")
+    parts.append("\n## Calls that end otherwise\n\n| call | here |\n|---|---|\n")
+    parts += [f"| `{call}` | {said} |\n" for call, said in DIFFERENT_CALLS.items()]
+    return "".join(parts)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or compare it with the one that there is."""
+    page = make_page()
+    if "--check" not in arguments:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    return int(PAGE.read_text(encoding="utf-8") != page)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

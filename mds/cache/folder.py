@@ -1,0 +1,328 @@
+"""Where the files of a source lie, and how a file of ours is told from any other.
+
+A source is read in place when its folder is the user's own data; everything else has a cache
+folder, where a shard has the name that it has on the remote (so other readers of the format find
+it too) and all that is ours besides lies in its ``.mds`` folder. Compressed data of the user's that
+are read in place are decompressed into a cache folder of that user's, never beside them.
+
+A file is ours when its inode, time and size are those in the ledger. Only such files are deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from mds.cache.filesystem import control_folder
+from mds.cache.origin import CONTROL, read_origin, source_of
+from mds.cache.ownership import BY_SPEED, Ownership, version_of
+from mds.cache.seal import are_sealed
+from mds.errors import ConfigError, CorruptError, NotFoundError
+from mds.storage.beneath import check_beneath, unlink_beneath
+from mds.storage.files import is_process, read_back, temporary_owner
+from mds.storage.url import Url
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mds.cache.source import Source
+    from mds.index import FileInfo, Index, ShardInfo
+
+
+class CacheFolder:
+    """Cache folder of one source: ``root`` is ours; ``source_folder`` is read in place."""
+
+    def __init__(self, source: Source, number: int, first_shard: int) -> None:
+        self.source = source
+        self.index: Index = source.index
+        self.number = number
+        self.first_shard = first_shard  # the global number of its first shard
+        self.files_per_shard = 1 + any(schema.is_split for schema in self.index.schemas)
+        is_home = source.remote is None
+        self.source_folder = source.folder if is_home else None
+        self.root = derived_folder(source.folder) if is_home else source.folder
+        self.remote = Url(source.folder if is_home else source.remote or "")
+        self._ownership = Ownership(
+            source_of(self.remote, source.options), self.index, self._version(), self.root
+        )
+        # What was made out of the user's own compressed files never needs them a second time.
+        self.keep_zip = source.keep_zip and not is_home
+        self.validate_hash = source.validate_hash
+        #: The folder of our ledger and locks.
+        self.control = control_folder(self.root, CONTROL) if self.is_cached else ""
+        self._check_hashes()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether shards of it may have to be kept in a cache folder."""
+        return self.source_folder is None or bool(self.index.zip_size.any())
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The bytes that each shard needs on the disk."""
+        index = self.index
+        whole = index.raw_size + index.raw_meta_size
+        return whole + index.zip_size + index.zip_meta_size if self.keep_zip else whole
+
+    def largest(self) -> int:
+        """The most bytes on the disk that one shard needs."""
+        return int(self.sizes().max(initial=0))
+
+    def choose_control(self) -> str:
+        """Find out which folder is this index's now; the folder of its ledger and locks."""
+        is_outdated = self.source_folder is not None and self._version() != self._ownership.version
+        root = self._ownership.choose_folder(is_outdated=is_outdated)
+        if root != self.root:
+            self.root, self.control = root, control_folder(root, CONTROL)
+        return self.control
+
+    def _version(self) -> str:
+        """The version of the index: as it was found, or as it is by now where that costs nothing.
+
+        Without one, what is noted of the folder is taken.
+        """
+        if self.source_folder is not None:
+            return version_of(os.path.join(self.source_folder, "index.json"))
+        if self.source.version is not None:
+            return self.source.version
+        noted = read_origin(self.root)
+        return noted.version if noted is not None else ""
+
+    def _check_hashes(self) -> None:
+        if not self.validate_hash:
+            return
+        for schema in self.index.schemas:
+            if self.validate_hash not in schema.hashes:
+                has = ", ".join(schema.hashes) or "no hashes at all"
+                raise ConfigError(
+                    f"validate_hash={self.validate_hash!r}: the index of {self.remote} has "
+                    f"{has}. Name one of those, or leave validate_hash out."
+                )
+
+    def hash_of(self, file: FileInfo) -> str | None:
+        """The digest to check a file by: the one asked for, else the fastest in the index."""
+        if self.validate_hash:
+            return self.validate_hash
+        return next((name for name in BY_SPEED if name in file.hashes), None)
+
+    # ------------------------------------------------------------------ files
+
+    def files(self, info: ShardInfo) -> Iterator[FileInfo]:
+        """The files that we make of a shard in the cache folder."""
+        for raw, packed in info.files:
+            yield raw
+            if packed is not None and self.keep_zip:
+                yield packed
+
+    def path(self, file: FileInfo, folder: str | None = None) -> str:
+        """Where a file lies in the cache folder."""
+        return file.basename.under(folder or self.root)
+
+    def folder_of(self, info: ShardInfo) -> str | None:
+        """The folder that has a shard's raw files in full size; None when they must be fetched."""
+        for folder in (self.source_folder, self.root):
+            if folder is not None and self._has(info, folder):
+                return folder
+        return None
+
+    def _has(self, info: ShardInfo, folder: str) -> bool:
+        return all(size_of(self.path(raw, folder)) == raw.size for raw, _ in info.files)
+
+    def check_files(self, info: ShardInfo, folder: str) -> None:
+        """Raise CorruptError when a raw file of a shard in a folder is not what the index says."""
+        for raw, _ in info.files:
+            path = self.path(raw, folder)
+            check_file(raw, path, self.hash_of(raw), path)
+
+    def has_raw(self, info: ShardInfo) -> bool:
+        """Whether the user's folder has a raw file of a shard, of whatever size."""
+        return self.source_folder is not None and any(
+            os.path.exists(self.path(raw, self.source_folder)) for raw, _ in info.files
+        )
+
+    def in_place(self, info: ShardInfo) -> str | None:
+        """The user's own folder, if a shard is read there, be it broken; None when it is cached."""
+        is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
+        return None if is_cached else self.source_folder
+
+    def peak(self, info: ShardInfo) -> int:
+        """The most bytes that fetching a shard puts on the disk."""
+        return sum(file.size for file in self.files(info))
+
+    def stat(self, info: ShardInfo) -> tuple[int, int]:
+        """(bytes on the disk, stamp) of the files of a shard; (0, 0) when there are none."""
+        seen = _states(self.path(file) for file in self.files(info))
+        return sum(size for _, _, size in seen), _number(seen) if seen else 0
+
+    def remove(self, info: ShardInfo, stamp: int) -> int:
+        """Delete the files of a shard if they are ours; the bytes that stay.
+
+        Ours are those with that stamp, or with our seal, whatever the ledger says.
+        """
+        size, found = self.stat(info)
+        if found != stamp and not self.is_sealed(info):
+            return size
+        # Not what lies behind a link, and not what another user has in a sticky folder.
+        with contextlib.suppress(ConfigError, PermissionError):
+            for file in self.files(info):
+                with contextlib.suppress(FileNotFoundError):
+                    unlink_beneath(self.root, file.basename)
+        return self.stat(info)[0]
+
+    def is_sealed(self, info: ShardInfo) -> bool:
+        """Whether the files of a shard say themselves that they are ours, and what they are."""
+        return are_sealed((self.path(file) for file in self.files(info)), self.content_id(info))
+
+    def remove_parts(self, info: ShardInfo, living: set[int]) -> None:
+        """Delete temporary files of a shard whose makers are not among the living."""
+        self.check_inside(info)
+        for folder in {os.path.dirname(self.path(file)) for file in self.files(info)}:
+            remove_parts(folder, living)
+
+    def check_inside(self, info: ShardInfo) -> None:
+        """Raise ConfigError when a link would lead a file of a shard out of the cache folder.
+
+        Before anything is made, replaced or removed under the names of the shard.
+        """
+        for raw, packed in info.files:
+            for file in (raw, packed):
+                if file is not None and "/" in file.basename:
+                    check_beneath(self.root, file.basename)
+
+    # ------------------------------------------------------------------ identity
+
+    def name_id(self, info: ShardInfo) -> int:
+        """The number that stands for the name of a shard in the ledger."""
+        return self.name_id_of(info.raw.basename)
+
+    @staticmethod
+    def name_id_of(basename: str) -> int:
+        """The number that stands for a name; never 0."""
+        return _number(basename) or 1
+
+    def content_id(self, info: ShardInfo) -> int:
+        """The number that stands for the content of a shard."""
+        files = [raw for raw, _ in info.files]
+        facts: list[object] = [[f.basename, f.size, sorted(f.hashes.items())] for f in files]
+        if not self.has_digests(info):
+            facts.append(self._ownership.identity)
+        return _number(facts)
+
+    def fingerprint(self) -> bytes:
+        """What the ledger belongs to: this source, its index, and its version without digests."""
+        return bytes.fromhex(self._ownership.identity)
+
+    def has_digests(self, info: ShardInfo) -> bool:
+        """Whether the content of all raw files of a shard can be checked."""
+        return all(self.hash_of(raw) is not None for raw, _ in info.files)
+
+    def believes(self, info: ShardInfo) -> bool:
+        """Whether files of a shard that can neither be checked nor are in the ledger are used."""
+        return self._ownership.believes([self.path(raw) for raw, _ in info.files])
+
+    def believes_file(self, file: FileInfo) -> bool:
+        """The same for one file, which may be checked."""
+        return self.hash_of(file) is not None or self._ownership.believes([self.path(file)])
+
+    def mode(self) -> int:
+        """The mode of our files, which lets in whom the folder lets in."""
+        try:
+            return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666 | 0o600
+        except OSError:
+            return 0o666 & ~_umask()
+
+
+def file_stamp(paths: Iterable[str]) -> int:
+    """The stamp of files as they are now."""
+    return _number(_states(paths))
+
+
+def check_file(file: FileInfo, path: str, name: str | None, where: str) -> None:
+    """Raise CorruptError with the facts when a file is not what the index says."""
+    size = size_of(path)
+    if size < 0:
+        raise NotFoundError(f"check {where}: there is no such file.", url=where, verb="check")
+    if size != file.size:
+        raise CorruptError(
+            f"{where}: the index says {file.size} bytes, found {size}",
+            url=where,
+            verb="check",
+        )
+    if name is None or name not in file.hashes:
+        return
+    found = digest_of(path, name)
+    if found != file.hashes[name]:
+        raise CorruptError(
+            f"{where}: the index says {name} {file.hashes[name]}, found {found}",
+            url=where,
+            verb="check",
+        )
+
+
+def digest_of(path: str, name: str) -> str:
+    """The digest of a file."""
+    from mds.format.hashing import new_hash
+
+    digest = new_hash(name)
+    read_back(path, digest.update)
+    return digest.hexdigest()
+
+
+def derived_folder(folder: str) -> str:
+    """Where this user keeps what is decompressed out of a folder of data."""
+    from mds.cache.source import cache_root
+
+    digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()
+    return os.path.join(cache_root(), "decompressed", digest)
+
+
+def remove_parts(folder: str, living: set[int]) -> None:
+    """Delete the temporary files in a folder whose makers are not among the living."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            owner = temporary_owner(entry.name)
+            if owner is not None and owner not in living and not is_process(owner):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _states(paths: Iterable[str]) -> list[tuple[int, int, int]]:
+    seen = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            state = os.stat(path)
+            seen.append((state.st_ino, state.st_mtime_ns, state.st_size))
+    return seen
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file; -1 when there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return -1
+    return state.st_size if stat.S_ISREG(state.st_mode) else -1
+
+
+def _number(facts: object) -> int:
+    text = json.dumps(facts).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _umask() -> int:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/self/status", encoding="ascii") as file,
+    ):
+        for line in file:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022

@@ -1,0 +1,348 @@
+"""The index of a dataset, and whether the copy in a cache folder is still the remote's.
+
+One look at the remote (HEAD) at the start tells: while source, version and size of its index.json
+are what they were when the copy was made, and the copy is as it was written, the copy is the index.
+Otherwise it is fetched anew, parsed, and only then published. Which folder it goes to is decided
+here, under the lock of the folder, once for all (`origin.py`). What of the cached shards is still
+good is a matter of the ledger, which knows the content that each of them has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mds.cache.adoption import has_bytes, has_shards, is_equal, overlaps
+from mds.cache.filesystem import control_folder
+from mds.cache.folder import derived_folder
+from mds.cache.origin import (
+    CONTROL,
+    Origin,
+    apart,
+    claim,
+    folder_for,
+    identity_of,
+    make_folders,
+    read_origin,
+    source_of,
+    write_origin,
+)
+from mds.cache.ownership import identity_for, is_hashed, is_shared_by_nodes, version_of
+from mds.errors import NotFoundError, TransientError, VanishedError
+from mds.events import Retried, emit
+from mds.index import Index, read_index
+from mds.index.binary_copy import MIN_COPIED_BYTES
+from mds.index.unfinished import unfinished
+from mds.storage.control_files import make_control_folder, publish_control_file
+from mds.storage.files import despite_deletion, disk, temporary_path
+from mds.storage.locks import lock_within
+from mds.text.redaction import get_logger
+
+if TYPE_CHECKING:
+    from mds.storage import ObjectInfo, Store
+    from mds.storage.retry import Retrying
+
+INDEX = "index.json"
+SIDECAR = "index.mds"
+_LOCK_AT = 1 << 40  # beside the bytes that the ledger uses
+_LOCK_TIMEOUT_SECONDS = 600.0
+
+log = get_logger("mds.cache")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """An index, the folder that keeps what is fetched of it, the store and its version there."""
+
+    index: Index
+    folder: str
+    version: str
+    store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
+
+
+def find_index(
+    remote: str | None,
+    folder: str,
+    options: Mapping[str, Any] | None = None,
+    timeout: float = 60.0,
+    retries: int = 2,
+) -> Found:
+    """The index of a dataset: read in place without ``remote``, else a copy that is up to date.
+
+    What is fetched goes to ``folder``, or to a folder below it that is this source's alone, if
+    ``folder`` is another's. Raises NotFoundError when there is no index, IndexFileError (a
+    ValueError) when it is broken, and the StoreError of a remote that cannot be asked, unless a
+    copy of this very remote is there and the trouble may pass.
+    """
+    if remote is None:
+        version = version_of(os.path.join(folder, INDEX))
+        return Found(_in_place(folder), folder, version)
+
+    from mds.storage import RetryPolicy, open_store
+
+    source = source_of(remote, options)
+    now = folder_for(folder, source) or folder
+    # Where there is a copy, waiting for minutes is pointless.
+    within = 60.0 if _is_copy(read_origin(now), source, now) else 300.0
+    retry = RetryPolicy(retries, within=within, notify=_retried)
+    store = open_store(remote, options=options, retry=retry, timeout=timeout)
+    found = despite_deletion(_Search(store, source, folder).run)
+    return dataclasses.replace(found, store=store)
+
+
+def fetch_index(
+    remote: str | None,
+    folder: str,
+    options: Mapping[str, Any] | None = None,
+    timeout: float = 60.0,
+    retries: int = 2,
+) -> Index:
+    """The index that `find_index` finds, alone."""
+    return find_index(remote, folder, options, timeout, retries).index
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Search:
+    """One search for the index of a source that was told to use a folder."""
+
+    store: Store
+    source: str
+    folder: str
+
+    def run(self) -> Found:
+        """The index from a copy that is up to date; VanishedError if that is deleted meanwhile."""
+        before = self._copy()
+        if before is not None and self._is_current(before[1]):
+            found = _read_copy(*before)
+            if found is not None:
+                return found
+        if not _can_write(self.folder):
+            return self._without_writing()
+        with disk(os.path.join(self.folder, INDEX)), self._lock():
+            now = self._copy()
+            # One download for all processes that start together.
+            found = _read_copy(*now) if now is not None and now != before else None
+            return found or self._fetch_and_publish()
+
+    def _copy(self) -> tuple[str, Origin] | None:
+        """The folder with a copy of the source's index, and what is noted there."""
+        where = folder_for(self.folder, self.source)
+        origin = read_origin(where) if where is not None else None
+        if where is None or origin is None or not _is_copy(origin, self.source, where):
+            return None
+        return where, origin
+
+    def _is_current(self, origin: Origin) -> bool:
+        try:
+            info = self.store.head(INDEX)
+        except TransientError as error:
+            log.warning("%s The index in %s is used as it is.", error, self.folder)
+            return True
+        if not info.version:
+            return False  # a store that tells nothing: the index itself must
+        return (origin.version, origin.size) == (_short(info.version), info.size)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        make_folders(self.folder)
+        control = control_folder(self.folder, CONTROL)
+        make_control_folder(control)
+        path = os.path.join(control, "lock")
+        lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, _mode(self.folder))
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.close()
+
+    # ------------------------------------------------------------------ fetching
+
+    def _fetch_and_publish(self) -> Found:
+        """Fetch the index, decide whose folder it is, and publish it there."""
+        data, info = self._download()
+        index = Index.parse(data, self.store.url_of(INDEX))
+        version = _short(info.version)
+        origin = Origin(self.source, identity_for(self.source, index, version), version, info.size)
+        where = self._choose_folder(origin, index, data)
+        origin = self._publish(where, origin, data)
+        if index.total_samples and len(data) >= MIN_COPIED_BYTES:
+            _read_copy(where, origin)  # and write the sidecar
+        return Found(index, where, version)
+
+    def _publish(self, where: str, origin: Origin, data: bytes) -> Origin:
+        """Write the index and what is to be known of it; the note."""
+        noted, path = read_origin(where), os.path.join(where, INDEX)
+        if noted is None or noted.source != self.source:
+            raise VanishedError(f"read {where}: its note is gone.", url=where, verb="read")
+        is_new = noted.identity != origin.identity
+        if is_new or not has_bytes(path, data):
+            with publish_control_file(path, _mode(where)) as file:
+                file.write(data)
+        state, since = os.stat(path), noted.since
+        if is_new:
+            since = state.st_mtime_ns if is_shared_by_nodes(where) else -1
+        copy = (state.st_ino, state.st_mtime_ns, state.st_size)
+        origin = dataclasses.replace(origin, copy=copy, since=since)
+        write_origin(where, origin, _mode(where))
+        return origin
+
+    def _download(self) -> tuple[bytes, ObjectInfo]:
+        temporary = temporary_path(os.path.join(self.folder, CONTROL, INDEX))
+        try:
+            info = self.store.get_file(INDEX, temporary)
+            with open(temporary, "rb") as file:
+                return file.read(), info
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _choose_folder(self, origin: Origin, index: Index, data: bytes) -> str:
+        """The folder for the source from now on, which is noted to be its own."""
+        where = folder_for(self.folder, self.source)
+        if where is None:
+            where = self._adopted(origin, index, data)
+        if where is None:
+            where = apart(self.folder, self.source)
+        if where != self.folder and read_origin(where) is None:
+            log.warning(
+                "%s belongs to other data; what is fetched of %s is kept apart from it, in %s.",
+                self.folder,
+                self.store.url_of(""),
+                where,
+            )
+        if read_origin(where) is None:
+            self._claim(where, origin)
+        return where
+
+    def _adopted(self, origin: Origin, index: Index, data: bytes) -> str | None:
+        """The folder that was asked for, if what lies in it is of this source or in no one's way.
+
+        Without a note it was filled by another program, by hand, or by an earlier version.
+        """
+        path = os.path.join(self.folder, INDEX)
+        since = -1
+        if overlaps(self.folder, index):
+            return None
+        if os.path.lexists(path):
+            if not is_equal(path, data, index):
+                return None
+            since = 0
+            if not is_hashed(index):
+                log.warning(
+                    "%s was not filled by this library. Its index is that of %s, and its shards "
+                    "have no digests: they are believed to be right if their size is.",
+                    self.folder,
+                    self.store.url_of(""),
+                )
+        elif has_shards(self.folder, index):
+            if not is_hashed(index):
+                return None
+        elif is_shared_by_nodes(self.folder):
+            since = 0
+        self._claim(self.folder, Origin(self.source, origin.identity, since=since))
+        return self.folder
+
+    def _claim(self, where: str, origin: Origin) -> None:
+        make_folders(where)
+        if not claim(where, origin, _mode(where)):
+            raise VanishedError(
+                f"open {where}: another dataset took the folder at the same moment.",
+                url=where,
+                verb="open",
+            )
+
+    def _without_writing(self) -> Found:
+        """For a folder that cannot be written, which may hold the whole dataset all the same."""
+        with self.store.stream(INDEX) as body:
+            data, version = b"".join(body), _short(body.info.version)
+        index = Index.parse(data, self.store.url_of(INDEX))
+        where = folder_for(self.folder, self.source) or self.folder
+        origin, identity = read_origin(where), identity_for(self.source, index, version)
+        is_right = origin is None or origin.identity == identity
+        if is_right and is_equal(os.path.join(where, INDEX), data, index):
+            return Found(index, where, version)
+        log.warning(
+            "%s cannot be written and is no copy of %s.", self.folder, self.store.url_of("")
+        )
+        return Found(index, apart(self.folder, self.source), version)
+
+
+# ---------------------------------------------------------------------- what lies there
+
+
+def _in_place(folder: str) -> Index:
+    path = os.path.join(folder, INDEX)
+    if not os.path.exists(path):
+        raise NotFoundError(
+            f"open {path}: there is no such file. Is {folder} the folder of a dataset? A remote= "
+            f"would be fetched into it.{unfinished(folder)}{_told_splits(folder)}",
+            url=path,
+            verb="open",
+        )
+    return read_index(path, os.path.join(derived_folder(folder), CONTROL, SIDECAR))
+
+
+def _told_splits(folder: str) -> str:
+    """What to say of a folder whose own folders are datasets."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return ""
+    found = [name for name in names[:100] if os.path.exists(os.path.join(folder, name, INDEX))]
+    if not found:
+        return ""
+    more = ", ..." if len(found) > 5 else ""
+    return f" There are datasets in {', '.join(found[:5])}{more}: give split={found[0]!r}."
+
+
+def _read_copy(folder: str, origin: Origin) -> Found | None:
+    """The copy of an index; None when it is not the one that the note is about."""
+    path = os.path.join(folder, INDEX)
+    try:
+        index = read_index(path, os.path.join(folder, CONTROL, SIDECAR))
+    except NotFoundError as error:
+        raise VanishedError(
+            f"read {path}: it was there a moment ago. Did another process delete it?",
+            url=path,
+            verb="read",
+        ) from error
+    if identity_for(origin.source, index, origin.version) != origin.identity:
+        return None
+    return Found(index, folder, origin.version)
+
+
+def _is_copy(origin: Origin | None, source: str, folder: str) -> bool:
+    """Whether the index in a folder is as it was when it came from that source."""
+    try:
+        state = os.stat(os.path.join(folder, INDEX))
+    except OSError:
+        return False
+    found = (state.st_ino, state.st_mtime_ns, state.st_size)
+    return origin is not None and origin.source == source and origin.copy == found
+
+
+def _can_write(folder: str) -> bool:
+    while not os.path.exists(folder):
+        parent = os.path.dirname(os.path.abspath(folder))
+        if parent == folder:
+            return False
+        folder = parent
+    # What is no folder is told when one should be made of it.
+    return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
+
+
+def _mode(folder: str) -> int:
+    return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
+
+
+def _short(version: str) -> str:
+    """A version that fits into a note."""
+    return version if len(version) <= 256 else identity_of(version, "", "")
+
+
+def _retried(url: str, attempt: int, error: str) -> None:
+    emit(Retried(url, attempt, error))

@@ -1,0 +1,363 @@
+"""Orders that take long to compute, computed once on a node and read by all of its processes.
+
+A file in a cache folder holds the sample ids of the canonical nodes that this node reads, as the
+narrowest integers that hold them. Its name stands for everything that it depends on, it appears by
+rename when it is whole, and it is mapped, so after a restart it is simply there again; its content
+is checked block by block before it is believed, and computed anew when it is damaged. One process
+computes while it holds a lock that the kernel drops with its owner; the others wait for that lock.
+The next epoch's file is prepared by a thread of one process during this epoch. Small orders, and
+those that are computed place by place, need no file.
+
+Only files of our own naming are removed: those of earlier epochs, and the oldest beyond a few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import sys
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.cache.checked_ids import CheckedIds, file_size, write_ids
+from mds.errors import CacheError, CorruptError
+from mds.format.hashing import digest
+from mds.plan.orders import SequentialOrder
+from mds.process.fork_safe import new_lock
+from mds.storage.control_files import (
+    make_control_folder,
+    make_shared_folder,
+    publish_control_file,
+)
+from mds.storage.files import despite_deletion, is_process, temporary_owner
+from mds.storage.locks import lock_within, open_locks
+from mds.text.redaction import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mds.plan import EpochPlan
+    from mds.plan.orders import Order
+
+    Ids = NDArray[np.int64]
+
+log = get_logger("mds.cache")
+
+_FORMAT = 2  # of the files: part of their names
+_NAME = re.compile(r"^order-([0-9a-f]{16})-(\d{6,})-[0-9a-f]{32}\.ids$")
+_MOST = 8  # files of a folder
+_LOCK_TIMEOUT_SECONDS = 3600.0  # seconds to wait for another process that computes
+_KEEP = 100_000_000  # samples of a node for which the computing process takes 4 or 8 bytes each
+_ABANDONED = 600.0  # seconds without a write after which a dead owner's file is given up
+_ATTEMPTS = 3  # at a file that is damaged
+
+
+def shared_plan(plan: EpochPlan, folder: str) -> EpochPlan:
+    """The plan, with its large orders read from files in ``folder`` when ids are asked for.
+
+    The folder is made when it is missing. Where it cannot be used every process computes the order
+    for itself, with a warning.
+    """
+    for number, order in enumerate(plan.orders):
+        if not order.is_cheap:
+            order.attach(_Shared(plan, number, folder))
+    return plan
+
+
+def are_prepared(plan: EpochPlan, folder: str) -> bool:
+    """Whether what ``plan`` will read is there, so that nothing would have to be computed."""
+    nodes = plan.global_batches.canonical_nodes_of(plan.world.node)
+    return all(
+        OrderFile(order, nodes, folder).is_there for order in plan.orders if not order.is_cheap
+    )
+
+
+def prepare(plan: EpochPlan, folder: str) -> list[str]:
+    """Compute what ``plan`` will read and is not there yet; the paths of all its files."""
+    paths = []
+    for order in plan.orders:
+        if not order.is_cheap:
+            file = OrderFile(order, plan.global_batches.canonical_nodes_of(plan.world.node), folder)
+            file.ensure()
+            paths.append(file.path)
+    return paths
+
+
+class OrderFile:
+    """The file of some canonical nodes of an order."""
+
+    def __init__(self, order: Order, nodes: Ids, folder: str) -> None:
+        self._order, self.nodes, self._folder = order, np.sort(nodes), folder
+        starts = order.starts()
+        lengths = np.diff(starts)[self.nodes]
+        self.size = int(lengths.sum()) * order.id_dtype.itemsize
+        params = order.params
+        data = order.resampling.data_key()
+        family = digest(order.name(), params.nodes, params.seed, params.block, data, self.nodes)
+        key = digest(_FORMAT, order.key(), self.nodes, order.id_dtype.name)
+        name = f"order-{family[:16]}-{params.epoch:06d}-{key}.ids"
+        self.path = os.path.join(folder, name)
+        self._key = key
+        self._lock = int(key[:7], 16)
+        # Where each canonical node begins in the file; those that are not in it, nowhere.
+        self.places = np.full(params.nodes, -1, np.int64)
+        self.places[self.nodes] = np.cumsum(lengths) - lengths
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the whole file is; what is in it is checked when it is read."""
+        try:
+            return os.lstat(self.path).st_size == file_size(self.size)
+        except FileNotFoundError:
+            return False
+
+    def ensure(self) -> None:
+        """Compute the file, or wait for the process that does."""
+        if self.is_there:
+            with contextlib.suppress(PermissionError):  # another user's, in a folder of a group
+                os.utime(self.path, follow_symlinks=False)
+            return
+        with self._alone():
+            if not self.is_there:
+                self.compute()
+
+    def opened(self, damaged: int | None = None) -> CheckedIds:
+        """The ids, mapped, of a file that is computed unless a good one is there.
+
+        ``damaged`` is the inode of one that is not. Raises OSError or CacheError where the folder
+        cannot be used.
+        """
+        for _ in range(_ATTEMPTS):
+            if damaged is None:
+                self.ensure()
+            else:
+                self._replace(damaged)
+            with contextlib.suppress(FileNotFoundError):  # else removed just now
+                damaged = os.lstat(self.path).st_ino
+                try:
+                    return CheckedIds(
+                        self.path,
+                        self._key,
+                        self.size,
+                        self._order.id_dtype,
+                        self._order.resampling.top,
+                    )
+                except CorruptError as error:
+                    log.warning("%s The order is computed anew.", error)
+        raise CorruptError(f"{self.path} is damaged again and again.", url=self.path, verb="read")
+
+    def _replace(self, damaged: int) -> None:
+        """Compute the file anew, unless another process did since the damaged one was seen."""
+        with self._alone():
+            try:
+                is_old = os.lstat(self.path).st_ino == damaged
+            except FileNotFoundError:
+                is_old = True
+            if is_old:
+                self.compute()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While no other process of the node computes this file."""
+        self._make_folder()
+        lock = lock_within(self._lock_path, self._lock, _LOCK_TIMEOUT_SECONDS, self._mode)
+        if lock is None:
+            raise TimeoutError(f"another process holds the lock of {self.path}")
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def try_ensure(self) -> None:
+        """Compute the file unless another process does."""
+        self._make_folder()
+        lock = open_locks(self._lock_path, self._mode)
+        try:
+            if lock.try_lock(self._lock) and not self.is_there:
+                self.compute()
+        finally:
+            lock.close()
+
+    def compute(self) -> None:
+        """Write the file and tidy the folder."""
+        order = self._order
+        nodes = self.nodes.tolist()
+        if isinstance(order, SequentialOrder):
+            windows: Iterator[NDArray[Any]] = order.generate(nodes, keep=_KEEP)
+        else:
+            windows = order.generate(nodes)
+        narrow = (np.ascontiguousarray(window, order.id_dtype) for window in windows)
+        with publish_control_file(self.path, self._mode) as file:
+            write_ids(file, narrow, self._key)
+        self._tidy()
+
+    def _make_folder(self) -> None:
+        def make() -> None:
+            make_shared_folder(os.path.dirname(self._folder))
+            make_control_folder(self._folder)
+
+        despite_deletion(make)
+
+    @property
+    def _lock_path(self) -> str:
+        return os.path.join(self._folder, "lock")
+
+    @property
+    def _mode(self) -> int:
+        """The mode of files, which lets in those whom the folder lets in."""
+        return stat.S_IMODE(os.stat(self._folder).st_mode) & 0o666 | 0o600
+
+    def _tidy(self) -> None:
+        """Remove what is certainly not needed any more, and the oldest of what may be."""
+        mine = _NAME.match(os.path.basename(self.path))
+        assert mine is not None
+        family, epoch = mine[1], int(mine[2])
+        found = []
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            other = _NAME.match(name)
+            if other is not None and other[1] == family and int(other[2]) < epoch - 2:
+                _remove(path)
+            elif other is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((os.stat(path).st_mtime_ns, path))
+            elif name.startswith(".order-") and _is_abandoned(path):
+                _remove(path)
+        # A process that still reads a removed file keeps what it has mapped.
+        for _, path in sorted(found)[:-_MOST]:
+            _remove(path)
+
+
+class _Shared:
+    """Reads an order from its file, which is computed or found when the first id is asked for."""
+
+    def __init__(self, plan: EpochPlan, number: int, folder: str) -> None:
+        self._plan, self._number, self._folder = plan, number, folder
+        self._order = plan.orders[number]
+        self._starts = self._order.starts()
+        self._mapped: CheckedIds | None = None
+        self._damaged: int | None = None  # the inode of a file that was
+        self._places = np.zeros(0, np.int64)
+        self._is_all = False
+        self._otherwise: Any = None
+
+    def __call__(self, positions: Ids) -> Ids:
+        """Sample ids at positions."""
+        for _ in range(_ATTEMPTS):
+            if self._mapped is None and self._otherwise is None:
+                self._begin()
+            if self._mapped is None:
+                break
+            places = positions
+            if not self._is_all:
+                node = np.searchsorted(self._starts, positions, side="right") - 1
+                places = self._places[node]
+                if len(places) and int(places.min()) < 0:
+                    break  # another node's samples, asked for by an audit
+                places += positions - self._starts[node]
+            try:
+                return self._mapped.take(places)
+            except CorruptError as error:
+                self._damaged, self._mapped = self._mapped.inode, None
+                log.warning("%s The order is computed anew.", error)
+        return self._compute(positions)
+
+    def _compute(self, positions: Ids) -> Ids:
+        if self._otherwise is None:
+            self._otherwise = self._order.new_lookup()
+        found: Ids = self._otherwise(positions)
+        return found
+
+    def _begin(self) -> None:
+        nodes = self._plan.global_batches.canonical_nodes_of(self._plan.world.node)
+        file = OrderFile(self._order, nodes, self._folder)
+        try:
+            self._mapped = file.opened(self._damaged)
+        except (OSError, CacheError) as error:
+            warnings.warn(
+                f"the order of the epoch cannot be kept in {self._folder} ({error}), so every "
+                "process computes it for itself. Free some space there, or use another cache "
+                "folder.",
+                stacklevel=2,
+            )
+            self._otherwise = self._order.new_lookup()
+            return
+        self._places = file.places
+        self._is_all = len(file.nodes) == len(file.places)
+        _ahead.begin(self._plan, self._folder)
+
+
+class _Ahead:
+    """The thread of this process that prepares the orders of the next epoch."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._owner = 0
+        self._done: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, plan: EpochPlan, folder: str) -> None:
+        """Prepare what comes after ``plan``, once, unless a thread is at work already."""
+        following = plan.following()
+        files = [
+            OrderFile(order, following.global_batches.canonical_nodes_of(plan.world.node), folder)
+            for order in following.orders
+            if not order.is_cheap
+        ]
+        with self._lock:
+            if self._owner != os.getpid():  # a forked child has none of its parent's threads
+                self._owner, self._thread, self._done = os.getpid(), None, set()
+            todo = [file for file in files if file.path not in self._done]
+            if not todo or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._done.update(file.path for file in todo)
+            # It ends with the process, whatever it is at.
+            self._thread = threading.Thread(
+                target=_prepare_quietly, args=(todo,), name="mds-next-order", daemon=True
+            )
+            self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread of this process, if there is one."""
+        with self._lock:
+            thread = self._thread if self._owner == os.getpid() else None
+        if thread is not None:
+            thread.join(timeout)
+
+
+_ahead = _Ahead()
+
+
+def _prepare_quietly(files: list[OrderFile]) -> None:
+    if sys.platform == "linux":
+        # Samples come first: the thread takes what time is left over.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    for file in files:
+        # What fails here fails again, and is told, when the epoch begins.
+        with contextlib.suppress(OSError, CacheError):
+            if not file.is_there:
+                file.try_ensure()
+
+
+def _is_abandoned(path: str) -> bool:
+    owner = temporary_owner(path)
+    if owner is None or is_process(owner):
+        return False
+    # In another container the same folder may have owners that are not seen from here.
+    with contextlib.suppress(OSError):
+        return time.time() - os.stat(path).st_mtime > _ABANDONED
+    return False
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,71 @@
+"""The peers of a process: the others on its machine that read from the same cache folders."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mds.process.fork_safe import new_lock
+
+if TYPE_CHECKING:
+    from mds.cache.recovery import OpenFolder
+
+
+def fetch_threads(processes: int, *, total: int = 48, most: int = 16) -> int:
+    """Fetching threads of each of ``processes``, so that the node has about ``total``."""
+    return max(2, min(most, total // max(processes, 1)))
+
+
+class Peers:
+    """The processes of this machine that share our cache folders, and this one among them."""
+
+    def __init__(self, folders: Sequence[OpenFolder]) -> None:
+        self._folders = folders  # grows as folders are opened
+        self._served: dict[int, tuple[int, int]] = {}  # team and time, by reader of this process
+        self._lock = new_lock()
+
+    @property
+    def processes(self) -> int:
+        """How many readers there are of our cache folders, those of this process included."""
+        return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
+
+    @property
+    def threads(self) -> int:
+        """How many transfers this process may have under way at a time."""
+        return fetch_threads(self.processes)
+
+    @contextlib.contextmanager
+    def register_reader(self) -> Iterator[None]:
+        """Count this process among those that read an epoch."""
+        folders = list(self._folders)
+        for opened in folders:
+            opened.ledger.count_reader(1)
+        try:
+            yield
+        finally:
+            for opened in folders:
+                opened.ledger.count_reader(-1)
+
+    def report_progress(self, reader: int, team: int, time: int) -> tuple[int, int]:
+        """Tell up to which time of an order, which all of a ``team`` read, a reader is served.
+
+        Gives the least time of the readers of the node that are of the team, and how many of them
+        there are.
+        """
+        with self._lock:
+            self._served[reader] = team, time
+            mine = [served for other, served in self._served.values() if other == team]
+        told = [opened.ledger.table.report_progress(team, min(mine)) for opened in self._folders]
+        return min([min(mine), *(least for least, _ in told)]), max(
+            [len(mine), *(readers for _, readers in told)]
+        )
+
+    def forget_reader(self, reader: int) -> None:
+        """A reader of this process ended."""
+        with self._lock:
+            self._served.pop(reader, None)
+
+    def is_leader(self) -> bool:
+        """Whether this process says once what all processes could say."""
+        return all(opened.ledger.is_leader() for opened in self._folders)

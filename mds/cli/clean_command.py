@@ -1,0 +1,87 @@
+"""mds clean: list or remove what writers left that did not finish."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from mds.cli.terminal import cell, console, errors
+
+if TYPE_CHECKING:
+    from mds.storage import Store
+    from mds.writers.leftovers import Leftovers
+
+
+@click.command(short_help="List, or remove, what an unfinished writer left.")
+@click.argument("place")
+@click.option("--remove", is_flag=True, help="Remove what is listed.")
+def clean(place: str, remove: bool) -> None:
+    """List what writers left at PLACE that were killed before they finished.
+
+    That is: shards that no index names, uploads in parts that did not end, temporary folders of
+    this machine for PLACE. Nothing is removed without --remove. A folder that is being written to
+    is refused; make sure yourself that no writer is at work behind a URL.
+    """
+    with errors():
+        from mds.storage import open_store
+
+        with open_store(place) as store:
+            if store.local_path is None or not os.path.isdir(store.local_path):
+                _clean(store, remove)
+                return
+            _clean_folder(store, store.local_path, remove)
+
+
+def _clean_folder(store: Store, folder: str, remove: bool) -> None:
+    from mds.errors import ConfigError
+    from mds.storage.folder_lock import try_lock_folder
+    from mds.writers.convert.checkpoint import NAME
+
+    lock = try_lock_folder(os.path.abspath(folder))
+    if lock is None:
+        raise ConfigError(f"{folder} is in use: a writer is at work. Wait for its end.")
+    try:
+        if os.path.isdir(os.path.join(folder, NAME)):
+            raise ConfigError(
+                f"{folder}: a conversion was begun here and not finished. Go on with mds-convert "
+                "--resume, or start again with --overwrite."
+            )
+        _clean(store, remove)
+    finally:
+        lock.close()
+
+
+def _clean(store: Store, remove: bool) -> None:
+    main = console()
+    left = find(store)
+    where = store.url_of("")
+    if not left:
+        main.print(cell(f"{where}: nothing is left of unfinished writers"))
+        return
+    for name in left.shards:
+        main.print(cell(f"shard: {name}"), soft_wrap=True)
+    for upload in left.uploads:
+        main.print(cell(f"unfinished upload: {upload.key} ({upload.identifier})"), soft_wrap=True)
+    for folder in left.folders:
+        main.print(cell(f"folder: {folder}"), soft_wrap=True)
+    if remove:
+        left.remove(store)
+    state = "removed" if remove else "not removed; add --remove"
+    main.print(cell(f"{where}: {left.describe()}: {state}"), soft_wrap=True)
+
+
+def find(store: Store) -> Leftovers:
+    """What is left at a place, with or without a dataset."""
+    from mds.errors import NotFoundError
+    from mds.format.layout import INDEX_NAME
+    from mds.index import Index
+    from mds.writers.leftovers import Leftovers
+
+    try:
+        index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+    except NotFoundError:
+        return Leftovers.find(store, store.url_of(""))
+    named = {info.basename for shard in index for files in shard.files for info in files if info}
+    return Leftovers.find(store, store.url_of(""), frozenset(named))

@@ -1,0 +1,123 @@
+"""Facts and samples of a dataset, as values: the library side of `mds info` and `mds head`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mds.encodings import parse_encoding
+from mds.errors import NotFoundError
+from mds.format.layout import INDEX_NAME
+from mds.index import Index
+from mds.storage import join, open_store, redact
+from mds.writers.convert.inputs.mds import MdsInput
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """A dataset at a glance; sizes in bytes, ``zip_size`` 0 without compression."""
+
+    url: str
+    columns: dict[str, str]
+    samples: int
+    shards: int
+    raw_size: int
+    zip_size: int
+    formats: tuple[str, ...]
+    compressions: tuple[str, ...]
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    #: Samples of the smallest, the middle and the largest shard.
+    samples_per_shard: tuple[int, int, int]
+    #: Bytes of the smallest, the middle and the largest shard, uncompressed.
+    bytes_per_shard: tuple[int, int, int]
+    #: Columns that differ between shards.
+    mixed: tuple[str, ...]
+
+
+def find_datasets(url: str) -> list[str]:
+    """The dataset at a place, or those in its folders (splits), by their indexes.
+
+    Raises NotFoundError when there is none.
+    """
+    store = open_store(url)
+    try:
+        store.head(INDEX_NAME)
+    except NotFoundError:
+        local = store.local_path
+        if local is not None and os.path.isdir(local):
+            names = sorted(os.listdir(local))
+            inside = [os.path.join(local, name) for name in names]
+            found = [each for each in inside if os.path.isfile(os.path.join(each, INDEX_NAME))]
+            if found:
+                return found
+        raise NotFoundError(
+            f"{redact(url)}: there is no {INDEX_NAME}, neither here nor in a folder below, so no "
+            "dataset."
+        ) from None
+    return [url]
+
+
+def read_index(url: str) -> Index:
+    """The index of a dataset. Raises NotFoundError and IndexFileError."""
+    return Index.parse(open_store(url).get(INDEX_NAME), join(redact(url), INDEX_NAME))
+
+
+def describe(url: str) -> DatasetInfo:
+    """A dataset at a glance, from its index alone."""
+    index = read_index(url)
+    columns: dict[str, str] = {}
+    mixed = set()
+    for schema in index.schemas:
+        for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True):
+            if columns.setdefault(name, encoding) != encoding:
+                mixed.add(name)
+    for schema in index.schemas:
+        mixed |= columns.keys() - set(schema.columns.names)
+    raw = index.raw_size + index.raw_meta_size
+    limits = {schema.size_limit for schema in index.schemas}
+    return DatasetInfo(
+        url=redact(url),
+        columns=columns,
+        samples=index.total_samples,
+        shards=len(index),
+        raw_size=int(raw.sum()),
+        zip_size=int((index.zip_size + index.zip_meta_size).sum()),
+        formats=tuple(sorted({schema.format for schema in index.schemas})),
+        compressions=tuple(sorted({schema.compression or "none" for schema in index.schemas})),
+        hashes=tuple(sorted({name for schema in index.schemas for name in schema.hashes})),
+        size_limit=limits.pop() if len(limits) == 1 else None,
+        samples_per_shard=_spread(index.samples),
+        bytes_per_shard=_spread(raw),
+        mixed=tuple(sorted(mixed)),
+    )
+
+
+def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
+    """The first samples of a dataset, decoded; a pickle is given as its bytes, never loaded."""
+    source = MdsInput(url)
+    for part in source.cut_parts(0):
+        names = part.address.schema.columns
+        encodings = {
+            name: parse_encoding(encoding)
+            for name, encoding in zip(names.names, names.encodings, strict=True)
+        }
+        for _, record in source.read(part):
+            if count <= 0:
+                return
+            count -= 1
+            assert isinstance(record, dict), "a dataset has no bad records"
+            yield {
+                name: data if encodings[name].is_unsafe else encodings[name].decode(data)
+                for name, data in record.items()
+            }
+
+
+def _spread(values: Any) -> tuple[int, int, int]:
+    if not len(values):
+        return 0, 0, 0
+    return int(values.min()), int(np.median(values)), int(values.max())

@@ -1,0 +1,213 @@
+"""Verification of a dataset: every file, size and digest, and every sample decodes.
+
+All faults are collected, not the first one alone: to repair a dataset takes the whole list. The
+library side of `mds verify`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mds.cli.dataset_info import read_index
+from mds.encodings import Encoding, parse_encoding
+from mds.errors import MdsError, NotFoundError
+from mds.format.compression import parse_compression
+from mds.format.hashing import hexdigest
+from mds.format.layout import parse_meta_offsets, parse_offsets, split_sample
+from mds.index import FileInfo, ShardInfo
+from mds.readers import make_decoder
+from mds.storage import open_store
+
+#: Faults that are listed of one shard; more are counted.
+MAX_LISTED_RECORDS = 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What was checked and what is wrong, each fault a sentence that begins with the file."""
+
+    samples: int = 0
+    shards: int = 0
+    size: int = 0
+    faults: list[str] = field(default_factory=list)
+    #: Columns whose values were not looked at, because loading a pickle runs code.
+    unopened: set[str] = field(default_factory=set)
+    #: Shards of which the index has no digest: bytes that changed may still decode.
+    undigested: int = 0
+
+    def add(self, other: Report) -> None:
+        """Take in the report of another piece."""
+        self.samples += other.samples
+        self.shards += other.shards
+        self.size += other.size
+        self.faults += other.faults
+        self.unopened |= other.unopened
+        self.undigested += other.undigested
+
+
+def verify(
+    url: str,
+    *,
+    decode: bool = True,
+    workers: int = 1,
+    progress: Callable[[Report, int], None] | None = None,
+) -> Report:
+    """Check a dataset. Without ``decode`` sizes, digests and offsets only.
+
+    ``progress`` is called after every shard with the report so far and the number of shards.
+    Raises NotFoundError and IndexFileError where there is no index to check by.
+    """
+    from mds.writers.engines import open_engine
+
+    index = read_index(url)
+    whole = Report()
+    with open_engine("local", max(1, min(workers, len(index)))) as engine:
+        waiting: list[Any] = []
+        for shard in index:
+            waiting.append(engine.submit(verify_shard, url, shard, decode))
+            if len(waiting) >= 4 * engine.slots:
+                _take(waiting, whole, progress, len(index))
+        while waiting:
+            _take(waiting, whole, progress, len(index))
+    return whole
+
+
+def verify_shard(url: str, shard: ShardInfo, decode: bool = True) -> Report:
+    """Check one shard."""
+    report = Report(shards=1)
+    report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
+    faults = report.faults
+    loaded = [_load(url, raw, zipped, shard, report) for raw, zipped in shard.files]
+    files = [data for data in loaded if data is not None]
+    if len(files) < len(loaded):
+        return report
+    where = shard.raw.basename
+    try:
+        if shard.schema.is_split:
+            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), where)
+        else:
+            offsets = parse_offsets(files[0], shard.samples, len(files[0]), where)
+    except MdsError as error:
+        faults.append(str(error))
+        return report
+    report.samples = shard.samples
+    if not decode:
+        return report
+    check = _checker(shard, report)
+    view = memoryview(files[0])
+    bad = 0
+    for number in range(shard.samples):
+        for fault in check(view[int(offsets[number]) : int(offsets[number + 1])]):
+            bad += 1
+            if bad <= MAX_LISTED_RECORDS:
+                faults.append(f"{where}: sample {number}: {fault}")
+    if bad > MAX_LISTED_RECORDS:
+        faults.append(f"{where}: {bad - MAX_LISTED_RECORDS} more faults")
+    return report
+
+
+def _take(
+    waiting: list[Any],
+    whole: Report,
+    progress: Callable[[Report, int], None] | None,
+    shards: int,
+) -> None:
+    whole.add(waiting.pop(0).result())
+    if progress is not None:
+        progress(whole, shards)
+
+
+def _load(
+    url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo, report: Report
+) -> bytes | None:
+    """The uncompressed bytes of a file of a shard; None when they cannot be had."""
+    stored = [_fetch(url, info, report) for info in (raw, zipped) if info is not None]
+    if all(data is None for data in stored):
+        report.faults.append(f"{(zipped or raw).basename}: the file is missing")
+        return None
+    found = [_check(data, info, report) for data, info in zip(stored, (raw, zipped), strict=False)]
+    if found[0] is not None or zipped is None:
+        return found[0]
+    codec = parse_compression(shard.schema.compression)
+    if found[1] is None or codec is None:
+        return None
+    try:
+        data = codec.decompress(found[1], raw.size)
+    except MdsError as error:
+        report.faults.append(f"{zipped.basename}: {error}")
+        return None
+    return _check(data, raw, report)
+
+
+def _fetch(url: str, info: FileInfo, report: Report) -> bytes | None:
+    try:
+        data = open_store(url).get(info.basename)
+    except NotFoundError:
+        return None
+    except MdsError as error:
+        report.faults.append(f"{info.basename}: {error}")
+        return None
+    report.size += len(data)
+    return data
+
+
+def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes | None:
+    if data is None or info is None:
+        return None
+    if len(data) != info.size:
+        report.faults.append(f"{info.basename}: {len(data)} bytes, the index says {info.size}")
+        return None
+    for name, digest in info.hashes.items():
+        if (found := hexdigest(name, data)) != digest:
+            report.faults.append(f"{info.basename}: {name} is {found}, the index says {digest}")
+            return None
+    return data
+
+
+def _checker(shard: ShardInfo, report: Report) -> Callable[[memoryview], Iterator[str]]:
+    columns = shard.schema.columns
+    if shard.schema.is_split:
+        decoder = make_decoder(shard.schema)
+        return lambda data: _faults_of_line(decoder, data)
+    encodings = [parse_encoding(name) for name in columns.encodings]
+    report.unopened |= {
+        name for name, each in zip(columns.names, encodings, strict=True) if each.is_unsafe
+    }
+    variable = columns.sizes.count(None)
+
+    def check(data: memoryview) -> Iterator[str]:
+        try:
+            values = split_sample(data, columns.sizes, variable)
+        except MdsError as error:
+            yield str(error)
+            return
+        for name, encoding, value in zip(columns.names, encodings, values, strict=True):
+            if not encoding.is_unsafe and (fault := _fault(encoding, value)):
+                yield f"column {name!r}: {fault}"
+
+    return check
+
+
+def _faults_of_line(decoder: Any, data: memoryview) -> Iterator[str]:
+    try:
+        decoder(data)
+    except MdsError as error:
+        yield str(error)
+
+
+def _fault(encoding: Encoding, data: memoryview) -> str | None:
+    try:
+        value = encoding.decode(data)
+        for image in value if isinstance(value, list) else [value]:
+            # Images are opened lazily; only their pixels show whether the file is whole.
+            if hasattr(image, "load") and hasattr(image, "getbands"):
+                with contextlib.closing(image):
+                    image.load()
+    except MdsError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,270 @@
+"""The incumbent's ``base.dataset``: our StreamingDataset, as code written for 0.13 expects it.
+
+Two datasets of one process on one local folder are an error there, and programs have come to rely
+on hearing it. Ours keeps the second one apart in the folder; through the door it is refused as it
+was, unless both read the same remote, as when a trainer makes its dataset again.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.cache.origin import source_of
+from mds.compat.dataset_parts import (
+    GivenWork,
+    NumberedShards,
+    ShardReaders,
+    resolve_numbers,
+)
+from mds.compat.shapes import Array, Spanner
+from mds.compat.stream import Stream
+from mds.compat.uncalled import warn_uncalled
+from mds.dataset.epoch_counter import EpochStart
+from mds.dataset.indexing import normal
+from mds.dataset.samples import Samples
+from mds.dataset.shard_map import ShardMap
+from mds.dataset.stream import Stream as NativeStream
+from mds.dataset.stream import streams_registry
+from mds.dataset.streaming import StreamingDataset as Dataset
+from mds.dataset.worker_epoch import WorkerEpoch
+from mds.errors import ConfigError, NotFoundError
+from mds.shuffle import algos
+from mds.world import World, worker_place
+
+_UNCALLED = {
+    **dict.fromkeys(
+        ("_prepare_thread", "_ready_thread", "on_exception"),
+        "predownload=, and errors that are raised where the next sample is asked for",
+    ),
+    "_each_sample_id": "an override of _get_work, which is called",
+    **dict.fromkeys(
+        ("_share_work", "_attach_work"), "an override of _get_work, which is called by each worker"
+    ),
+    **dict.fromkeys(
+        ("_resume", "_resume_incr_epoch"), "state_dict() and load_state_dict(), which are called"
+    ),
+    "_set_shuffle_block_size": "shuffle_block_size=",
+    "resample_streams": "an override of _get_work, which is called",
+    "prepare_shard": "prepare_shard of a Stream, which is called",
+    **dict.fromkeys(
+        ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
+        "the event mds.events.Evicted",
+    ),
+}
+
+
+class NoSamplesError(ConfigError, RuntimeError):
+    """A dataset whose index names no samples."""
+
+
+class MissingShardError(NotFoundError, ValueError):
+    """A shard that is neither in the folder nor anywhere else."""
+
+
+class StreamingDataset(Dataset, Array):
+    """As `mds.StreamingDataset`; a local directory has one remote in a process.
+
+    Raises ConfigError (a ValueError) when another living dataset reads another remote through it.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        warn_uncalled(cls, _UNCALLED)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**_accepted(kwargs))
+        if self.batch_size is not None and self.predownload < self.batch_size:
+            warnings.warn(
+                f"predownload < batch_size ({self.predownload} < {self.batch_size}). This may "
+                "result in slower batch time. Set predownload to at least batch_size.",
+                stacklevel=2,
+            )
+        if self.replication is not None:
+            self._world()  # what cannot be is an error now
+        _living[self] = os.getpid()
+
+    def _check_streams(self) -> None:
+        """Refuse a local directory that another remote has."""
+        mine = _sources(self.streams)
+        for folder, source in mine:
+            if any(there == folder and other != source for there, other in mine):
+                raise _reused([folder], [folder])
+        if _conflict(mine):
+            gc.collect()  # a dataset in a reference cycle outlives its last user
+        theirs = _conflict(mine)
+        if theirs:
+            raise _reused([folder for folder, _ in mine], [folder for folder, _ in theirs])
+
+    def _reset(self, shards: ShardMap) -> None:
+        if self._has_own_items:
+            shards = NumberedShards.of(shards)
+        if not shards.num_samples and shards.selection is None:
+            raise NoSamplesError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
+        super()._reset(shards)
+        self.__dict__.pop("_shard_readers", None)
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def shards(self) -> Sequence[Any]:  # type: ignore[override]
+        """A reader of each shard, made when it is first asked for."""
+        found: ShardReaders | None = self.__dict__.get("_shard_readers")
+        if found is None:
+            found = self._shard_readers = ShardReaders(self._shards, self._cache)
+        return found
+
+    @property
+    def spanner(self) -> Spanner:  # type: ignore[override]
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._shards.samples_per_shard)
+
+    @property
+    def _unique_rank_world(self) -> World:
+        return self._world()
+
+    @property
+    def _parallel_rank_world(self) -> World:
+        self._world()
+        assert self._ranks is not None
+        return self._ranks.world(1, 0)
+
+    # ------------------------------------------------------------------ samples by number
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays."""
+        if type(at) is int and 0 <= at < self._shards.num_samples:
+            return self.get_item(at)
+        return resolve_numbers(at, self._shards.num_samples, self.get_item)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is."""
+        try:
+            return super().get_item(int(sample_id), retry)
+        except NotFoundError as error:
+            if isinstance(error, ValueError):
+                raise
+            raise MissingShardError(str(error), url=error.url, verb=error.verb) from error
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Take a shard out of the cache folder; what the library did not fetch stays."""
+        super().evict_shard(normal(shard_id, self.num_shards))
+
+    @property
+    def _has_own_items(self) -> bool:
+        own, base = type(self), StreamingDataset
+        return own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item
+
+    @property
+    def _is_plain(self) -> bool:
+        return super()._is_plain and not self._has_own_work
+
+    # ------------------------------------------------------------------ an epoch
+
+    @property
+    def _has_own_work(self) -> bool:
+        return type(self)._get_work is not StreamingDataset._get_work  # noqa: SLF001 - its own
+
+    def _get_work(self, epoch: int, sample_in_epoch: int) -> npt.NDArray[np.int64]:
+        """The ids of this worker in an epoch from a sample on, -1 for padding."""
+        worker, workers = worker_place()
+        found = self.__dict__.get("_starting")
+        if found is None or found[1].epoch != epoch or found[1].sample_in_epoch != sample_in_epoch:
+            from mds.compat.orders import generate_work
+
+            world = self._world(workers, worker)
+            work = generate_work(self.batching_method, self, world, epoch, sample_in_epoch)
+            mine = work[world.node, world.rank_of_node, world.worker_of_rank]
+            return np.ascontiguousarray(mine.reshape(-1))
+        world, plan = found
+        place = (world.node, world.rank_of_node, world.worker_of_rank)
+        return np.concatenate([np.zeros(0, np.int64), *plan.blocks(*place)])
+
+    def _worker_epoch(
+        self, start: EpochStart, world: World, position: int = 0, *, for_loader: bool = False
+    ) -> WorkerEpoch:
+        epoch = super()._worker_epoch(start, world, position, for_loader=for_loader)
+        if not self._has_own_work:
+            return epoch
+        self._starting = world, epoch.plan
+        try:
+            ids = self._get_work(epoch.plan.epoch, epoch.plan.sample_in_epoch)
+        finally:
+            del self._starting
+        return GivenWork(epoch, np.asarray(ids, np.int64).reshape(-1))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
+
+
+# Programs cut their configurations down to the parameters that they see.
+StreamingDataset.__init__.__signature__ = inspect.signature(Samples.__init__)  # type: ignore[attr-defined]
+
+
+def _accepted(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with a warning for what 0.13 takes and the library refuses."""
+    made = dict(given)
+    shuffle = given.get("shuffle", False)
+    if not isinstance(shuffle, (bool, np.bool_)):
+        warnings.warn(f"shuffle={shuffle!r} is taken for {bool(shuffle)}.", stacklevel=3)
+        made["shuffle"] = bool(shuffle)
+    algo = given.get("shuffle_algo")
+    if not made.get("shuffle") and algo is not None and algo not in algos:
+        warnings.warn(
+            f"there is no shuffle_algo {algo!r}, and nothing is shuffled: it is left out.",
+            stacklevel=3,
+        )
+        del made["shuffle_algo"]
+    is_usual = given.get("stream_name", "stream") == "stream"
+    if is_usual and given.get("streams") is None and streams_registry.get("stream") is NativeStream:
+        place = {name: made.pop(name, None) for name in ("remote", "local", "split")}
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+        made["streams"] = [Stream(**{**place, **(made.pop("stream_config", None) or {})})]
+    return made
+
+
+Sources = list[tuple[str, str | None]]
+
+
+def _sources(streams: Sequence[NativeStream]) -> Sources:
+    """The folder of each stream, and what is read through it; None where it is read in place."""
+    found: Sources = []
+    for stream in streams:
+        remote = stream.remote_folder
+        source = source_of(remote, stream.storage_options) if remote is not None else None
+        found.append((os.path.abspath(stream.folder), source))
+    return found
+
+
+def _conflict(mine: Sources) -> Sources:
+    """The sources of a living dataset of which one is in the way; none when none is."""
+    for dataset, process in list(_living.items()):
+        if process != os.getpid():
+            continue  # the parent's, in a forked child
+        theirs = _sources(dataset.streams)
+        # What is read in place is in no one's way there either.
+        if any(
+            folder == there and source is not None and source != other
+            for folder, source in mine
+            for there, other in theirs
+        ):
+            return theirs
+    return []
+
+
+def _reused(mine: list[str], theirs: list[str]) -> ConfigError:
+    return ConfigError(
+        f"Reused local directory: {sorted(mine)} vs {sorted(theirs)}. Provide a different one."
+    )
+
+
+_living: weakref.WeakKeyDictionary[StreamingDataset, int] = weakref.WeakKeyDictionary()

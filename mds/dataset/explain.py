@@ -1,0 +1,189 @@
+"""What a dataset's settings became, why, and what they will cost; for people, in plain text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import ConfigError
+from mds.transforms.costs import describe_costs
+from mds.units import format_bytes
+from mds.world import World, find_ranks
+
+if TYPE_CHECKING:
+    from mds.dataset.shard_map import ShardMap
+    from mds.plan import EpochPlan
+    from mds.transforms.chain import FunctionChain
+    from mds.world import Ranks
+
+
+def describe(dataset: Any) -> str:
+    """One line on a dataset, with its secrets masked; nothing is read for it."""
+    first, *others = dataset.streams
+    place = first.remote or first.local
+    where = f"{len(others) + 1} streams" if others else " ".join(filter(None, (place, first.split)))
+    size = sum(int(index.raw_size.sum()) for index in dataset._shards.indexes)
+    order = f"{dataset.shuffle_algo} shuffled" if dataset.shuffle else "in order"
+    functions = f"{dataset._filter.chain}, " if dataset._filter.chain.links else ""
+    batches = f"batches of {dataset.batch_size}" if dataset.batch_size else "no batch size"
+    return (
+        f"<{type(dataset).__name__} of {where}: {dataset.num_samples:,} samples in "
+        f"{dataset.num_shards:,} shard{'s' * (dataset.num_shards != 1)}, "
+        f"{format_bytes(size)}, {order}, {batches}, {functions}"
+        f"{_describe_rank(dataset)}, {_describe_position(dataset)}>"
+    )
+
+
+def _describe_rank(dataset: Any) -> str:
+    if dataset._ranks is None and _is_function(dataset.topology):
+        return "rank by topology="
+    try:
+        # Not kept: the process group may be made after this line was printed.
+        ranks = dataset._ranks or find_ranks(dataset.topology)
+    except ConfigError:
+        return "rank unknown"
+    return f"rank {ranks.rank} of {ranks.world_size}"
+
+
+def _is_function(topology: Any) -> bool:
+    return callable(topology) and not isinstance(topology, World)
+
+
+def _describe_position(dataset: Any) -> str:
+    epochs, running = dataset._order.epochs, dataset._running
+    if epochs.pending is not None:
+        return f"epoch {epochs.pending.epoch} from sample {epochs.pending.sample_in_epoch} next"
+    if running is None or not running.is_under_way:
+        return f"epoch {epochs.next_epoch} next"
+    epoch, first = running.begun
+    ranks = running.world.num_ranks
+    return f"epoch {epoch} at sample {first + running.position * ranks}"
+
+
+def explain(
+    name: str,
+    shards: ShardMap,
+    plan: EpochPlan,
+    ranks: Ranks,
+    predownload: int,
+    cache_limit: int | None,
+    chain: FunctionChain,
+) -> str:
+    """The resolved configuration of a dataset as a text of some twenty lines."""
+    raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
+    head = (
+        f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} shards, "
+        f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
+    )
+    rows = [
+        *_settings(shards, plan, ranks, predownload),
+        *_costs(shards, plan, cache_limit),
+        *describe_costs(chain),
+    ]
+    width = max(len(label) for label, _, _ in rows)
+    values = max(len(value) for _, value, _ in rows)
+    lines = [f"  {label:<{width}}  {value:<{values}}  {why}".rstrip() for label, value, why in rows]
+    return "\n".join([head, *lines])
+
+
+_SIZES = ("raw_size", "zip_size")
+
+
+def _settings(
+    shards: ShardMap, plan: EpochPlan, ranks: Ranks, predownload: int
+) -> list[tuple[str, str, str]]:
+    spec, world = plan.spec, plan.world
+    given = "as given"
+    nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
+    batch = spec.batch()
+    rows = [
+        ("ranks", f"{world.num_ranks} on {nodes}", f"found: {ranks.source}"),
+        (
+            "batch_size",
+            f"{batch:,}",
+            f"of one rank; {batch * world.num_ranks:,} of all, {plan.steps:,} steps an epoch",
+        ),
+        (
+            "epoch_size",
+            f"{plan.epoch_size:,}",
+            "all samples once"
+            if plan.epoch_size == shards.num_samples
+            else f"of {shards.num_samples:,} samples, {spec.sampling_method}",
+        ),
+        ("shuffle", spec.shuffle_algo if spec.shuffle else "off", f"seed {plan.shuffle_seed}"),
+        (
+            "num_canonical_nodes",
+            f"{plan.num_canonical_nodes}",
+            given
+            if spec.num_canonical_nodes
+            else f"{spec.canonical_nodes(1)} for each node"
+            if spec.canonical_nodes(1) > 1
+            else "one for each node; keep it when the number of nodes changes",
+        ),
+    ]
+    if spec.shuffle:
+        rows.append(
+            (
+                "shuffle_block_size",
+                f"{plan.shuffle_block_size:,}",
+                given
+                if spec.shuffle_block_size is not None
+                else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
+            )
+        )
+    streams = len(shards.indexes)
+    rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
+    rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
+    return rows
+
+
+def _costs(
+    shards: ShardMap, plan: EpochPlan, cache_limit: int | None
+) -> list[tuple[str, str, str]]:
+    at_once = shards_at_once(shards, plan)
+    on_disk = sum(int(i.raw_size.sum()) for i in shards.indexes)
+    fetched = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in shards.indexes)
+    nodes = plan.world.num_nodes
+    window = at_once * on_disk // max(shards.num_shards, 1)
+    rows = [
+        (
+            "shards at once",
+            f"{at_once:,}",
+            f"a node draws samples from these: {format_bytes(window)}",
+        ),
+        ("fetched", format_bytes(fetched / nodes), "a node and epoch, when every shard comes once"),
+    ]
+    share = on_disk / nodes
+    if cache_limit is None:
+        rows.append(("cache_limit", "none", f"the folder grows to about {format_bytes(share)}"))
+    elif cache_limit >= on_disk:
+        rows.append(("cache_limit", format_bytes(cache_limit), "everything fits"))
+    elif cache_limit >= window:
+        rows.append(
+            ("cache_limit", format_bytes(cache_limit), "enough: each shard comes once an epoch")
+        )
+    else:
+        rows.append(
+            (
+                "cache_limit",
+                format_bytes(cache_limit),
+                f"costs fetching again; {format_bytes(window)} would avoid that",
+            )
+        )
+    return rows
+
+
+def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
+    """About how many shards a node draws samples from at one moment."""
+    spec = plan.spec
+    if not plan.epoch_size:
+        return 0
+    per_node = math.ceil(shards.num_shards / plan.world.num_nodes)
+    walks = max(1, math.ceil(plan.num_canonical_nodes / plan.world.num_nodes))
+    algorithm = spec.algorithm if spec.shuffle else None
+    if algorithm is not None and algorithm.needs_all_samples:
+        return shards.num_shards
+    if algorithm is None or not algorithm.uses_blocks:
+        return min(per_node, walks)
+    mean = shards.num_samples / max(shards.num_shards, 1)
+    return min(per_node, walks * (math.ceil(plan.shuffle_block_size / mean) + 1))

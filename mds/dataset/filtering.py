@@ -1,0 +1,122 @@
+"""Filter of samples while iterating: broken ones, and those that a function refuses, are dropped.
+
+What is dropped is known only when it is read, and by one worker alone. So a batch is made of as
+many places of the order as ever and holds what is kept of them; it is never filled up from later
+places. The number of steps stays that of the unfiltered order, equal on all ranks, and the position
+counts places, so a resumed run meets the same samples at the same places. The price is batches of
+different sizes; `select(where=...)` decides beforehand and gives full ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mds.errors import EncodingError, FormatError, FunctionError
+from mds.transforms.chain import FunctionChain
+from mds.transforms.links import Link
+from mds.transforms.runner import SampleRunner
+
+# Faults of a sample. A store that fails or a shard that is missing is no reason to go on.
+_BROKEN = (EncodingError, FormatError)
+
+#: So many dropped samples are listed; the rest are counted.
+MAX_LISTED_SAMPLES = 10_000
+
+
+class SkippedSample(NamedTuple):
+    """A sample that was skipped: its number and the reason."""
+
+    sample: int
+    reason: str
+
+
+class Fate(enum.Enum):
+    """What became of one place of the order."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"
+    BROKEN = "broken"  # dropped, and there is no sample that all functions have seen
+    PADDING = "padding"  # of exact="mask": no sample of its own
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampleFilter:
+    """Sample filter: drops samples that do not decode, and what a filter of ``chain`` refuses.
+
+    Some code asks ``keeps_everything`` for every epoch: whether nothing can be dropped.
+    """
+
+    skip_broken: bool = False
+    chain: FunctionChain = dataclasses.field(default_factory=FunctionChain)
+    keeps_everything: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        keeps_everything = not self.skip_broken and not self.chain.drops
+        object.__setattr__(self, "keeps_everything", keeps_everything)
+
+    def with_function(
+        self, kind: str, function: Callable[..., Any], *, is_ours: bool = False
+    ) -> SampleFilter:
+        """The same with one more function, which sees what the others made and kept."""
+        link = Link.parse(kind, function, is_ours=is_ours)
+        return dataclasses.replace(self, chain=self.chain.with_link(link))
+
+    def judge(
+        self,
+        number: int,
+        get: Callable[[int], Any],
+        report: Callable[[SkippedSample], None],
+        runner: SampleRunner,
+        key: int,
+    ) -> tuple[Any, Fate]:
+        """A sample after all functions and whether it is kept; None for one that has no such form.
+
+        ``get`` gives it as it was before them.
+        """
+        try:
+            sample, is_kept, is_complete = runner.judge(get(number), key)
+        except (*_BROKEN, FunctionError) as error:
+            cause = error.__cause__ if isinstance(error, FunctionError) else error
+            if not self.skip_broken or not isinstance(cause, _BROKEN):
+                raise
+            report(SkippedSample(number, f"{type(cause).__name__}: {cause}"))
+            return None, Fate.BROKEN
+        if is_kept:
+            return sample, Fate.KEPT
+        report(SkippedSample(number, "refused by the filter"))
+        return (sample, Fate.DROPPED) if is_complete else (None, Fate.BROKEN)
+
+
+class DropCount:
+    """The dropped samples of a dataset: the first ones listed, all counted.
+
+    ``empty``: batches of which nothing was kept.
+    """
+
+    def __init__(self) -> None:
+        self.listed: list[SkippedSample] = []
+        self.count = self.empty = self._taken = 0
+
+    def report(self, skipped: SkippedSample) -> None:
+        """Count one."""
+        self.add((skipped,), 1)
+
+    def add(self, listed: tuple[SkippedSample, ...], count: int, empty: int = 0) -> None:
+        """Count what a worker reported."""
+        self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._taken - len(self.listed)])
+        self.count += count
+        self.empty += empty
+
+    def take(self) -> tuple[list[SkippedSample], int]:
+        """What was listed and counted, which then begins anew."""
+        found = self.listed, self.count
+        self._taken += len(self.listed)
+        self.listed, self.count = [], 0
+        return found
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return {"dropped_samples": self.count, "empty_batches": self.empty}

@@ -1,0 +1,166 @@
+"""LocalDataset: a folder of shards as a map-style dataset, without downloads or an order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from mds.dataset.indexing import resolve
+from mds.dataset.shard_map import ShardList, ShardMap, Spanner
+from mds.errors import NotFoundError
+from mds.index import read_index
+from mds.process.mmaps import make_room
+from mds.readers import ColumnSelection, Reader, open_reader
+from mds.storage.relative_name import split_folder
+from mds.units import format_bytes
+
+_MAX_LIST_SHARDS = 1 << 16
+
+
+class OpenReaders(dict[int, Reader]):
+    """Open readers by shard, at most ``max_open`` of them; the first opened goes first."""
+
+    def __init__(self, max_open: int = 4096) -> None:
+        super().__init__()
+        self.max_open = max_open
+
+    def keep(self, shard: int, reader: Reader) -> None:
+        """Keep one open, in the place of others if there are many."""
+        self[shard] = reader
+        while len(self) > self.max_open:
+            self.drop_idle()
+        make_room(self)
+
+    def drop_idle(self) -> bool:
+        """Let go of the shard that was opened first; False when none is open."""
+        # It is not closed: another thread may be reading from it, and the last use of it ends the
+        # mapping.
+        with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # one was quicker
+            del self[next(iter(self))]
+        return bool(self)
+
+
+class LocalDataset(Dataset[Any]):
+    """The samples of the raw shards in a folder, by number.
+
+    ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
+
+    - ``local`` (str): Folder of the shards and their ``index.json``.
+    - ``split`` (str | None, default None): Sub-folder, such as ``"train"``.
+    - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
+    - ``images`` (str, default 'pil'): How images come; ``"array"`` is decoded uint8 pixels.
+    - ``copy`` (bool, default True): Whether arrays are the caller's own; False gives read-only
+      views of the files, and writing into one through torch ends the process.
+
+    Raises NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
+    (ValueErrors) for one that is broken or has pickles that are not allowed.
+    """
+
+    def __init__(
+        self,
+        local: str,
+        split: str | None = None,
+        allow_unsafe_types: bool = False,
+        columns: Sequence[str] | None = None,
+        images: str = "pil",
+        copy: bool = True,
+    ) -> None:
+        self.local = os.fspath(local)
+        self.split = split_folder(split)
+        self.allow_unsafe_types = allow_unsafe_types
+        self.columns = ColumnSelection(None if columns is None else tuple(columns), images, copy)
+        self._folder = os.path.join(self.local, self.split)
+        path = os.path.join(self._folder, "index.json")
+        self._index = read_index(path)
+        self._index.check_safe(allow_unsafe_types, path)
+        self.num_samples = self.size = self._index.total_samples
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without open shards, in a new object or a new process."""
+        self._open = OpenReaders()
+        offsets = self._index.offsets
+        # To bisect a list is quickest, but a long one takes nine times the memory of its numbers.
+        is_long = len(offsets) > _MAX_LIST_SHARDS
+        self._ends: Sequence[int] = offsets.data if is_long else offsets.tolist()
+
+    @property
+    def shards(self) -> ShardList:
+        """The shards as a sequence of ShardInfo, each made when it is asked for."""
+        return ShardList(ShardMap([self._index]))
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(ShardMap([self._index]))
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(at) is int and 0 <= at < self.num_samples:
+            return self.get_item(at)
+        return resolve(at, self.num_samples, self.get_item)
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """The samples of a batch; what torch's loader calls."""
+        if type(self).__getitem__ is not LocalDataset.__getitem__:
+            return [self[number] for number in numbers]
+        found: list[Any] = resolve(numbers, self.num_samples, self.get_item)
+        return found
+
+    def get_item(self, sample_id: int) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is."""
+        ends = self._ends
+        shard = bisect_right(ends, sample_id) - 1
+        reader = self._open.get(shard)
+        if reader is None:
+            reader = self._reader(shard)
+        return reader.get(sample_id - ends[shard])
+
+    def _reader(self, shard: int) -> Reader:
+        info = self._index.shard(shard)
+        try:
+            reader = open_reader(
+                self._folder,
+                info,
+                allow_unsafe_types=self.allow_unsafe_types,
+                columns=self.columns,
+            )
+        except NotFoundError as error:
+            if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):
+                raise
+            raise NotFoundError(
+                f"{error} Only its compressed form {info.zip.basename} is there, which "
+                "StreamingDataset(local=...) reads.",
+                url=error.url,
+                verb=error.verb,
+            ) from error
+        self._open.keep(shard, reader)
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Mapped files do not travel to worker processes; each opens what it needs.
+        return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_ends"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        size, shards = format_bytes(int(self._index.raw_size.sum())), len(self._index)
+        folder = self._folder.rstrip(os.sep)
+        return (
+            f"<{type(self).__name__} of {folder}: {self.num_samples:,} samples in "
+            f"{shards:,} shard{'s' * (shards != 1)}, {size}>"
+        )

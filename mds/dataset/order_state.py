@@ -1,0 +1,181 @@
+"""The order of a dataset: its settings, the epochs begun, and the point where it resumes.
+
+It joins what a user set, what the launcher says and what a checkpoint brought into an EpochPlan,
+and gives the state that leads back to the same place. It has never met a shard's bytes, nor torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+
+from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
+from mds.errors import ConfigError
+from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_weights
+from mds.plan.state import VERSION, ResumePoint, emit_state, parse_state
+
+if TYPE_CHECKING:
+    from mds.dataset.shard_map import ShardMap
+    from mds.dataset.stream import Stream
+    from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.world import World
+
+
+#: The settings that a dataset takes under these names.
+SETTING_NAMES = tuple(
+    field.name for field in dataclasses.fields(OrderSpec) if field.name != "skip_empty_streams"
+)
+
+
+class OrderState:
+    """Order settings of a dataset, and how far its epochs are; a part of the dataset.
+
+    ``shares``: what was asked for of each stream. ``epoch_size``: what was asked for of an epoch.
+    It is of no shards, and counts no epochs, before `reset`.
+    """
+
+    epochs: SharedEpochCounter
+    _shards: ShardMap
+
+    def __init__(
+        self,
+        spec: OrderSpec,
+        shares: Sequence[Mapping[str, float]] = (),
+        epoch_size: int | None = None,
+    ) -> None:
+        self.spec = spec
+        self._shares, self._epoch_size = shares, epoch_size
+        self.weights = no_weights(len(shares))
+
+    def reset(self, shards: ShardMap, streams: Sequence[Stream]) -> OrderState:
+        """That of a dataset of these shards that has not begun; tells the streams their weights.
+
+        Raises ConfigError when there are no samples, and for weights that do not fit.
+        """
+        fresh = OrderState(self.spec, self._shares, self._epoch_size)
+        fresh._shards, fresh.epochs = shards, SharedEpochCounter()
+        samples = shards.samples_per_stream.tolist()
+        is_chosen = shards.selection is not None
+        if not sum(samples) and not is_chosen:
+            raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
+        if sum(samples) and self._epoch_size != 0:
+            # A selection may leave nothing of a stream; what was asked of it counts no more.
+            fresh.weights = resolve_weights(
+                samples,
+                self._shares,
+                self._epoch_size,
+                self.spec.shuffle_seed,
+                skip_empty=is_chosen,
+            )
+        for i, stream in enumerate(streams):
+            stream.proportion = fresh.weights.proportion[i]
+            stream.repeat = fresh.weights.repeat[i]
+            stream.choose = fresh.weights.choose[i]
+        return fresh
+
+    def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
+        """The order of one epoch in a world, as every process computes it."""
+        point = start.resume or self.epochs.loaded
+        if point is not None:
+            # What a state brought stays in force after its epoch; its position does not.
+            point = point.at(start.epoch, point.sample_in_epoch if start.resume is not None else 0)
+        return EpochPlan(
+            [
+                {"shards": sizes, **share}
+                for sizes, share in zip(self._shards.sizes_per_stream, self._shares, strict=True)
+            ],
+            world,
+            spec or self.spec,
+            epoch=start.epoch,
+            resume=point,
+            weights=self.weights,
+            dataset=self._shards.fingerprint,
+        )
+
+    def state(
+        self,
+        world: World,
+        num_samples: int | None,
+        from_beginning: bool,
+        running: WorkerEpoch | None,
+    ) -> dict[str, Any]:
+        """The state after ``num_samples`` samples of all ranks, or else where ``running`` is.
+
+        They count from the beginning of the epoch, or else from where this epoch was resumed.
+        """
+        pending, last = self.epochs.pending, self.epochs.last
+        epoch, offset = self.epochs.next_epoch - 1, 0
+        if pending is not None:
+            epoch, offset = pending.epoch, pending.sample_in_epoch
+        elif num_samples is None and running is not None:
+            epoch, offset = running.begun
+            num_samples = running.position * world.num_ranks
+        elif last is not None and last.epoch == epoch and last.resume is not None:
+            offset = last.resume.sample_in_epoch
+        in_force = self.epochs.loaded
+        initial = in_force.initial_physical_nodes if in_force is not None else None
+        plan = None
+        if self.spec.batch_size:
+            plan = self.plan(EpochStart(max(epoch, 0), in_force), world)
+        return emit_state(
+            ResumePoint(
+                epoch=epoch,
+                sample_in_epoch=int(num_samples or 0) + (0 if from_beginning else offset),
+                num_canonical_nodes=self.spec.canonical_nodes(world.num_nodes),
+                shuffle_seed=self.spec.shuffle_seed,
+                initial_physical_nodes=initial or world.num_nodes,
+                version=VERSION,
+                dataset=plan.dataset_facts() if plan is not None else None,
+                order=plan.order_facts() if plan is not None else None,
+            )
+        )
+
+    def load(self, state: Mapping[str, Any], world: World) -> ResumePoint:
+        """Let the next epoch begin from a state. Raises StateError where it does not fit."""
+        point = parse_state(state)
+        point.check_position(self.weights.epoch_size)
+        if self.spec.batch_size:
+            # With the state's own canonical nodes, on which the default block size depends.
+            self.plan(EpochStart(max(point.epoch, 0), point), world).check(point)
+        self.spec = dataclasses.replace(
+            self.spec,
+            num_canonical_nodes=point.num_canonical_nodes,
+            shuffle_seed=point.shuffle_seed,
+        )
+        self.epochs.load(point)
+        return point
+
+
+_T = TypeVar("_T")
+
+
+class _Ordered(Protocol):
+    _order: OrderState
+
+
+class OrderSetting(Generic[_T]):
+    """Descriptor of one order setting of a dataset: it lies in the OrderSpec of its OrderState.
+
+    Setting it makes a new spec, so it is checked there and then.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, dataset: None, owner: type | None = None) -> OrderSetting[_T]: ...
+    @overload
+    def __get__(self, dataset: _Ordered, owner: type | None = None) -> _T: ...
+    def __get__(self, dataset: _Ordered | None, owner: type | None = None) -> OrderSetting[_T] | _T:
+        if dataset is None:
+            return self
+        value: _T = getattr(dataset._order.spec, self._name)
+        return value
+
+    def __set__(self, dataset: _Ordered, value: _T) -> None:
+        # A subclass may set what it likes before it calls our constructor.
+        if "_order" not in vars(dataset):
+            dataset._order = OrderState(OrderSpec())
+        change: dict[str, Any] = {self._name: value}
+        dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)

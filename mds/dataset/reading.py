@@ -1,0 +1,185 @@
+"""Reading of a dataset in an order: windows of ids, the shards behind them, and their samples.
+
+What an iteration changes is in its WorkerEpoch; of the dataset it sets only what ``get_item`` and
+``state_dict`` ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
+from mds.dataset.node_order import NodeOrder
+from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
+from mds.prefetch.prefetcher import Prefetcher, Window
+from mds.readers import cut_growing, iterate_samples
+from mds.transforms.row_keys import key_of_number
+from mds.transforms.runner import SampleRunner
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mds.cache import ShardCache
+    from mds.dataset.shard_map import ShardMap
+
+    Ids = npt.NDArray[np.int64]
+
+_NUMBERS_AT_ONCE = 1 << 14
+
+
+class ReadableDataset(Protocol):
+    """What these functions need of a dataset."""
+
+    cache_limit: int | None
+    predownload: int
+    _at_hand: ReadersAtHand
+    _cache: ShardCache
+    _dropped: DropCount
+    _filter: SampleFilter
+    _running: WorkerEpoch | None
+    _shards: ShardMap
+
+    shuffle_seed: int
+
+    def __getitem__(self, at: Any) -> Any: ...
+    def _stored_item(self, number: int) -> Any: ...
+    @property
+    def _has_own_items(self) -> bool: ...
+
+
+def read_windows(
+    dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | None = None
+) -> Iterator[Window]:
+    """Stretches of ids with the shards behind them; ``epoch`` is the one that they are of."""
+    shards = dataset._shards
+    ids = blocks if shards.selection is None else map(shards.stored, blocks)
+    node = None if epoch is None or dataset.cache_limit is None else NodeOrder(epoch, shards)
+    with Prefetcher(
+        dataset._cache, ids, shards.stored_ends, predownload=dataset.predownload, node=node
+    ) as prefetcher:
+        yield from prefetcher.windows()
+
+
+def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
+    """The samples of an epoch, in one iterator after the other.
+
+    They come through the caller's own ``__getitem__`` where there is one, and then through the
+    functions of the dataset.
+    """
+    dataset._running = epoch
+    chain = dataset._filter.chain
+    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
+    stream = epoch.key_stream() if chain.is_keyed else None
+    try:
+        if not dataset._filter.keeps_everything:
+            judged = judge_samples(dataset, epoch)
+            yield (sample for sample, fate, _ in judged if fate is Fate.KEPT)
+        elif dataset._has_own_items:
+            items = _own_items(dataset, epoch)
+            # After its sample: a generator has the keys of what its windows have given.
+            yield _with_functions(items, runner, stream) if chain.maps else items
+        else:
+            windows = read_windows(dataset, epoch.blocks(), epoch)
+            for readers, shards, rows in cut_growing(
+                (w.readers, w.shards, w.rows) for w in windows
+            ):
+                samples, left = iterate_samples(readers, shards, rows)
+                epoch.give(len(rows), left)
+                keys = stream.take(len(rows)).tolist() if stream is not None else None
+                yield runner.over(samples, keys)
+    finally:
+        epoch.is_over = True
+
+
+def judge_samples(
+    dataset: ReadableDataset, epoch: WorkerEpoch, *, is_keyed: bool = False
+) -> Iterator[tuple[Any, Fate, int]]:
+    """Every place of this worker with its sample, what the filter made of it, and its row key.
+
+    The key is 0 unless a function takes random numbers, or ``is_keyed`` says that it is wanted.
+    """
+    epoch.dropped = dropped = DropCount()
+    chain = dataset._filter.chain
+    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
+    stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
+    key, judge = 0, dataset._filter.judge
+    get = _item_getter(dataset)
+
+    def report(skipped: SkippedSample) -> None:
+        dataset._dropped.report(skipped)
+        dropped.report(skipped)
+
+    for number in _numbers(dataset, epoch.blocks(), epoch):
+        epoch.given += 1
+        if stream is not None:
+            key = int(stream.take(1)[0])
+        if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
+            yield None, Fate.PADDING, key
+        else:
+            yield (*judge(number, get, report, runner, key), key)
+
+
+def judge_numbers(
+    dataset: ReadableDataset, numbers: Iterable[int], judge: SampleFilter
+) -> Iterator[tuple[int, Any, Fate]]:
+    """Samples outside all epochs after all functions: number, sample and what came of it."""
+    number, key, is_keyed = 0, 0, judge.chain.is_keyed
+    runner = SampleRunner(judge.chain, lambda: f"sample {number}")
+    for number in numbers:
+        if is_keyed:
+            key = key_of_number(dataset.shuffle_seed, number)
+        found = judge.judge(number, dataset._stored_item, lambda _: None, runner, key)
+        yield (number, *found)
+
+
+def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
+    """What the functions of map make of a sample outside all epochs; filters are passed over."""
+    runner = SampleRunner(dataset._filter.chain, lambda: f"sample {number}")
+    return runner.run(sample, key_of_number(dataset.shuffle_seed, number))
+
+
+def all_numbers(dataset: ReadableDataset) -> Iterator[int]:
+    """The numbers of all samples in order; while one is given, its shard is at hand."""
+    count = dataset._shards.num_samples
+    blocks = (
+        np.arange(at, min(at + _NUMBERS_AT_ONCE, count)) for at in range(0, count, _NUMBERS_AT_ONCE)
+    )
+    return _numbers(dataset, blocks, ReadersAtHand())
+
+
+def _own_items(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Any]:
+    get = _item_getter(dataset)
+    for number in _numbers(dataset, epoch.blocks(), epoch):
+        epoch.given += 1
+        yield get(number)
+
+
+def _item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
+    """What gives a sample before the functions, by the shortest way."""
+    chain = dataset._filter.chain
+    return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
+
+
+def _with_functions(
+    samples: Iterator[Any], runner: SampleRunner, stream: KeyStream | None
+) -> Iterator[Any]:
+    for sample in samples:
+        yield runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
+
+
+def _numbers(
+    dataset: ReadableDataset, blocks: Iterable[Ids], at_hand: ReadersAtHand
+) -> Iterator[int]:
+    """Sample numbers one by one; while one is given, its shard is at hand."""
+    try:
+        epoch = at_hand if isinstance(at_hand, WorkerEpoch) else None
+        for window in read_windows(dataset, blocks, epoch):
+            at_hand.shards, at_hand.readers = {*window.shards.tolist()}, window.readers
+            for number in dataset._shards.selected(window.ids).tolist():
+                dataset._at_hand = at_hand  # and not another iteration's
+                yield number
+    finally:
+        at_hand.shards, at_hand.readers = frozenset(), {}

@@ -1,0 +1,399 @@
+"""Samples of streams by number and in order: the order, the cache and the readers joined.
+
+Making one reads the indexes and nothing else: no process group, no accelerator, no thread, no
+barrier. Every iteration asks the plan for this worker's sample ids and the prefetcher for the
+shards behind them; a sample then costs one lookup and one decode. Copies in worker processes agree
+on the epoch through a SharedEpochCounter and need nothing else of each other.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mds.cache import ShardCache
+from mds.cache.order_files import shared_plan
+from mds.cache.source import cache_root
+from mds.dataset import mapping, subsets
+from mds.dataset.epoch_counter import EpochStart
+from mds.dataset.epoch_iterator import EpochIterator
+from mds.dataset.explain import describe, explain
+from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
+from mds.dataset.indexing import resolve
+from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
+from mds.dataset.settings import check_settings, resolve_predownload
+from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
+from mds.dataset.stream import STREAM_SETTINGS, Stream, fill_streams, find_sources
+from mds.dataset.worker_epoch import (
+    PaddedWorkerEpoch,
+    ReadersAtHand,
+    WorkerEpoch,
+    collected_epochs,
+)
+from mds.plan import OrderSpec
+from mds.readers import ColumnSelection
+from mds.units import parse_bytes, parse_count
+from mds.world import Ranks, World, find_ranks, in_worker, worker_group, worker_place
+
+
+class Samples:
+    """Samples of one or several streams, in an order that is a function of its arguments alone.
+
+    `StreamingDataset` is this and a torch IterableDataset; its help lists the arguments. Torch is
+    not needed here.
+
+    Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
+    ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
+    """
+
+    batch_size = OrderSetting[int | None]()
+    batching_method = OrderSetting[str]()
+    exact = OrderSetting[bool | str]()
+    num_canonical_nodes = OrderSetting[int | None]()
+    partition_algo = OrderSetting[str]()
+    sampling_granularity = OrderSetting[int]()
+    sampling_method = OrderSetting[str]()
+    shuffle = OrderSetting[bool]()
+    shuffle_algo = OrderSetting[str]()
+    shuffle_block_size = OrderSetting[int | None]()
+    shuffle_seed = OrderSetting[int]()
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        exact: bool | str = False,
+        topology: Any = None,
+        images: str = "pil",
+        on_error: str = "raise",
+        copy: bool = True,
+    ) -> None:
+        given = locals()  # they go on by name, so that none is taken for another
+        check_settings(predownload, on_error)
+        spec = OrderSpec(**{name: given[name] for name in SETTING_NAMES}, skip_empty_streams=True)
+        self.replication, self.topology = replication, topology
+        self.allow_unsafe_types = allow_unsafe_types
+        self.initial_physical_nodes: int | None = None
+        self.predownload = resolve_predownload(predownload, batch_size)
+        self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
+        place = {"remote": remote, "local": local, "split": split, **(stream_config or {})}
+        defaults = {name: given[name] for name in STREAM_SETTINGS}
+        self.streams = fill_streams(streams, place, stream_name, defaults)
+        self._check_streams()
+        size = None if epoch_size is None else parse_count(epoch_size)
+        self._order = OrderState(spec, [stream._share for stream in self.streams], size)
+        Stream.validate_weights(self.streams)
+        sources = find_sources(self.streams)
+        self._filter = SampleFilter(skip_broken=on_error == "skip")
+        names = tuple(columns) if columns is not None else None
+        self._columns = chosen = ColumnSelection(names, images, copy)
+        self._cache = ShardCache(
+            sources, limit=self.cache_limit, allow_unsafe_types=allow_unsafe_types, columns=chosen
+        )
+        self._ranks: Ranks | None = None
+        self._reset(ShardMap([source.index for source in sources]))
+
+    def _check_streams(self) -> None:
+        """Refuse streams that this kind of dataset cannot have; before any of them is opened."""
+
+    def _reset(self, shards: ShardMap) -> None:
+        """Be a dataset of these shards that has not begun yet."""
+        self._shards = shards
+        self.streams = [copy.copy(stream) for stream in self.streams]
+        self._order = self._order.reset(shards, self.streams)
+        self.epoch_size = self._order.weights.epoch_size
+        self._dropped = DropCount()
+        self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
+        self._at_hand = ReadersAtHand()  # of the iteration that asks for a sample now
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams, before anything is left out or repeated."""
+        return self._shards.num_samples
+
+    @property
+    def size(self) -> int:
+        """The same as ``num_samples``."""
+        return self._shards.num_samples
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all streams."""
+        return self._shards.num_shards
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams are mixed."""
+        return len(self.streams)
+
+    @property
+    def shards(self) -> ShardList:
+        """Facts about each shard, made when asked for."""
+        return ShardList(self._shards)
+
+    @property
+    def spanner(self) -> Spanner:
+        """``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._shards)
+
+    @property
+    def skipped(self) -> list[SkippedSample]:
+        """Samples that were dropped by a filter or on_error="skip"; the first 10,000 of them."""
+        return self._dropped.listed
+
+    @property
+    def length(self) -> int:
+        """Samples of an epoch that this rank sees, rounded up."""
+        return math.ceil(self.epoch_size / self._world().num_ranks)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getattr__(self, name: str) -> Any:
+        # Sizes and maps that outside code reads live in one place.
+        if name in SIZES and "_shards" in self.__dict__:
+            return getattr(self._shards, name)
+        if name == "left_out":  # the former name
+            return self.skipped
+        if name == "epoch_seed_change":  # the incumbent's
+            return self.sampling_method == "balanced"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def explain(self) -> str:
+        """What every setting became and why, and what it will cost; a text to print."""
+        epochs, world = self._order.epochs, self._world()
+        last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
+        assert self._ranks is not None
+        return explain(
+            type(self).__name__,
+            self._shards,
+            self._order.plan(last, world),
+            self._ranks,
+            self.predownload,
+            self.cache_limit,
+            self._filter.chain,
+        )
+
+    # ------------------------------------------------------------------ samples by number
+
+    select = subsets.select
+    limit = subsets.limit
+    filter = subsets.filter
+    map = mapping.map
+    map_batches = mapping.map_batches
+    split = subsets.split
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample of that number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(at) is int and 0 <= at < self._shards.num_samples:
+            return self.get_item(at)
+        return resolve(at, self._shards.num_samples, self.get_item)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """One sample by its number; what a subclass overrides to change what a sample is.
+
+        ``retry`` is taken for the sake of old callers: a sample comes or the error does.
+        """
+        del retry
+        shard, row = self._shards.locate(sample_id)
+        at_hand = self._at_hand
+        if shard in at_hand.shards:
+            reader = at_hand.readers[shard]
+            if row in reader:
+                return reader.get(row)
+        return self._cache.sample(shard, row)
+
+    def _stored_item(self, number: int) -> Any:
+        """A sample before the functions of map; as a subclass makes it."""
+        return self[number]
+
+    # ------------------------------------------------------------------ an epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self._filter.chain.refuse_samples()
+        epochs = collected_epochs(self)
+        epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
+        if epochs is not None:
+            epochs.append(epoch)
+        return EpochIterator.over(self, epoch)
+
+    def _begin_epoch(
+        self, worker: int, workers: int, group: int, *, for_loader: bool = False
+    ) -> WorkerEpoch:
+        """Take the next epoch, or the one of a loaded state, and make its plan.
+
+        Done when an iteration starts and not at its first sample: all workers of a loader, which
+        share a ``group``, must agree, and the last of them may be asked much later than the first.
+        ``for_loader``: a loader counts it, and marks the padding of exact="mask", which is left out
+        otherwise.
+        """
+        world = self._world(workers, worker)
+        start = self._order.epochs.begin_epoch(group, worker)
+        epoch = self._worker_epoch(start, world, for_loader=for_loader)
+        # Another that is under way is spoken of until this one gives a sample.
+        if self._running is None or not self._running.is_under_way:
+            self._running = epoch
+        return epoch
+
+    def _worker_epoch(
+        self, start: EpochStart, world: World, position: int = 0, *, for_loader: bool = False
+    ) -> WorkerEpoch:
+        plan = self._order.plan(start, world)
+        if not plan.is_cheap:
+            plan = shared_plan(plan, os.path.join(cache_root(), "orders"))
+        kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
+        return kind(plan, world, position, is_counted=for_loader)
+
+    def _seek(self, start: EpochStart, position: int) -> WorkerEpoch:
+        """This worker's part of an epoch that a loader brings back; the next comes after it."""
+        self._order.epochs.next_epoch = start.epoch + 1
+        worker, workers = worker_place()
+        return self._worker_epoch(start, self._world(workers, worker), position)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether samples are what the readers give: neither subclass nor function changes them."""
+        return (
+            self._filter.keeps_everything
+            and not self._filter.chain.maps
+            and not self._has_own_items
+            and type(self).__iter__ is Samples.__iter__
+        )
+
+    @property
+    def _has_own_items(self) -> bool:
+        own = getattr(type(self), "_stored_kind", type(self))
+        return own.__getitem__ is not Samples.__getitem__ or own.get_item is not Samples.get_item
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that see different samples."""
+        return self._world().num_ranks
+
+    def _world(self, workers: int = 1, worker: int = 0) -> World:
+        """The world after replication; the ranks are looked up once, when first needed."""
+        if self._ranks is None:
+            self._ranks = find_ranks(self.topology)
+        world = self._ranks.world(workers, worker)
+        return world.replicate(self.replication) if self.replication is not None else world
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration begins, unless a state is loaded."""
+        return self._order.epochs.next_epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._order.epochs.next_epoch = epoch
+
+    def state_dict(
+        self, num_samples: int | None = None, from_beginning: bool = False
+    ) -> dict[str, Any]:
+        """Everything that the order depends on, after ``num_samples`` samples of all ranks.
+
+        They count from the beginning of the epoch, or else from where this epoch was resumed.
+        Without a number it is what this object itself yielded, times the ranks, for loops without
+        a loader: of the iteration that began to give samples last. Before the first epoch the
+        epoch is -1. Plain numbers and texts: fit for JSON. Asking changes nothing.
+        """
+        return self._order.state(self._world(), num_samples, from_beginning, self._running)
+
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+        """Let the next iteration go on from a state, of this library or of the incumbent.
+
+        To be called on every rank. Raises StateError (a ValueError), listing the differences, when
+        the state is of another dataset or another order.
+        """
+        if in_worker():
+            # Only torchdata's loader does this, and it brings the position to the iterator too.
+            return
+        point = self._order.load(obj, self._world())
+        self.initial_physical_nodes = point.initial_physical_nodes
+
+    # ------------------------------------------------------------------ the cache
+
+    @property
+    def cache_usage(self) -> int:
+        """Bytes that this dataset's shards take in the cache folders of this node."""
+        return self._cache.usage
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Have a shard fetched; without ``blocking`` it is there when it is there."""
+        if blocking:
+            self._cache.hold(shard_id)
+            self._cache.release(shard_id)
+        else:
+            threading.Thread(target=self.prepare_shard, args=(shard_id,), daemon=True).start()
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Take a shard out of the cache folder; what the library did not fetch stays."""
+        self._cache.evict(shard_id)
+
+    def evict_coldest_shard(self) -> None:
+        """Take the shard that is needed last out of the cache folder, if one can go."""
+        self._cache.evict_coldest()
+
+    def stats(self, *, node: bool = False) -> dict[str, float]:
+        """Counts of this rank: bytes, hits, waits, retries, evictions, seconds waited.
+
+        - ``node`` (bool, default False): Count all ranks of this machine instead that use one of
+          the cache folders now, of whatever job.
+
+        Those of worker processes are among them, also of workers that have ended. docs/cache.md
+        has the names.
+        """
+        dropped = {} if self._filter.keeps_everything else self._dropped.as_dict()
+        return {**self._cache.stats(node=node), **dropped}
+
+    # ------------------------------------------------------------------ inside
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._ranks is None:
+            self._ranks = find_ranks(self.topology)
+        return {
+            **self.__dict__,
+            "topology": None,
+            "_order": copy.copy(self._order),
+            "_running": None,
+            "_at_hand": ReadersAtHand(),
+        }

@@ -1,0 +1,121 @@
+"""Which of the stored samples take part, decided before the order is made.
+
+Because the plan only ever sees the selected samples, every promise about order, resume and ranks
+holds for a selection as for a whole dataset. A selection is a sorted array of sample numbers with a
+fingerprint that goes into the state; a memory-mapped file of any size will do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import ConfigError
+from mds.format.hashing import hexdigest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Selection:
+    """Sorted, distinct numbers of stored samples."""
+
+    ids: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def per_shard(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Selected samples of each shard, given where the shards begin, shape (shards + 1,)."""
+        return np.diff(np.searchsorted(self.ids, ends)).astype(np.int64)
+
+    def stored(self, sample: int) -> int:
+        """The stored number of selected sample ``sample``."""
+        return int(self.ids[sample])
+
+    def stored_many(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The stored numbers of many."""
+        return np.asarray(self.ids[samples], np.int64)
+
+    def numbers(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers among the selected of stored samples that are selected."""
+        return np.searchsorted(self.ids, stored).astype(np.int64)
+
+    def within(self, chosen: npt.NDArray[np.int64]) -> Selection:
+        """The selection of these of the selected."""
+        return Selection(self.stored_many(chosen))
+
+    def fingerprint(self) -> str:
+        """A digest of the numbers."""
+        return hexdigest("xxh3_64", np.ascontiguousarray(self.ids, "<i8").tobytes())
+
+
+def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
+    """Sorted sample numbers from numbers, a boolean mask of ``samples``, or a ``.npy`` file of one.
+
+    Raises ConfigError (a ValueError) for numbers out of range or given twice, or a mask of
+    another length.
+    """
+    if isinstance(choice, (str, os.PathLike)):
+        choice = np.load(choice, mmap_mode="r", allow_pickle=False)
+    chosen = np.asarray(choice)
+    if chosen.dtype == bool:
+        if chosen.shape != (samples,):
+            raise ConfigError(
+                f"a mask of shape {chosen.shape} cannot select from {samples} samples."
+            )
+        return np.flatnonzero(chosen).astype(np.int64)
+    if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not chosen.size):
+        raise ConfigError(
+            f"select() takes sample numbers or a boolean mask, got {chosen.dtype} of shape "
+            f"{chosen.shape}."
+        )
+    ids = np.unique(chosen.astype(np.int64))
+    if len(ids) != len(chosen):
+        raise ConfigError(
+            f"{len(chosen) - len(ids)} of {len(chosen)} selected sample numbers are repeated; use "
+            "repeat= of a Stream to see samples more often."
+        )
+    if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
+        raise ConfigError(f"sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples.")
+    return ids
+
+
+def split_by_hash(
+    keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Disjoint, exhaustive parts of the samples with these keys; equal keys share a part.
+
+    Shares must sum to 1, or ConfigError (a ValueError) is raised.
+    """
+    if not shares or any(s < 0 for s in shares.values()):
+        raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
+    if not np.isclose(total := sum(shares.values()), 1.0):
+        raise ConfigError(f"the shares of split() must sum to 1, got {total:g}.")
+    bounds = np.cumsum(list(shares.values()))[:-1]
+    part = np.searchsorted(bounds, _uniform(keys, seed), "right")
+    return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}
+
+
+def key_of(value: Any) -> int:
+    """A number for a column's value, the same everywhere: of its bytes, or of its text."""
+    if isinstance(value, np.ndarray):
+        data = value.tobytes()
+    else:
+        data = bytes(value) if isinstance(value, (bytes, bytearray)) else str(value).encode()
+    return int(hexdigest("xxh3_64", data), 16)
+
+
+def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each, by the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    with np.errstate(over="ignore"):
+        z = (numbers + np.uint64(seed & 0xFFFFFFFF) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return np.asarray(z >> np.uint64(11), np.float64) / float(1 << 53)

@@ -1,0 +1,268 @@
+"""Where a source of samples lives, and how much of it an epoch takes.
+
+A Stream is plain data that a user makes; a dataset copies and fills it and never changes the
+user's own. What the cache has to know of it is a Source.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from mds.cache.source import Source, default_folder
+from mds.errors import ConfigError
+from mds.storage.relative_name import split_folder
+from mds.storage.url import Url, join
+
+_DEFAULTS = {
+    "download_retry": 2,
+    "download_timeout": 60.0,
+    "validate_hash": None,
+    "keep_zip": False,
+}
+#: What a dataset gives to its streams that were not told themselves.
+STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options")
+
+
+class Stream:
+    """A dataset in one place, to be used alone or mixed with others.
+
+    One of ``remote`` and ``local`` is needed, and at most one of ``proportion``, ``repeat`` and
+    ``choose`` may be given. What has no default here is taken from the dataset.
+
+    - ``remote`` (str | None, default None): URL or path to read from.
+    - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
+      the data are read there in place, with ``remote`` alone they are kept in a folder of this user
+      (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
+    - ``split`` (str | None, default None): Sub-folder of both, such as ``"train"``.
+    - ``proportion`` (float | None, default None): Share of the epoch.
+    - ``repeat`` (float | None, default None): How often an epoch takes its samples.
+    - ``choose`` (int | None, default None, samples): How many an epoch takes.
+    - ``download_retry`` (int | None, default None, tries): How often a failed request is repeated.
+    - ``download_timeout`` (float | None, default None, seconds): Longest wait for one request.
+    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked.
+    - ``keep_zip`` (bool | None, default None): Whether compressed files stay beside what they hold.
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
+      come before the environment (see docs/storage.md).
+
+    Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
+
+    >>> Stream(remote="s3://bucket/c4", split="train", proportion=0.7)
+    Stream(remote='s3://bucket/c4', split='train', proportion=0.7)
+    """
+
+    def __init__(
+        self,
+        *,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        proportion: float | None = None,
+        repeat: float | None = None,
+        choose: int | None = None,
+        download_retry: int | None = None,
+        download_timeout: float | None = None,
+        validate_hash: str | None = None,
+        keep_zip: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.remote = Url(os.fspath(remote)) if remote is not None else None
+        self.split = split_folder(split)
+        if local is None and self.remote is None:
+            raise ConfigError("a Stream needs remote= (where the data are), local=, or both.")
+        self.local = os.fspath(local) if local is not None else default_folder(self.remote or "")
+        self.proportion, self.repeat, self.choose = proportion, repeat, choose
+        self._check_weights()
+        self.download_retry, self.download_timeout = download_retry, download_timeout
+        self.validate_hash = validate_hash
+        self.keep_zip = keep_zip
+        self.storage_options = storage_options
+        self._check_numbers()
+
+    def _check_weights(self) -> None:
+        given = {
+            name: getattr(self, name)
+            for name in ("proportion", "repeat", "choose")
+            if getattr(self, name) is not None
+        }
+        if len(given) > 1:
+            raise ConfigError(
+                f"a Stream takes one of proportion, repeat and choose; got {' and '.join(given)}."
+            )
+        for name, value in given.items():
+            if value < 0:
+                raise ConfigError(f"{name} of a Stream must not be negative, got {value}.")
+
+    def _check_numbers(self) -> None:
+        if self.download_retry is not None and self.download_retry < 0:
+            raise ConfigError(f"download_retry must not be negative, got {self.download_retry}.")
+        if self.download_timeout is not None and self.download_timeout <= 0:
+            raise ConfigError(
+                f"download_timeout is in seconds and positive, got {self.download_timeout}."
+            )
+
+    def apply_default(self, default: Mapping[str, Any]) -> None:
+        """Take from ``default`` what this stream was not told itself."""
+        for name, value in default.items():
+            if name in (*_DEFAULTS, "storage_options") and getattr(self, name, None) is None:
+                setattr(self, name, value)
+            elif name == "split" and not self.split:
+                self.split = split_folder(value)
+        self._check_numbers()
+
+    def _filled(self, default: Mapping[str, Any]) -> Stream:
+        """A copy with the defaults applied; the user's stream stays as it is."""
+        stream = copy.copy(self)
+        stream.apply_default({**_DEFAULTS, **default})
+        return stream
+
+    @property
+    def _share(self) -> dict[str, float]:
+        """How much of it was asked for: at most one of proportion, repeat and choose."""
+        given = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def folder(self) -> str:
+        """The local folder with the split."""
+        return os.path.join(self.local, self.split) if self.split else self.local
+
+    @property
+    def remote_folder(self) -> Url | None:
+        """The remote URL with the split; None when the data are read in place."""
+        if self.remote is None:
+            return None
+        url = Url(join(self.remote, self.split))
+        same = os.path.abspath(url.removeprefix("file://")) == os.path.abspath(self.folder)
+        return None if same else url
+
+    @property
+    def safe_keep_zip(self) -> bool:
+        """Whether compressed files are kept: asked for, or all that there is."""
+        return bool(self.keep_zip) or self.remote_folder is None
+
+    def _find(self) -> Source:
+        """What the cache needs to know: the index, and the folder that keeps what is fetched.
+
+        That is the stream's own, or one below it if that belongs to another source. Raises as
+        `read_index` does.
+        """
+        from mds.cache import find_index
+
+        filled = self._filled({})
+        found = find_index(
+            self.remote_folder,
+            self.folder,
+            options=self.storage_options,
+            timeout=float(filled.download_timeout or 60.0),
+            retries=int(filled.download_retry or 0),
+        )
+        return Source(
+            index=found.index,
+            remote=self.remote_folder,
+            folder=found.folder,
+            version=found.version,
+            store=found.store,
+            options=self.storage_options,
+            keep_zip=self.safe_keep_zip,
+            validate_hash=self.validate_hash or None,
+            retries=int(filled.download_retry or 0),
+            timeout=float(filled.download_timeout or _DEFAULTS["download_timeout"]),  # type: ignore[arg-type]
+        )
+
+    @classmethod
+    def validate_weights(cls, streams: Sequence[Stream]) -> tuple[bool, bool]:
+        """Whether the streams are weighed relatively (all by proportion), and whether at all.
+
+        Raises ConfigError when some have a proportion and others do not.
+        """
+        relative = [stream.proportion is not None for stream in streams]
+        if any(relative) and not all(relative):
+            raise ConfigError(
+                "proportion is given for some streams and not for others; give it to all of them, "
+                "or use repeat or choose."
+            )
+        weighed = any(s.repeat is not None or s.choose is not None for s in streams)
+        return all(relative) and bool(relative), any(relative) or weighed
+
+    def __repr__(self) -> str:
+        shown = {
+            name: getattr(self, name)
+            for name in ("remote", "local", "split", "proportion", "repeat", "choose")
+        }
+        if self.remote is not None and self.local == default_folder(self.remote):
+            del shown["local"]
+        told = ", ".join(f"{name}={value!r}" for name, value in shown.items() if value)
+        return f"{type(self).__name__}({told})"
+
+
+class StreamRegistry:
+    """Stream classes by name, for ``stream_name=`` of a dataset."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, Callable[..., Stream]] = {}
+
+    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
+        """Let ``stream_name=name`` make streams with ``func``; without it, a decorator."""
+        if func is None:
+            return functools.partial(self._add, name)
+        return self._add(name, func)
+
+    def _add(self, name: str, func: Callable[..., Stream]) -> Callable[..., Stream]:
+        self._classes[name] = func
+        return func
+
+    def get(self, name: str) -> Callable[..., Stream]:
+        """The class of that name; ConfigError names those that there are."""
+        if name not in self._classes:
+            from importlib.metadata import entry_points
+
+            found = {e.name: e for e in entry_points(group="mds.streams")}
+            if name not in found:
+                known = ", ".join(sorted({*self._classes, *found}))
+                raise ConfigError(f"there is no stream class {name!r}. Registered are: {known}.")
+            self._classes[name] = found[name].load()
+        return self._classes[name]
+
+    def get_all(self) -> dict[str, Callable[..., Stream]]:
+        """All registered classes by name."""
+        return dict(self._classes)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes
+
+
+streams_registry = StreamRegistry()
+streams_registry.register("stream", func=Stream)
+
+
+def fill_streams(
+    streams: Sequence[Stream] | None,
+    place: dict[str, Any],
+    stream_name: str,
+    defaults: Mapping[str, Any],
+) -> list[Stream]:
+    """The streams of a dataset, copied, with its defaults."""
+    if streams is None:
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+        return [streams_registry.get(stream_name)(**place)._filled(defaults)]
+    if place["remote"] is not None or place["local"] is not None:
+        raise ConfigError(
+            "streams= goes without remote= and local=; put them into a Stream of their own."
+        )
+    if not streams:
+        raise ConfigError("streams= is empty; give at least one Stream.")
+    return [stream._filled(defaults) for stream in streams]
+
+
+def find_sources(streams: Sequence[Stream]) -> list[Source]:
+    """The source of every stream; many are found side by side, since most of it is waiting."""
+    if len(streams) == 1:
+        return [streams[0]._find()]
+    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
+        return list(pool.map(Stream._find, streams))

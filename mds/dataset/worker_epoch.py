@@ -1,0 +1,274 @@
+"""The part of an epoch that one worker goes through: its ids, how far it is, and an audit.
+
+All state of a running iteration is here and not on the dataset, so a dataset may be iterated
+several times at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.plan import summands
+from mds.transforms.row_keys import keys_of_places
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mds.dataset.filtering import DropCount, SkippedSample
+    from mds.plan import EpochPlan
+    from mds.readers import Reader
+    from mds.world import World
+
+    Ids = npt.NDArray[np.int64]
+
+_NOTHING: Iterator[Any] = iter(())
+
+
+class ReadersAtHand:
+    """Readers of the window that an iteration is in, by shard, and the numbers of these shards."""
+
+    def __init__(self) -> None:
+        self.shards: AbstractSet[int] = frozenset()
+        self.readers: Mapping[int, Reader] = {}
+
+
+class WorkerEpoch(ReadersAtHand):
+    """Sample ids of worker ``world.worker`` in one epoch, from the ``start``-th on.
+
+    ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
+    filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
+    ended or was left. ``is_counted`` where a loader sums what its batches take of the order.
+    """
+
+    def __init__(
+        self, plan: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
+    ) -> None:
+        super().__init__()
+        self.plan, self.world, self.start = plan, world, start
+        self._place = (world.node, world.rank_of_node, world.worker_of_rank)
+        self.is_counted = is_counted
+        self.given = start
+        self.dropped: DropCount | None = None
+        self.is_over = False
+        self._left = _NOTHING
+        self._key_streams: list[KeyStream] = []
+        # Blocks that are not summed yet: the first place, which places are real, and the ids.
+        self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
+        # Per block: ids before it, and the sums after each of its ids.
+        self._sums: collections.deque[tuple[int, npt.NDArray[np.uint64]]] = collections.deque()
+        self._summed = start
+        self._sum = np.uint64(0)
+
+    @property
+    def begun(self) -> tuple[int, int]:
+        """The epoch, and the sample of all ranks at which its plan begins."""
+        return self.plan.epoch, self.plan.sample_in_epoch
+
+    @property
+    def position(self) -> int:
+        """Places of this worker's order filled so far, from the beginning of its plan."""
+        return self.given - operator.length_hint(self._left)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether samples were given and more may come."""
+        return not self.is_over and self.position > self.start
+
+    def give(self, places: int, left: Iterator[Any]) -> None:
+        """Count places, of which those in ``left`` are still to be given.
+
+        A counter in the loop would cost a fifth of a small sample; an iterator of samples that are
+        there already knows how many are left in it.
+        """
+        self.given += places
+        self._left = left
+
+    def leave(self) -> None:
+        """Give nothing more of what is left."""
+        self.given = self.position
+        collections.deque(self._left, maxlen=0)
+        self._left = _NOTHING
+
+    def blocks(self) -> Iterator[Ids]:
+        """The ids in 1-D arrays, without padding."""
+        at = self.start
+        for block in self.plan.blocks(*self._place, self.start):
+            real = block >= 0
+            ids = block[real]
+            if self.is_counted:
+                self._noted.append((at, real, ids))
+            for stream in self._key_streams:
+                stream.note(at, real, ids)
+            at += len(block)
+            yield ids
+
+    def key_stream(self) -> KeyStream:
+        """Row keys of the ids that ``blocks`` gives from now on."""
+        stream = KeyStream(self)
+        self._key_streams.append(stream)
+        return stream
+
+    def marks(self, first: int, count: int) -> Ids:
+        """The places in the order of so many places of this worker."""
+        return self.plan.marks(*self._place, first, first + count)
+
+    def describe(self, position: int, count: int = 1) -> str:
+        """The samples from ``position`` on, in the words of an error."""
+        ids: list[int] = []
+        for block in self.plan.blocks(*self._place, position):
+            ids += block[block >= 0][: count - len(ids)].tolist()
+            if len(ids) >= count:
+                break
+        at = f"(place {int(self.marks(position, 1)[0]):,} of epoch {self.plan.epoch})"
+        if count == 1:
+            return f"sample {ids[0] if ids else 'of padding'} {at}"
+        shown = ", ".join(map(str, ids[:8])) + ", ..." * (len(ids) > 8)
+        return f"a batch of {count} samples {at}: {shown}"
+
+    def checksum_until(self, position: int) -> int:
+        """The order hash's sum of the ids before ``position``, which never goes down.
+
+        Modulo 2**64; only where ``is_counted``. The running sums of a block are made in one go when
+        they are first asked for, so that a batch costs a lookup.
+        """
+        if position == self.start:
+            return 0
+        while position > self._summed:
+            self._sum_block(*self._noted.popleft())
+        sums = self._sums
+        while position > sums[0][0] + len(sums[0][1]):
+            sums.popleft()
+        before, block = sums[0]
+        return int(block[position - before - 1])
+
+    def _sum_block(self, first: int, real: npt.NDArray[np.bool_], ids: Ids) -> None:
+        marks = self.marks(first, len(real))
+        sums = np.cumsum(self._summands(marks, real, ids), dtype=np.uint64) + self._sum
+        if len(sums):
+            self._sums.append((self._summed, sums))
+            self._summed += len(sums)
+            self._sum = sums[-1]
+
+    def _summands(
+        self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
+    ) -> npt.NDArray[np.uint64]:
+        return summands(marks[real], ids)
+
+
+class PaddedWorkerEpoch(WorkerEpoch):
+    """Sample ids of one worker, padded so that all batches are full; a mask tells padding.
+
+    In the place of padding comes the id before it, or sample 0 for a worker without any; such a
+    sample is read and then masked.
+    """
+
+    def __init__(
+        self, plan: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
+    ) -> None:
+        super().__init__(plan, world, start, is_counted=is_counted)
+        self.masks: collections.deque[npt.NDArray[np.bool_]] = collections.deque()
+
+    def blocks(self) -> Iterator[Ids]:
+        """The ids in 1-D arrays, as many on every rank."""
+        world, last = self.world, np.int64(0)
+        batch, workers = self.plan.shape.batch, world.workers_per_rank
+        # Whole batches that are padding on all ranks come from cutting the steps by workers.
+        mine = len(range(world.worker_of_rank, self.plan.steps, workers)) * batch
+        at, left = self.start, mine - self.start
+        for whole in self.plan.blocks(*self._place, self.start):
+            block = whole[: max(left, 0)]
+            left -= len(block)
+            real = block >= 0
+            places = np.maximum.accumulate(np.where(real, np.arange(len(block)), -1))
+            filled = np.where(places >= 0, block[places], last)
+            if len(filled):
+                last = filled[-1]
+                self.masks.append(real)
+                if self.is_counted:
+                    self._noted.append((at, real, filled))
+                for stream in self._key_streams:
+                    stream.note(at, np.ones(len(filled), bool), filled)
+                at += len(filled)
+                yield filled
+
+    def _summands(
+        self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
+    ) -> npt.NDArray[np.uint64]:
+        return np.where(real, summands(marks, ids), np.uint64(0))
+
+    def next_mask(self, size: int) -> npt.NDArray[np.bool_]:
+        """Which of the next ``size`` samples count."""
+        parts = []
+        while size:
+            mask = self.masks.popleft()
+            parts.append(mask[:size])
+            if len(mask) > size:
+                self.masks.appendleft(mask[size:])
+            size -= len(parts[-1])
+        return np.concatenate(parts)
+
+
+class KeyStream:
+    """Row keys of the ids of a worker, in their order; computed block by block when asked for."""
+
+    def __init__(self, epoch: WorkerEpoch) -> None:
+        self._epoch = epoch
+        self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
+        self._left = np.empty(0, np.uint64)
+
+    def note(self, first: int, given: npt.NDArray[np.bool_], ids: Ids) -> None:
+        """Take note of a block: its first place, which of its places were given, their ids."""
+        self._noted.append((first, given, ids))
+
+    def take(self, count: int) -> npt.NDArray[np.uint64]:
+        """The keys of the next ``count`` ids, of blocks that were given."""
+        parts = [self._left]
+        have = len(self._left)
+        while have < count:
+            first, given, ids = self._noted.popleft()
+            plan = self._epoch.plan
+            marks = self._epoch.marks(first, len(given))[given]
+            parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, marks, ids))
+            have += len(ids)
+        keys = np.concatenate(parts) if len(parts) > 1 else self._left
+        self._left = keys[count:]
+        return keys[:count]
+
+
+def take_dropped(epochs: Iterable[WorkerEpoch]) -> tuple[tuple[SkippedSample, ...], int]:
+    """What filters have dropped in epochs since this was asked last: listed, and counted."""
+    found = [epoch.dropped.take() for epoch in epochs if epoch.dropped is not None]
+    return tuple(s for listed, _ in found for s in listed), sum(count for _, count in found)
+
+
+_collected: ContextVar[tuple[object, list[WorkerEpoch]] | None] = ContextVar(
+    "mds_collected_epochs", default=None
+)
+
+
+@contextmanager
+def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]:
+    """Add to ``epochs`` those of a dataset that the block begins, in this thread.
+
+    For a loader that runs a caller's ``__iter__``: it counts what that code takes of the order,
+    and marks padding.
+    """
+    token = _collected.set((dataset, epochs))
+    try:
+        yield
+    finally:
+        _collected.reset(token)
+
+
+def collected_epochs(dataset: object) -> list[WorkerEpoch] | None:
+    """The list of the block of `collect_epochs` around this call, if it is about this dataset."""
+    found = _collected.get()
+    return found[1] if found is not None and found[0] is dataset else None

@@ -1,0 +1,1 @@
+"""The bytes of a shard file: layout, compression, digests."""

@@ -1,0 +1,314 @@
+"""Compressions by name, as the index spells them: `zstd:7`, `gz`, ... over whole files.
+
+Decompression is told the size beforehand and never gives a byte more, so a bomb costs nothing
+but its error (`decompression.py`). A whole file is one zstd frame, gzip member, bz2 or brotli
+stream, or raw snappy block; files of several frames or members, as parallel compressors write them,
+are read too.
+"""
+
+from __future__ import annotations
+
+import bz2
+import re
+import zlib
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import ConfigError, ShardError, need
+from mds.format.decompression import FIRST_PIECE, PIECE, Decompressor, MemberDecompressor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Data = bytes | bytearray | memoryview
+
+
+class Codec(ABC):
+    """One compression at one level. Stateless, thread-safe and picklable."""
+
+    algorithm: str
+    levels: range | None = None
+    default: int = 0
+
+    def __init__(self, name: str, level: int | None) -> None:
+        self.name = name
+        self.level = self.default if level is None else level
+
+    @property
+    def extension(self) -> str:
+        """What the name of a compressed file ends with, without the dot."""
+        return self.algorithm
+
+    def compress(self, data: Data) -> bytes:
+        """The compressed file."""
+        return b"".join(self.compress_parts([data]))
+
+    @abstractmethod
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        """The compressed file in pieces, of a file given in parts."""
+
+    def decompress(self, data: Data, size: int) -> bytes:
+        """The `size` bytes that were compressed. Raises ShardError for anything else."""
+        under_way = self.decompressor(size)
+        return under_way.feed(data) + under_way.finish()
+
+    @abstractmethod
+    def decompressor(self, size: int) -> Decompressor:
+        """Begin to decompress a file that comes in chunks and holds `size` bytes."""
+
+    def __repr__(self) -> str:
+        return f"<Codec {self.name}>"
+
+
+@lru_cache(maxsize=256)
+def parse_compression(name: str | None) -> Codec | None:
+    """The codec of a name such as `"zstd:7"`; None for None or ''.
+
+    Raises ConfigError (a ValueError) for an unknown algorithm or level. Packages behind optional
+    algorithms are asked for when first used.
+    """
+    if not name:
+        return None
+    algorithm, colon, level = name.partition(":")
+    kind = _CODECS.get(algorithm)
+    if kind is None:
+        raise ConfigError(
+            f"there is no compression {name!r}. Known are {', '.join(sorted(_CODECS))}, "
+            "most with a level as in 'zstd:7'."
+        )
+    if not colon:
+        return kind(name, None)
+    if kind.levels is None:
+        raise ConfigError(f"{name!r}: {algorithm} has no levels; write {algorithm!r}.")
+    # isdecimal takes other scripts' digits, and '07' would be a second name for '7'.
+    if not re.fullmatch(r"0|[1-9][0-9]?", level) or int(level) not in kind.levels:
+        first, last = kind.levels[0], kind.levels[-1]
+        raise ConfigError(f"{name!r}: the levels of {algorithm} are {first} to {last}.")
+    return kind(name, int(level))
+
+
+def compression_names() -> list[str]:
+    """Every name that `parse_compression` takes, sorted: `br`, `br:0`, ..."""
+    names = []
+    for algorithm, kind in _CODECS.items():
+        names += [algorithm, *(f"{algorithm}:{level}" for level in kind.levels or ())]
+    return sorted(names)
+
+
+def _cut(parts: Sequence[Data]) -> Iterator[memoryview]:
+    """The parts in pieces that keep the memory of a stream small."""
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, len(view), PIECE):
+            yield view[start : start + PIECE]
+
+
+class _Zstd(Codec):
+    algorithm = "zstd"
+    levels = range(1, 23)
+    default = 3
+
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        import zstandard
+
+        # With the size given, the frame's header has it, as one-shot compression puts it there.
+        size = sum(map(len, parts))
+        stream = zstandard.ZstdCompressor(level=self.level).compressobj(size=size)
+        for piece in _cut(parts):
+            yield stream.compress(piece)
+        yield stream.flush()
+
+    def decompress(self, data: Data, size: int) -> bytes:
+        import zstandard
+
+        try:
+            # One call, which takes the memory at once, when header and index agree on a size that
+            # such data can have.
+            likely = 0 < size <= (1 << 20) + 64 * len(data)
+            if likely and zstandard.frame_content_size(data) == size:
+                return zstandard.ZstdDecompressor().decompress(
+                    data, max_output_size=size, allow_extra_data=False
+                )
+        except zstandard.ZstdError:
+            # Either several frames, which the slow way reads, or damage, which it names.
+            return super().decompress(data, size)
+        return super().decompress(data, size)
+
+    def decompressor(self, size: int) -> Decompressor:
+        return _ZstdDecompressor(self.name, size)
+
+
+class _ZstdDecompressor(Decompressor):
+    """Pushes through a writer, whose pieces are small however much a chunk expands."""
+
+    def __init__(self, name: str, size: int) -> None:
+        import zstandard
+
+        super().__init__(name, size)
+        self._writer = zstandard.ZstdDecompressor().stream_writer(
+            _Sink(self._emit),  # type: ignore[arg-type]
+            write_size=PIECE,
+        )
+
+    def _push(self, chunk: Data) -> None:
+        self._writer.write(chunk)
+
+
+class _Sink:
+    """The one method of a file that zstandard's writer needs."""
+
+    def __init__(self, emit: Callable[[bytes], None]) -> None:
+        self._emit = emit
+
+    def write(self, piece: Data) -> int:
+        self._emit(bytes(piece))
+        return len(piece)
+
+
+class _Gz(Codec):
+    algorithm = "gz"
+    levels = range(10)
+    default = 9
+
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        # zlib writes no time into the header, so the same data give the same file.
+        stream = zlib.compressobj(self.level, zlib.DEFLATED, 31)
+        for piece in _cut(parts):
+            yield stream.compress(piece)
+        yield stream.flush()
+
+    def decompressor(self, size: int) -> Decompressor:
+        return _GzDecompressor(self.name, size)
+
+
+class _GzDecompressor(MemberDecompressor):
+    @staticmethod
+    def _new_member() -> Any:
+        return zlib.decompressobj(31)
+
+    def _expand(self, piece: Data) -> None:
+        self._emit(self._member.decompress(piece, PIECE))
+        # At the end of a member the tail is stale, and the rest is unused data.
+        while self._member.unconsumed_tail and not self._member.eof:
+            self._emit(self._member.decompress(self._member.unconsumed_tail, PIECE))
+
+    def _padding(self, view: memoryview, at: int) -> int:
+        # gzip allows zeros after a member
+        piece = bytes(view[at : at + self._step])
+        zeros = len(piece) - len(piece.lstrip(b"\0"))
+        self._step = min(4 * self._step, PIECE) if zeros == len(piece) else FIRST_PIECE
+        return zeros
+
+
+class _Bz2(Codec):
+    algorithm = "bz2"
+    levels = range(1, 10)
+    default = 9
+
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        stream = bz2.BZ2Compressor(self.level)
+        for piece in _cut(parts):
+            yield stream.compress(piece)
+        yield stream.flush()
+
+    def decompressor(self, size: int) -> Decompressor:
+        return _Bz2Decompressor(self.name, size)
+
+
+class _Bz2Decompressor(MemberDecompressor):
+    @staticmethod
+    def _new_member() -> Any:
+        return bz2.BZ2Decompressor()
+
+    def _expand(self, piece: Data) -> None:
+        self._emit(self._member.decompress(piece, PIECE))
+        while not (self._member.needs_input or self._member.eof):
+            self._emit(self._member.decompress(b"", PIECE))
+
+
+class _Br(Codec):
+    algorithm = "br"
+    levels = range(12)
+    default = 11
+
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        stream = _brotli().Compressor(quality=self.level)
+        for piece in _cut(parts):
+            # The parts are released before the pieces come, so brotli gets bytes of its own.
+            yield stream.process(bytes(piece))
+        yield stream.finish()
+
+    def decompressor(self, size: int) -> Decompressor:
+        return _BrDecompressor(self.name, size)
+
+
+class _BrDecompressor(Decompressor):
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, size)
+        self._stream = _brotli().Decompressor()
+
+    def _push(self, chunk: Data) -> None:
+        rest = bytes(chunk)
+        # Input is taken whole; what did not fit into the limit comes with the next, empty, one.
+        while rest or not self._stream.is_finished():
+            piece = self._stream.process(rest, output_buffer_limit=PIECE)
+            self._emit(piece)
+            rest = b""
+            if not piece:
+                break
+
+    def _end(self) -> None:
+        if not self._stream.is_finished():
+            raise ShardError(f"{self._name} data ended in the middle of the stream")
+
+
+class _Snappy(Codec):
+    algorithm = "snappy"
+
+    def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
+        yield bytes(_snappy().compress_raw(b"".join(parts)))
+
+    def decompressor(self, size: int) -> Decompressor:
+        return _SnappyDecompressor(self.name, size)
+
+
+class _SnappyDecompressor(Decompressor):
+    """A raw block has no stream: it is gathered, within what `size` bytes can need, and undone."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, size)
+        self._library = _snappy()
+        self._data = bytearray()
+
+    def _push(self, chunk: Data) -> None:
+        self._data += chunk
+        if len(self._data) > 32 + self._size + self._size // 6:
+            raise ShardError(f"{self._name} data is longer than {self._size} bytes can need")
+
+    def _end(self) -> None:
+        length = self._library.decompress_raw_len(self._data)
+        if length != self._size:
+            raise ShardError(f"{self._name} data holds {length} bytes, expected {self._size}")
+        self._emit(bytes(self._library.decompress_raw(self._data)))
+
+
+def _brotli() -> Any:
+    try:
+        import brotli
+    except ImportError:
+        raise need("brotli", "br", "shards compressed with 'br'") from None
+    return brotli
+
+
+def _snappy() -> Any:
+    try:
+        import cramjam
+    except ImportError:
+        raise need("cramjam", "snappy", "shards compressed with 'snappy'") from None
+    return cramjam.snappy
+
+
+_CODECS: dict[str, type[Codec]] = {
+    kind.algorithm: kind for kind in (_Br, _Bz2, _Gz, _Snappy, _Zstd)
+}

@@ -1,0 +1,88 @@
+"""Digests by name, as the index spells them: `xxh3_64`, `sha1`, ... in lower-case hex."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mds.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+_HASHLIB = (
+    "blake2b",
+    "blake2s",
+    "md5",
+    "sha1",
+    "sha224",
+    "sha256",
+    "sha384",
+    "sha512",
+    "sha3_224",
+    "sha3_256",
+    "sha3_384",
+    "sha3_512",
+)
+_XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
+_NAMES = frozenset(_HASHLIB + _XXHASH)
+
+
+class Hash(Protocol):
+    """A digest under way."""
+
+    def update(self, data: Any, /) -> None:
+        """Take more bytes."""
+
+    def hexdigest(self) -> str:
+        """The digest of the bytes so far, in lower-case hex."""
+
+
+def hash_names() -> list[str]:
+    """The digests that an index may name, sorted."""
+    return sorted(_NAMES)
+
+
+def is_hash(name: str) -> bool:
+    """Whether a digest of that name exists."""
+    return name in _NAMES
+
+
+def new_hash(name: str) -> Hash:
+    """Begin a digest. Raises ConfigError (a ValueError) for an unknown name."""
+    return _maker(name)()
+
+
+def hexdigest(name: str, data: Any) -> str:
+    """The digest of some bytes. Raises ConfigError (a ValueError) for an unknown name."""
+    digest = new_hash(name)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def _maker(name: str) -> Callable[[], Hash]:
+    if name not in _NAMES:
+        raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
+    if name in _XXHASH:
+        import xxhash
+
+        maker: Callable[[], Hash] = getattr(xxhash, name)
+        return maker
+    # These find damage, not forgers: machines in FIPS mode may use md5 and sha1 for that.
+    return partial(getattr(hashlib, name), usedforsecurity=False)
+
+
+def digest(*parts: str | float | NDArray[Any] | None) -> str:
+    """A short name for values; arrays by their content."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.astype("<i8").tobytes() if isinstance(part, np.ndarray) else repr(part).encode()
+        made.update(len(data).to_bytes(8, "little"))
+        made.update(data)
+    return made.hexdigest()

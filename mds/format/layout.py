@@ -1,0 +1,190 @@
+"""The bytes of a shard: header, offsets, samples. Pure, and the only home of offsets.
+
+    mds     u32 n, u32 offset[n + 1], config, samples          offsets are from the file's beginning
+    meta    u32 n, u32 offset[n + 1], config                   offsets are into the data file
+                                                               (json, csv, tsv, xsv)
+    sample  u32 size of every column without a fixed one, then the value of every column
+
+All numbers are little-endian. An offset has 32 bits; a shard that needs more is refused, where
+others let it wrap around. Reading checks every offset before it is believed: one pass of numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mds.errors import ShardError, WriterError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Buffer = bytes | bytearray | memoryview
+
+VERSION = 2
+INDEX_NAME = "index.json"
+# The first offset that four bytes cannot hold.
+MAX_SIZE = 1 << 32
+_SHARD_NAME = re.compile(
+    r"shard\.[0-9]{5,}\.(mds|json|csv|tsv|xsv)(\.meta)?(\.(br|bz2|gz|snappy|zstd))?"
+)
+
+
+class Columns(NamedTuple):
+    """The columns of a shard in the order of their bytes: sorted by name.
+
+    `sizes` are the fixed sizes of their values in bytes, None where sizes vary.
+    """
+
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+    @property
+    def variable(self) -> int:
+        """How many columns have a size word in every sample."""
+        return self.sizes.count(None)
+
+
+def shard_name(number: int, extension: str) -> str:
+    """The file name of a shard: `shard_name(12, "mds.zstd") == "shard.00012.mds.zstd"`."""
+    return f"shard.{number:05}.{extension}"
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file is called as writers of this format call their shards, in whatever folder."""
+    return _SHARD_NAME.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def config_bytes(config: dict[str, Any]) -> bytes:
+    """The configuration as it stands in every shard and meta file: JSON with sorted keys."""
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def header_size(samples: int) -> int:
+    """The bytes before the configuration: the count and the offsets."""
+    return 4 + 4 * (samples + 1)
+
+
+def empty_shard_size(config: bytes) -> int:
+    """The bytes of a shard that holds no samples; every sample adds its length plus four."""
+    return header_size(0) + len(config)
+
+
+def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
+    """Everything of an mds shard before the samples, whose sizes these are.
+
+    Raises WriterError when the file would reach 4 GiB.
+    """
+    first = header_size(len(sizes)) + len(config)
+    return _pack_offsets(sizes, first, config)
+
+
+def pack_shard(samples: Sequence[bytes], config: bytes) -> list[bytes]:
+    """An mds shard in pieces. Raises WriterError when the file would reach 4 GiB."""
+    return [pack_header([len(sample) for sample in samples], config), *samples]
+
+
+def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
+    """A meta file for a data file whose first sample begins at `first`.
+
+    Raises WriterError when the data file would reach 4 GiB.
+    """
+    return _pack_offsets(sizes, first, config)
+
+
+def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
+    lengths = np.asarray(sizes)
+    end = first + int(lengths.sum(dtype=np.uint64))
+    if end >= MAX_SIZE:
+        raise WriterError(
+            f"a shard of {len(sizes)} samples would have {end} bytes, and offsets end at "
+            f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
+        )
+    # Little memory beside the result: shards of tiny samples are mostly offsets.
+    offsets = np.empty(len(sizes) + 1, "<u4")
+    offsets[0] = first
+    np.cumsum(lengths.astype(np.uint32, copy=False), out=offsets[1:])
+    offsets[1:] += np.uint32(first)
+    return b"".join((struct.pack("<I", len(sizes)), offsets.data, config))
+
+
+def parse_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:
+    """The n + 1 offsets of an mds shard of `size` bytes, checked.
+
+    `data` is the file or just its first `header_size(samples)` bytes, `where` names the file in
+    errors. Raises ShardError unless the count is `samples`, the first sample lies behind the
+    header, offsets never fall, and the last one is the end of the file.
+    """
+    offsets = _read_offsets(data, samples, where)
+    if offsets[0] < header_size(samples):
+        raise ShardError(
+            f"{where}: the first sample begins at byte {offsets[0]}, inside the header of "
+            f"{header_size(samples)} bytes."
+        )
+    return _checked(offsets, size, where, where)
+
+
+def parse_meta_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:
+    """The n + 1 offsets of a meta file into a data file of `size` bytes, checked.
+
+    `data` is the meta file. Raises ShardError as `parse_offsets` does.
+    """
+    offsets = _read_offsets(data, samples, where)
+    return _checked(offsets, size, where, "the data file")
+
+
+def _read_offsets(data: Buffer, samples: int, where: str) -> npt.NDArray[np.uint32]:
+    if len(data) < header_size(samples):
+        raise ShardError(
+            f"{where}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
+            "the file is cut short or is not the one that the index describes."
+        )
+    (count,) = struct.unpack_from("<I", data)
+    if count != samples:
+        raise ShardError(f"{where}: holds {count} samples, the index says {samples}.")
+    # A copy: a view would keep the mapped file open for as long as the offsets live.
+    return np.frombuffer(data, "<u4", samples + 1, 4).astype(np.uint32)
+
+
+def _checked(
+    offsets: npt.NDArray[np.uint32], size: int, where: str, whole: str
+) -> npt.NDArray[np.uint32]:
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if len(falls):
+        row = int(falls[0])
+        raise ShardError(
+            f"{where}: sample {row} begins at byte {offsets[row]} and ends at {offsets[row + 1]}."
+        )
+    if offsets[-1] != size:
+        raise ShardError(
+            f"{where}: the last sample ends at byte {offsets[-1]}, {whole} at {size}; "
+            "the file is cut short or was changed."
+        )
+    return offsets
+
+
+def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -> list[memoryview]:
+    """The value of every column of one sample.
+
+    `sizes` and `variable` are those of `Columns`. Raises ShardError unless the sizes make up
+    exactly the bytes.
+    """
+    at = 4 * variable
+    if at > len(data):
+        raise ShardError(f"a sample of {len(data)} bytes cannot hold {variable} sizes.")
+    words = iter(struct.unpack_from(f"<{variable}I", data))
+    values = []
+    for size in sizes:
+        end = at + (next(words) if size is None else size)
+        values.append(data[at:end])
+        at = end
+    if at != len(data):
+        raise ShardError(f"a sample of {len(data)} bytes has columns of {at} bytes together.")
+    return values

@@ -1,0 +1,231 @@
+"""Serialization of batches for another process: a pickle, and the memory of its arrays beside it.
+
+Whatever can be pickled crosses, in any nesting. Tensors and arrays are left out of the pickle
+(protocol 5) and copied once, into memory that the other side reads in place; texts and bytes lie in
+the pickle, end to end, and the pickle in the same memory. There a tensor or an array is a view,
+which can be written to. A tensor keeps its strides where they span few bytes besides its own
+(channels last, an expanded mask, a row without its last token); the rest of a larger tensor that it
+is a view of stays behind. What overlaps here overlaps there. Tensors on other devices, sparse ones,
+subclasses and such go as torch sends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import io
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.multiprocessing  # how torch sends tensors of other kinds
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Memory = npt.NDArray[np.uint8]
+
+ALIGNMENT = 64  # bytes
+_MAX_GAPS = 1.25  # times its elements may a tensor span, and keep its strides
+
+
+class Layout(NamedTuple):
+    """Where the parts of something encoded are, in the order in which they lie.
+
+    ``sizes``: bytes of each block of memory, and of the pickle. ``buffers``: the block of each
+    buffer, the place in it and the size; empty where each buffer is a block.
+    """
+
+    sizes: tuple[int, ...]
+    buffers: tuple[tuple[int, int, int], ...]
+
+
+class Encoded(NamedTuple):
+    """Something as a pickle, in parts, and the blocks of memory that it refers to.
+
+    ``buffers``: see Layout. ``kept`` keeps the memory.
+    """
+
+    blocks: list[memoryview]
+    pickle: list[bytes]
+    buffers: tuple[tuple[int, int, int], ...]
+    kept: list[memoryview]
+
+    @property
+    def layout(self) -> Layout:
+        """What the other side needs to know."""
+        sizes = (*map(len, self.blocks), sum(map(len, self.pickle)))
+        return Layout(sizes, self.buffers)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in a memory."""
+        return sum(map(_aligned, self.layout.sizes))
+
+    def write(self, memory: memoryview, at: int) -> int:
+        """Copy it to a place of a memory; where it ends."""
+        for block in self.blocks:
+            memory[at : at + len(block)] = block
+            at += _aligned(len(block))
+        end = at
+        for part in self.pickle:
+            memory[end : end + len(part)] = part
+            end += len(part)
+        return at + _aligned(end - at)
+
+
+class _Parts(list[bytes]):
+    """A file that keeps what is written as it comes: long texts and bytes are not copied."""
+
+    write = list.append
+
+
+def encode(value: Any) -> Encoded:
+    """Anything that can be pickled. Raises what pickling it raises."""
+    parts, buffers = _Parts(), list[pickle.PickleBuffer]()
+    pickler = pickle.Pickler(parts, 5, buffer_callback=buffers.append)
+    pickler.dispatch_table = _reducers()
+    pickler.dump(value)
+    kept = [buffer.raw() for buffer in buffers]
+    blocks, places = _merge(kept)
+    return Encoded(blocks, parts, places, kept)
+
+
+def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int, int, int], ...]]:
+    """Blocks of memory that do not overlap, and where in them the buffers are.
+
+    Two views of one tensor, such as inputs and labels, are so there, too, and are copied once.
+    """
+    if len(buffers) < 2:
+        return buffers, ()
+    starts = [np.asarray(b).__array_interface__["data"][0] for b in buffers]
+    order = sorted(range(len(buffers)), key=starts.__getitem__)
+    spans: list[list[int]] = []
+    places = [(0, 0, 0)] * len(buffers)
+    for n in order:
+        start, size = starts[n], len(buffers[n])
+        if not spans or start >= spans[-1][1]:
+            spans.append([start, start])
+        spans[-1][1] = max(spans[-1][1], start + size)
+        places[n] = (len(spans) - 1, start - spans[-1][0], size)
+    if len(spans) == len(buffers):
+        return buffers, ()
+    return [_memory_at(start, end - start) for start, end in spans], tuple(places)
+
+
+def _memory_at(start: int, size: int) -> memoryview:
+    if not size:
+        return memoryview(b"")
+    bytes_ = (ctypes.c_ubyte * size).from_address(start)
+    return memoryview(np.frombuffer(bytes_, np.uint8))  # type: ignore[call-overload]
+
+
+def decode(memory: Memory, at: int, layout: Layout) -> tuple[Any, int]:
+    """What was written to a place of a memory, which it keeps; and where it ends."""
+    parts = []
+    for size in layout.sizes:
+        parts.append(memory[at : at + size])
+        at += _aligned(size)
+    pickled = parts.pop()
+    if layout.buffers:
+        parts = [parts[block][start : start + size] for block, start, size in layout.buffers]
+    # From a worker of this process, as all that multiprocessing brings.
+    return pickle.loads(pickled, buffers=parts), at  # type: ignore[arg-type]  # noqa: S301
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@functools.cache
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    # With those of torch, and of other packages that send things between processes.
+    table = dict(ForkingPickler(io.BytesIO()).dispatch_table)
+    table[np.ndarray] = _reduce_array
+    table[torch.Tensor] = functools.partial(_reduce_tensor, table[torch.Tensor])
+    return table
+
+
+def _reduce_array(array: npt.NDArray[Any]) -> Any:
+    dtype = array.dtype
+    if dtype.hasobject:
+        return array.__reduce_ex__(5)
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat = np.ravel(array, order)  # type: ignore[call-overload]
+    # Plain dtypes as their names, which are quicker pickled.
+    name = dtype.str if dtype.isbuiltin == 1 else dtype
+    return _open_array, (_as_buffer(flat.view(np.uint8)), name, array.shape, order)
+
+
+def _open_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
+    return np.ndarray(shape, dtype, _writable(buffer), order=order)
+
+
+def _reduce_tensor(by_torch: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
+    if not is_plain(tensor):
+        return by_torch(tensor)
+    tensor = tensor.resolve_conj().resolve_neg()
+    flat, strides = tensor, None
+    if not tensor.is_contiguous():
+        extent = 1 + sum(
+            (length - 1) * stride
+            for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        if tensor.numel() and extent <= tensor.numel() * _MAX_GAPS:
+            flat = tensor.as_strided((extent,), (1,))
+            strides = tensor.stride()
+        else:
+            flat = tensor.contiguous()
+    name = _dtype_name(tensor.dtype)
+    if numpy_dtype(tensor.dtype) is None:
+        flat = flat.reshape(-1).view(torch.uint8)
+    values = flat.numpy()
+    return _open_tensor, (_as_buffer(values), name, tuple(tensor.shape), strides)
+
+
+def _as_buffer(array: npt.NDArray[Any]) -> pickle.PickleBuffer:
+    return pickle.PickleBuffer(array)  # type: ignore[arg-type]  # before Python 3.12
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in this process's memory and nothing else."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+    )
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """What numpy calls a type of torch's; None where it does not know it."""
+    with contextlib.suppress(TypeError):
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    return None
+
+
+def _open_tensor(
+    buffer: Any, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    memory = _writable(buffer)
+    if not len(memory):
+        return torch.empty(shape, dtype=kind)
+    flat = torch.frombuffer(memory, dtype=kind)
+    return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
+
+
+def _writable(buffer: Any) -> Any:
+    """The array behind what unpickling shows as read-only because the sender's array was."""
+    return buffer.obj if isinstance(buffer, memoryview) else buffer

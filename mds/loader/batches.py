@@ -1,0 +1,395 @@
+"""Batches made next to their samples, each with its bookkeeping of what it used up.
+
+Where a sample is nothing but the readers' columns and the batch is torch's usual one, the batch is
+gathered column by column into the memory that becomes the tensor, without a Python object for
+each sample. Everything else goes through the samples and the caller's collate function.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from mds.dataset.epoch_iterator import EpochIterator
+from mds.dataset.reading import read_windows
+from mds.dataset.streaming import StreamingDataset
+from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collect_epochs, take_dropped
+from mds.encodings import DecodeKind, parse_encoding
+from mds.errors import ConfigError
+from mds.loader.batch_groups import (
+    MAX_GROUP_BATCHES,
+    MAX_GROUP_BYTES,
+    SUM_BITS,
+    BatchGroup,
+    BatchInfo,
+    BatchIterator,
+    batch_info,
+)
+from mds.loader.batch_maker import BatchMaker
+from mds.loader.batch_masks import mask_padding
+from mds.loader.filtered_batches import filtered_batches
+from mds.loader.tensor_buffers import Allocator, TensorPool
+from mds.loader.threads import ThreadedWorkers
+from mds.loader.wrapping import find_streaming
+from mds.process.fork_safe import cached_property
+from mds.readers import gather
+from mds.transforms.chain import FunctionChain
+from mds.transforms.columns import join_columns, tensors_of
+from mds.world import worker_group, worker_place
+
+if TYPE_CHECKING:
+    from mds.dataset.worker_epoch import KeyStream
+    from mds.index import ShardSchema
+    from mds.loader.batch_groups import Batch
+    from mds.prefetch.prefetcher import Window
+
+    Columns = dict[str, Any]
+
+
+class Batches(IterableDataset[Any]):
+    """Batches of a dataset, as pairs of their bookkeeping and the collated batch.
+
+    ``batch_size`` None gives single samples. Other attributes are the dataset's, so that code in
+    workers which asks torch for "the dataset" finds what it knows.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None,
+        drop_last: bool,
+        collate: Callable[[Any], Any],
+    ) -> None:
+        self.dataset = dataset
+        self._size, self._drop_last = batch_size, drop_last
+        is_streaming = isinstance(dataset, StreamingDataset)
+        chain = dataset._filter.chain if is_streaming else FunctionChain()
+        self._maker = BatchMaker(collate, batch_size, chain)
+
+    def __iter__(self) -> Iterator[Batch | BatchGroup]:
+        return self.begin_epoch(*worker_place(), worker_group())
+
+    def begin_epoch(
+        self, worker: int, workers: int, group: int, allocate: Allocator | None = None
+    ) -> Iterator[Batch | BatchGroup]:
+        """Begin the epoch of one worker of ``workers`` at once, and give its batches.
+
+        With ``allocate`` they are made elsewhere than where they are used, and come in groups.
+        """
+        if not self._is_ours:
+            return self._begin_custom()
+        dataset = self.dataset
+        epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
+        if not dataset._filter.keeps_everything:
+            return filtered_batches(dataset, epoch, self._size, self._drop_last, self._maker)
+        maker, size = self._maker, self._size
+        keys = epoch.key_stream() if maker.is_keyed else None
+        if not (self.is_plain and size is not None and maker.takes_columns and self._is_columnar):
+            samples = EpochIterator.over(dataset, epoch)
+            return _with_info(epoch, self._collated_batches(epoch, samples, keys))
+        windows = read_windows(dataset, epoch.blocks(), epoch)
+        least = size if self._drop_last else 1
+        if maker.has_functions:
+            batches = self._function_batches(epoch, windows, size, keys)
+            return _with_info(epoch, batches, least)
+        into = allocate or TensorPool()
+        if self._is_sliceable and not isinstance(epoch, PaddedWorkerEpoch):
+            groups = self._grouped_batches(worker, epoch, windows, size, into)
+            return BatchIterator(groups, workers) if allocate is None else groups
+        columns = self._columns(windows, lambda: size, into)
+        return _with_info(epoch, ((n, tensors_of(found)) for n, found in columns), least)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the library iterates, and asks the caller's code for samples at most."""
+        dataset = self.dataset
+        return (
+            isinstance(dataset, StreamingDataset)
+            and type(dataset).__iter__ is StreamingDataset.__iter__
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the samples are the readers' own, with no code of the caller on the way."""
+        return isinstance(self.dataset, StreamingDataset) and self.dataset._is_plain
+
+    @property
+    def may_use_threads(self) -> bool:
+        """Whether the library iterates: the caller's code for one sample may run in threads."""
+        return self._is_ours
+
+    def of_thread(self) -> Batches:
+        """The same for one thread among several, as a worker process would have them.
+
+        Where code is called for each sample, it is that of a copy of the dataset, so that what an
+        iteration keeps there is that thread's alone.
+        """
+        if not self._is_ours or (self.is_plain and self._maker.takes_columns):
+            return self
+        own = copy.copy(self)
+        own.dataset = copy.copy(self.dataset)
+        return own
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether the batches too are made by the library alone, without a collate function."""
+        return self.is_plain and self._maker.is_ours
+
+    @property
+    def _schemas(self) -> list[ShardSchema]:
+        return [schema for index in self.dataset._shards.indexes for schema in index.schemas]
+
+    @property
+    def _is_columnar(self) -> bool:
+        """Whether all streams have the same columns, so that a batch can be one gather."""
+        first, *others = (schema.columns for schema in self._schemas)
+        return all(
+            columns.names == first.names and columns.encodings == first.encodings
+            for columns in others
+        )
+
+    @property
+    def _is_sliceable(self) -> bool:
+        """Whether a batch is rows of a larger one: no shape or nesting depends on the batch."""
+        encodings = map(parse_encoding, self._schemas[0].columns.encodings)
+        plain = {DecodeKind.TEXT, DecodeKind.BYTES}
+        return all(e.decode_kind in plain or (e.size and e.dtype is not None) for e in encodings)
+
+    def _columns(
+        self,
+        windows: Iterable[Window],
+        wanted: Callable[[], int],
+        allocate: Allocator,
+        *,
+        copy: bool = False,
+    ) -> Iterator[tuple[int, Columns]]:
+        """Columns of as many samples as ``wanted`` says each time; of what is left at the end.
+
+        Tensors where all columns are of fixed width, else what `gather` gives; without ``copy``
+        arrays in lists may be views of the files.
+        """
+        pieces: list[Columns] = []
+        waiting, size = 0, wanted()  # samples in the pieces, and how many there are to be
+        tensors: Columns = {}
+        for window in windows:
+            at, end = 0, len(window.ids)
+            while at < end:
+                if not waiting:
+                    tensors = self._allocate(size, allocate)
+                stop = min(end, at + size - waiting)
+                shards, rows = window.shards[at:stop], window.rows[at:stop]
+                filled = waiting + stop - at
+                out = {name: t[waiting:filled].numpy() for name, t in tensors.items()}
+                pieces.append(gather(window.readers, shards, rows, out=out, copy=copy))
+                waiting, at = filled, stop
+                if waiting == size:
+                    yield size, tensors or join_columns(pieces)
+                    del tensors, out  # the consumer of the batch is their only owner
+                    pieces, waiting, size = [], 0, wanted()
+        if waiting:
+            left = {name: tensor[:waiting] for name, tensor in tensors.items()}
+            yield waiting, left or join_columns(pieces)
+
+    def _allocate(self, samples: int, allocate: Allocator) -> dict[str, torch.Tensor]:
+        """Tensors for so many samples where all columns are of fixed width, else none."""
+        return {
+            name: allocate((samples, *shape), dtype) for name, dtype, shape in self._fixed_columns
+        }
+
+    @cached_property
+    def _fixed_columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        """Name, dtype and shape of a sample's value of each column; none unless all are fixed."""
+        columns = self._schemas[0].columns
+        encodings = [parse_encoding(text) for text in columns.encodings]
+        out = []
+        for name, encoding in zip(columns.names, encodings, strict=True):
+            if encoding.size is None or encoding.dtype is None or encoding.shape is None:
+                return []
+            if name in self.dataset._columns:
+                out.append((name, encoding.dtype, encoding.shape))
+        return out if not any(schema.is_split for schema in self._schemas) else []
+
+    def _grouped_batches(
+        self,
+        worker: int,
+        epoch: WorkerEpoch,
+        windows: Iterable[Window],
+        size: int,
+        allocate: Allocator,
+    ) -> Iterator[BatchGroup]:
+        """Batches of `_columns`, several in a message."""
+        position, count = epoch.start, 1  # ids, and batches of the next message
+
+        def wanted() -> int:
+            return size * count
+
+        for samples, found in self._columns(windows, wanted, allocate):
+            columns = tensors_of(found)
+            infos = []
+            for at in range(0, samples, size):
+                some = min(size, samples - at)
+                if some == size or not self._drop_last:
+                    infos.append(batch_info(epoch, position, some))
+                    position += some
+            count = _batches_of_next(count, columns, samples, size)
+            if infos:
+                yield BatchGroup(worker, tuple(infos), columns)
+            del columns, found  # before the next ones are made, so that their memory can be those'
+        yield BatchGroup(worker, (), {})
+
+    def _function_batches(
+        self, epoch: WorkerEpoch, windows: Iterable[Window], size: int, keys: KeyStream | None
+    ) -> Iterator[tuple[int, Any]]:
+        """Batches that functions of columns make.
+
+        Columns of fixed width are gathered for several batches at once, as in `_grouped_batches`.
+        """
+        position, count, maker = epoch.start, 1, self._maker
+        copy = not maker.is_ours and self.dataset._columns.copy
+
+        def wanted() -> int:
+            return size * count
+
+        for samples, gathered in self._columns(windows, wanted, TensorPool(), copy=copy):
+            found = gathered
+            if self._fixed_columns:
+                count = _batches_of_next(count, gathered, samples, size)
+                found = {name: tensor.numpy() for name, tensor in gathered.items()}
+            for at in range(0, samples, size):
+                some = min(size, samples - at)
+                columns = {name: values[at : at + some] for name, values in found.items()}
+                of_rows = keys.take(some) if keys is not None else None
+                where = functools.partial(epoch.describe, position, some)
+                yield some, maker.of_columns(columns, of_rows, where)
+                position += some
+            # Before the next ones are made, so that their memory can be those'.
+            del gathered, found, columns
+
+    def _collated_batches(
+        self, epoch: WorkerEpoch, samples: Iterator[Any], keys: KeyStream | None
+    ) -> Iterator[tuple[int, Any]]:
+        position, make = epoch.start, self._maker.of_samples
+        if self._size is None:
+            yield from ((1, make(sample, None, str)) for sample in samples)
+            return
+        while batch := [*itertools.islice(samples, self._size)]:
+            count = len(batch)
+            of_rows = keys.take(count) if keys is not None else None
+            if count == self._size or not self._drop_last:
+                where = functools.partial(epoch.describe, position, count)
+                collated = make(batch, of_rows, where)
+                # Decoded images are large: let go of these before the next ones are made.
+                del batch
+                yield count, collated
+                del collated
+            position += count
+
+    def _begin_custom(self) -> Iterator[Batch]:
+        """Batches of what the caller's code makes of our samples, whose epoch begins now."""
+        source = find_streaming(self.dataset)
+        assert source is not None
+        epochs: list[WorkerEpoch] = []
+        with collect_epochs(source, epochs):
+            samples = iter(self.dataset)
+        return self._custom_batches(source, samples, epochs)
+
+    def _custom_batches(
+        self, source: StreamingDataset, samples: Iterator[Any], epochs: list[WorkerEpoch]
+    ) -> Iterator[Batch]:
+        """What each batch took from the order is found by how far the epoch is.
+
+        ``epochs``: those that the caller's code has begun; it goes through the last one.
+        """
+        taken = summed = 0
+        size = self._size or 1
+        while True:
+            with collect_epochs(source, epochs):  # generators begin ours when they like
+                batch = [*itertools.islice(samples, size)]
+            if not batch:
+                return
+            if len(batch) < size and self._drop_last:
+                continue
+            before, earlier = taken, summed
+            epoch = epochs[-1] if epochs else None
+            if epoch is not None:
+                taken, summed = epoch.position, epoch.checksum_until(epoch.position)
+            skipped, dropped = take_dropped(epochs)
+            del epochs[:-1]
+            info = BatchInfo(
+                taken - before,
+                ((summed - earlier) & SUM_BITS, taken - before),
+                epoch.begun if epoch is not None else None,
+                skipped,
+                dropped,
+            )
+            if isinstance(epoch, PaddedWorkerEpoch) and info.samples != len(batch):
+                name = type(self.dataset).__name__
+                raise ConfigError(
+                    f"exact='mask' marks every place of the order, and {name} made {len(batch)} "
+                    f"samples of {info.samples} places. Use exact=True."
+                )
+            collated = self._maker.of_samples(
+                batch if self._size is not None else batch[0], None, str
+            )
+            del batch  # as in `_collated_batches`
+            yield (
+                mask_padding(info, collated, epoch)
+                if isinstance(epoch, PaddedWorkerEpoch)
+                else (info, collated)
+            )
+            del collated
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["dataset"], name)
+
+
+def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> int:
+    """How many batches of ``size`` to gather at once next, by what ``samples`` took this time."""
+    bytes_ = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
+    fit = MAX_GROUP_BYTES * samples // (max(bytes_, 1) * size)
+    return max(1, min(last * 2, MAX_GROUP_BATCHES, fit))
+
+
+def _with_info(
+    epoch: WorkerEpoch, batches: Iterator[tuple[int, Any]], least: int = 1
+) -> Iterator[Batch]:
+    """Batches of (samples, batch) with their bookkeeping, but those of fewer than ``least``."""
+    position = epoch.start
+    for count, batch in batches:
+        if count >= least:
+            info = batch_info(epoch, position, count)
+            position += count
+            if isinstance(epoch, PaddedWorkerEpoch):
+                yield mask_padding(info, batch, epoch)
+            else:
+                yield info, batch
+        del batch  # before the next one is made, so that its memory can be that one's
+
+
+class ThreadedBatches(IterableDataset[Any]):
+    """Batches of ``workers`` threads of this process, as of so many worker processes."""
+
+    def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
+        self._batches, self._workers, self._ahead = batches, workers, ahead
+
+    def __iter__(self) -> Iterator[Any]:
+        group = -2 - next(_iterations)
+        parts = [
+            self._batches.of_thread().begin_epoch(worker, self._workers, group, TensorPool())
+            for worker in range(self._workers)
+        ]
+        workers = ThreadedWorkers([functools.partial(iter, part) for part in parts], self._ahead)
+        return BatchIterator(workers, self._workers)
+
+
+# Each iteration is a group of its own in the epoch counter, told from torch's seeds by its sign.
+_iterations = itertools.count()

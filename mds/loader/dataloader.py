@@ -1,0 +1,336 @@
+"""StreamingDataLoader: batches from a StreamingDataset, counted where they are made.
+
+To frameworks it is the torch DataLoader that they know. Inside, batches are assembled next to the
+samples (in the worker process, the thread, or here) and travel with their bookkeeping: how many
+samples of the epoch they used up. So a batch's size is not guessed from its tensors, and packing,
+filtering or any collate function resumes exactly. Where samples are nothing but the readers'
+columns, a batch is gathered column by column into the memory that becomes the tensor.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from mds.errors import ConfigError, StateError
+from mds.loader.batch_groups import BatchInfo, BatchIterator
+from mds.loader.batches import Batches, ThreadedBatches
+from mds.loader.worker_batches import WorkerBatches
+from mds.loader.wrapping import check_wrapper, find_streaming, find_wrapped, refuse_sampling
+from mds.plan import OrderHash
+
+# What the DataLoader inside is told; the rest is the business of Batches.
+_PASSED_ON = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+_ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
+# Options that make no sense without worker processes: to give one asks for processes.
+_ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A torch DataLoader whose position can be saved and loaded exactly.
+
+    The order is the dataset's, so ``shuffle``, ``sampler`` and ``batch_sampler`` are refused. For
+    another kind of dataset, and for a map-style wrapper around a streaming one, it is a plain
+    DataLoader, without a state.
+
+    - ``dataset`` (Any): A StreamingDataset, or an IterableDataset of yours that keeps one under
+      ``.dataset``.
+    - ``batch_size`` (int | None, default 1, samples): Size of a batch; left out it is the
+      dataset's, and the dataset's may be left to the loader.
+    - ``num_workers`` (int, default 0): How many workers make batches; 0 makes them here.
+    - ``workers`` (str, default 'auto'): Whether the workers are ``"processes"``, as in torch, or
+      ``"threads"``, which hand batches over without copying them; ``"auto"`` takes threads where
+      nothing but the library's own code makes the batches. ``"threads"`` with functions of yours
+      (``collate_fn``, ``map``, ``__getitem__`` of a subclass) is your word that several threads
+      may call them at once; it pays where they release the interpreter's lock.
+    - ``collate_fn`` (Callable | None, default None): What makes a batch of a list of samples.
+    - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
+    - ``prefetch_factor`` (int | None, default None, batches): How many each worker keeps ready;
+      None is 2.
+    - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.
+    - ``pin_memory_device`` (str, default ''): Device for which they are.
+    - ``timeout`` (float, default 0, seconds): Longest wait for a batch of worker processes; 0 is
+      for ever.
+    - ``worker_init_fn`` (Callable | None, default None): Called in each worker process first.
+    - ``multiprocessing_context`` (Any, default None): How worker processes are started.
+    - ``generator`` (Any, default None): Random generator from which their seeds are drawn.
+    - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
+    - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
+
+    Order, state and errors are the same with every kind of workers. Raises ConfigError (a
+    ValueError) for threads where a class of the caller's iterates by itself. In threads, each of
+    which has a copy of the dataset, torch's ``get_worker_info()`` is None, and random numbers of
+    Python, NumPy and torch are the program's: draw those of ``map``.
+
+    What worker processes send lies in shared memory that has no name and is used again when
+    nothing in this process refers to it any more. Batches that are small and quickly made arrive up
+    to eight at once.
+
+    Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that is to
+    be kept for long or saved by itself.
+
+    >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
+    >>> for batch in loader:
+    ...     torch.save(loader.state_dict(), "position.pt")
+    """
+
+    def __init__(self, dataset: Any, *args: Any, workers: str = "auto", **kwargs: Any) -> None:
+        if workers not in {"auto", "processes", "threads"}:
+            raise ConfigError(f"workers is 'auto', 'processes' or 'threads', got {workers!r}.")
+        self._streaming = find_streaming(dataset)
+        if self._streaming is not None:
+            self._refuse_sampling(args, kwargs)
+            self._agree_on_batch_size(args, kwargs)
+        super().__init__(dataset, *args, **kwargs)
+        self._check_fit(dataset)
+        self._batches = Batches(dataset, self.batch_size, self.drop_last, self.collate_fn)
+        if workers == "threads" and not self._batches.may_use_threads:
+            raise ConfigError(
+                f"workers='threads': {type(dataset).__name__} iterates by itself, and so in each "
+                "thread over all samples. Make samples in __getitem__ of a subclass or by map(), "
+                "or use processes."
+            )
+        self._threaded = workers == "threads" or (
+            workers == "auto" and self._may_use_threads(kwargs)
+        )
+        self._inner: DataLoader[Any] | None = None
+        self._count = EpochCount()
+        if self._streaming is not None:
+            # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
+            # out again what rank 0 reads, and the other ranks' samples would never be seen.
+            self._is_accelerate_prepared = True
+
+    def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether threads differ from processes in nothing but speed."""
+        return (
+            self.num_workers > 0
+            and self._batches.is_made_here
+            and not any(kwargs.get(name) for name in _ABOUT_PROCESSES)
+        )
+
+    @staticmethod
+    def _refuse_sampling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = {**dict(zip(_ORDERED, args[1:4], strict=False)), **kwargs}
+        names = [name for name in _ORDERED if given.get(name, False) not in (None, False)]
+        if names:
+            refuse_sampling(names)
+
+    def _check_fit(self, dataset: Any) -> None:
+        """Refuse or warn about what is no error and would surprise."""
+        streaming = self._streaming
+        if streaming is None:
+            check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
+        elif (
+            streaming is dataset
+            and self.num_workers > 1
+            and self.batch_size not in {None, streaming.batch_size}
+        ):
+            warnings.warn(
+                f"the loader makes batches of {self.batch_size} from an order for batches of "
+                f"{streaming.batch_size}: with {self.num_workers} workers a position in the middle "
+                "of an epoch is not exact. Give both the same batch_size.",
+                stacklevel=3,
+            )
+
+    def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Let the dataset and the loader have the batch size that one of them was given."""
+        dataset = self._streaming
+        assert dataset is not None
+        if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
+            if dataset.batch_size is None:
+                raise ConfigError("batch_size is needed, for the dataset or for the loader.")
+            kwargs["batch_size"] = dataset.batch_size
+        elif dataset.batch_size is None:
+            dataset.batch_size = args[0] if args else kwargs.get("batch_size")
+
+    @property
+    def num_samples_yielded(self) -> int:
+        """Samples of the order that this rank has used up in this iteration."""
+        return self._count.samples
+
+    @num_samples_yielded.setter
+    def num_samples_yielded(self, samples: int) -> None:
+        self._count.samples = samples
+
+    @property
+    def order_hash(self) -> OrderHash:
+        """Of the samples of this rank in this iteration; the sum over ranks is the plan's."""
+        return self._count.order_hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts workers of its own.
+        return {**self.__dict__, "_inner": None}
+
+    def __iter__(self) -> Any:
+        if self._streaming is None:
+            return super().__iter__()
+        batches = CountedBatches(self, self._make_batches())
+        if not self._count.is_under_way:
+            self._count = batches.count
+        return batches
+
+    def _make_batches(self) -> Iterator[Any]:
+        """The batches of an epoch that begins now, with their bookkeeping."""
+        source: IterableDataset[Any]
+        if self.num_workers and not self._threaded:
+            if self._inner is None or not self.persistent_workers:
+                source = WorkerBatches(self._batches, self.num_workers)
+                self._inner = self._make_inner(source, **self._passed_on())
+            return BatchIterator(iter(self._inner), self.num_workers)
+        source = self._batches
+        if self._threaded:
+            workers = max(1, self.num_workers)
+            source = ThreadedBatches(self._batches, workers, self.prefetch_factor or 2)
+        if self.pin_memory:
+            pinning = self._make_inner(source, pin_memory=True, generator=self.generator)
+            return iter(pinning)
+        # Without a loader inside, whose ``next`` costs 10 us a batch. torch's iterator draws a seed
+        # even where it has no workers: random numbers must not depend on which loader is taken.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return iter(source)
+
+    def _passed_on(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
+
+    @staticmethod
+    def _make_inner(source: IterableDataset[Any], **settings: Any) -> DataLoader[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about workers; said of the outer one
+            return DataLoader(source, batch_size=None, collate_fn=_identity, **settings)
+
+    def _note_dropped(self, info: BatchInfo) -> None:
+        """Tell the dataset of this process what a worker has dropped in its copy of it."""
+        assert self._streaming is not None
+        if self.num_workers and not self._threaded:
+            self._streaming._dropped.add(info.skipped, info.dropped, info.is_empty)
+        else:
+            self._streaming._dropped.empty += info.is_empty
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        kind = "threads" if self._threaded else "processes"
+        workers = f"{self.num_workers} {kind}" if self.num_workers else "no workers"
+        head = f"<{name}: batches of {self.batch_size} by {workers}"
+        if self._streaming is None:
+            return f"{head}, from a {type(self.dataset).__name__}, without a state>"
+        return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where this rank is, for ``load_state_dict`` on this or another number of ranks.
+
+        None when the dataset is not a streaming one, with a warning when there is one inside.
+        """
+        if self._streaming is None:
+            if find_wrapped(self.dataset) is not None:
+                warnings.warn(self._no_position(), stacklevel=2)
+            return None
+        count = self._count
+        samples = count.samples * self._streaming.num_ranks
+        state = self._streaming.state_dict(samples, from_beginning=False)
+        if count.begun is not None:
+            # Of this iteration, also where the dataset has begun another meanwhile.
+            epoch, first = count.begun
+            state = {**state, "epoch": epoch, "sample_in_epoch": first + samples}
+        return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
+
+    def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
+        """Let the next iteration go on from ``obj``; to be called on every rank.
+
+        Raises StateError (a ValueError) when it is of another dataset or order, and when the
+        streaming dataset is inside a wrapper that keeps no position.
+        """
+        if self._streaming is not None:
+            self._streaming.load_state_dict(obj)  # type: ignore[arg-type]
+            self._count = EpochCount()
+        elif obj is not None and find_wrapped(self.dataset) is not None:
+            raise StateError(self._no_position())
+
+    def _no_position(self) -> str:
+        name = type(self.dataset).__name__
+        return (
+            f"{name} keeps no position: torch asks it for samples by number, in an order of its "
+            "own. To resume, give the transform to the dataset, dataset.map(function), or wrap it "
+            "in an IterableDataset that iterates self.dataset."
+        )
+
+
+class EpochCount:
+    """What one iteration of a loader has taken of the order."""
+
+    def __init__(self) -> None:
+        self.samples = self.steps = self.empty_steps = 0
+        self.order_hash = OrderHash()
+        self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
+        self.is_over = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+        return self.steps > 0 and not self.is_over
+
+
+class CountedBatches:
+    """Iterator of one epoch of a loader, which counts what the batches took of the order."""
+
+    def __init__(self, loader: StreamingDataLoader, inner: Iterator[Any]) -> None:
+        self._loader, self._inner = loader, inner
+        self.count = EpochCount()
+
+    def __iter__(self) -> CountedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        count = self.count
+        try:
+            info, batch = next(self._inner)
+        except StopIteration:
+            count.is_over = True
+            self._warn_if_empty()
+            raise
+        self._loader._count = count  # the state is of the iteration that gave a batch last
+        count.samples += info.samples
+        count.order_hash.take(*info.order)
+        count.steps += 1
+        count.begun = info.begun
+        if info.dropped or info.is_empty:
+            count.empty_steps += info.is_empty
+            self._loader._note_dropped(info)
+        return batch
+
+    def _warn_if_empty(self) -> None:
+        """Say when a filter left nothing of an epoch."""
+        steps = self.count.steps
+        if steps and steps == self.count.empty_steps:
+            warnings.warn(
+                f"all {steps} batches of this rank are empty: the filter, or on_error='skip',"
+                " dropped every sample. dataset.skipped says why.",
+                stacklevel=3,
+            )
+
+    def __del__(self) -> None:
+        self.count.is_over = True
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools look into a DataLoader's iterator (for its workers, say): show them the real one.
+        if name in {"_inner", "count"}:  # of one that was not made
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _identity(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,148 @@
+"""Messages of worker processes: several batches in one segment, which the trainer reads in place.
+
+A message through torch's queue costs some 150 us in both processes together, whatever is in it. So
+small batches that are quickly made travel together; one that took long, or is large, goes alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch._utils import ExceptionWrapper
+
+from mds.loader.batch_codec import Encoded, Layout, decode, encode
+from mds.loader.batch_groups import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, BatchGroup, BatchList
+from mds.loader.segments import Segment, SegmentPool, find_reader
+
+if TYPE_CHECKING:
+    from mds.loader.batch_groups import Batch
+
+MAX_GROUP_SECONDS = 0.02  # of making the batches of a message
+_SLACK = 16  # batches may differ by one part in so many
+
+
+class Parcel:
+    """Batches on their way to the trainer, where unpickling gives a BatchGroup or a BatchList.
+
+    They lie in a segment of ``size`` bytes from ``pool``, or in the message where there is none.
+    """
+
+    def __init__(self, worker: int, pool: SegmentPool | None, size: int) -> None:
+        self._worker = worker
+        found = pool.take(size) if pool is not None else None
+        self._file = pool.name if pool is not None else -1
+        self._place: Segment | None
+        self._place, self._memory = found or (None, memoryview(bytearray(size)))
+        self._layouts: list[Layout] = []
+        self._end = 0
+
+    def has_room(self, encoded: Encoded) -> bool:
+        """Whether one more fits."""
+        return self._end + encoded.size <= len(self._memory)
+
+    def add(self, encoded: Encoded) -> None:
+        """Copy one more batch, or a group of them."""
+        self._end = encoded.write(self._memory, self._end)
+        self._layouts.append(encoded.layout)
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __reduce__(self) -> Any:
+        block = bytes(self._memory[: self._end]) if self._place is None else None
+        place = None if self._place is None else tuple(self._place)
+        layouts = [tuple(layout) for layout in self._layouts]
+        return open_parcel, (self._worker, self._file, place, layouts, block)
+
+
+def open_parcel(
+    worker: int,
+    file: int,
+    place: tuple[int, int, int] | None,
+    layouts: list[tuple[Any, Any]],
+    block: bytes | None,
+) -> BatchGroup | BatchList:
+    """The batches of a parcel, whose tensors are its memory."""
+    if place is not None:
+        memory = find_reader(file).borrow(Segment(*place))
+    else:
+        memory = np.frombuffer(bytearray(block or b""), np.uint8)
+    items, at = [], 0
+    for layout in layouts:
+        item, at = decode(memory, at, Layout(*layout))
+        items.append(item)
+    if isinstance(items[0], BatchGroup):
+        return items[0]
+    return BatchList(worker, items)
+
+
+class ParcelSender:
+    """Makes messages of the batches of one worker.
+
+    ``pool``: its segments; None where the system gives no shared memory. ``clock``: what tells how
+    long a batch took.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        pool: SegmentPool | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._worker, self._pool, self._clock = worker, pool, clock
+
+    def send(self, batches: Iterator[Batch | BatchGroup]) -> Iterator[Any]:
+        """The messages of an epoch; the last one is empty, or tells an error and its traceback.
+
+        What was made before an error is sent before it.
+        """
+        self._failure: Any = None
+        parcel: Parcel | None = None
+        wanted = 0
+        for encoded, seconds, is_group in self._encoded(batches):
+            if parcel is not None and not parcel.has_room(encoded):
+                yield parcel
+                parcel = None
+            if parcel is None:
+                wanted = 1 if is_group else _batches_of_next(wanted, encoded.size, seconds)
+                slack = encoded.size * wanted // _SLACK if wanted > 1 else 0
+                parcel = Parcel(self._worker, self._pool, encoded.size * wanted + slack)
+            parcel.add(encoded)
+            del encoded  # before the next one is made, so that its memory can be that one's
+            if len(parcel) >= wanted or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
+                yield parcel
+                parcel = None
+        if parcel is not None:
+            yield parcel
+        yield BatchList(self._worker, [], self._failure)
+
+    def _encoded(
+        self, batches: Iterator[Batch | BatchGroup]
+    ) -> Iterator[tuple[Encoded, float, bool]]:
+        """Each batch or group, how many seconds it took, and whether it is a group."""
+        clock = self._clock
+        while True:
+            begun = clock()
+            try:
+                batch = next(batches)
+                is_group = isinstance(batch, BatchGroup)
+                encoded = encode(batch)
+            except StopIteration:
+                return
+            except Exception:  # noqa: BLE001 - it is raised in the trainer
+                where = f"in DataLoader worker process {self._worker}"
+                self._failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+                return
+            if not (isinstance(batch, BatchGroup) and batch.is_last):
+                del batch
+                yield encoded, clock() - begun, is_group
+            del encoded
+
+
+def _batches_of_next(last: int, size: int, seconds: float) -> int:
+    """How many batches the next message has, if all are as the first."""
+    fit = min(MAX_GROUP_BYTES // max(size, 1), int(MAX_GROUP_SECONDS / max(seconds, 1e-9)))
+    return max(1, min(2 * last, MAX_GROUP_BATCHES, fit))

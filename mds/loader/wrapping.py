@@ -1,0 +1,85 @@
+"""Datasets of the caller's around a StreamingDataset: what a loader does with each kind.
+
+As in torch, the kind of the outermost dataset decides. An IterableDataset iterates what it wraps,
+in our order, and its position is known. Anything else is asked for samples by number, in the order
+of a sampler: there torch's rules hold unchanged, and no position is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import ConcatDataset, IterableDataset
+
+from mds.dataset.streaming import StreamingDataset
+from mds.errors import ConfigError
+
+_MAX_DEPTH = 16  # wrappers may point in circles
+
+
+def find_streaming(dataset: Any) -> StreamingDataset | None:
+    """The StreamingDataset that this is, or that iterable wrappers keep under ``.dataset``."""
+    for _ in range(_MAX_DEPTH):
+        if isinstance(dataset, StreamingDataset):
+            return dataset
+        if not isinstance(dataset, IterableDataset):
+            return None
+        dataset = getattr(dataset, "dataset", None)
+    return None
+
+
+def find_wrapped(dataset: Any) -> StreamingDataset | None:
+    """A StreamingDataset inside a wrapper that keeps no position."""
+    if find_streaming(dataset) is not None:
+        return None
+    return next((d for d in _inside(dataset, _MAX_DEPTH) if isinstance(d, StreamingDataset)), None)
+
+
+def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
+    """Refuse or warn about a wrapper that would not show what its writer expects.
+
+    ``num_samples_seen``: its length, where it has one. Raises ConfigError for a ConcatDataset of
+    streaming datasets.
+    """
+    for each in _inside(dataset, _MAX_DEPTH):
+        if isinstance(each, ConcatDataset) and any(
+            isinstance(d, StreamingDataset) for d in each.datasets
+        ):
+            raise ConfigError(
+                "a ConcatDataset takes no streaming datasets: give one StreamingDataset several "
+                "streams, streams=[Stream(...), Stream(...)]."
+            )
+    wrapped = find_wrapped(dataset)
+    if wrapped is None or num_samples_seen is None or wrapped.num_ranks == 1:
+        return
+    if num_samples_seen == wrapped.length < wrapped.num_samples:
+        warnings.warn(
+            f"{type(dataset).__name__} shows {num_samples_seen} of {wrapped.num_samples} samples: "
+            "len() of a StreamingDataset counts those of one rank. Let the wrapper use "
+            "dataset.num_samples.",
+            stacklevel=4,
+        )
+
+
+def refuse_sampling(names: list[str]) -> None:
+    """Say how a StreamingDataset is told what a loader was told (ConfigError)."""
+    ways = {
+        "shuffle": "StreamingDataset(..., shuffle=True, shuffle_seed=...) shuffles it",
+        "sampler": "its ranks are found by themselves, or given by topology=; select() chooses",
+        "batch_sampler": "batch_size= and batching_method= of the dataset decide",
+    }
+    told = "; ".join(f"{name}=: {ways[name]}" for name in names)
+    raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {told}.")
+
+
+def _inside(dataset: Any, depth: int) -> Iterator[Any]:
+    """A dataset and those that it keeps under ``.dataset`` and ``.datasets``."""
+    yield dataset
+    if depth and not isinstance(dataset, StreamingDataset):
+        kept = getattr(dataset, "datasets", None)
+        several = kept if isinstance(kept, (list, tuple)) else ()
+        for each in (getattr(dataset, "dataset", None), *several):
+            if each is not None and each is not dataset:
+                yield from _inside(each, depth - 1)

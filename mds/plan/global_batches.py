@@ -1,0 +1,238 @@
+"""Global batches of one order: from (step, slot) to sample ids, for all ranks.
+
+A *step* is the index of a global batch, which all ranks see at once. A *slot* is the index of a
+sample in it: node by node, rank by rank, position by position. Step n is batch number n // workers
+of worker n % workers, of every rank. ``lookups`` map positions of an order to sample ids, one for
+each stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from mds.errors import PlanError
+from mds.plan.partition import ExactGrid, PaddedGrid, Partition, check_drop
+from mds.plan.spec import PARTITION_ALGOS, check_name
+from mds.process.fork_safe import cached_property
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+    Lookup = Callable[[Ids], Ids]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Shape of the world and its batches: nodes, ranks of a node, workers of a rank, batch size."""
+
+    nodes: int
+    ranks: int
+    workers: int
+    batch: int
+
+    @property
+    def world(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.ranks
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a global batch."""
+        return self.world * self.batch
+
+    @property
+    def per_node(self) -> int:
+        """Samples of a global batch that one node sees."""
+        return self.ranks * self.batch
+
+    @cached_property
+    def round_robin(self) -> Ids:
+        """For each slot of a step, its number when the step is dealt round by round, int64."""
+        grid = np.arange(self.global_batch, dtype=np.int64).reshape(
+            self.batch, self.ranks, self.nodes
+        )
+        return np.ascontiguousarray(grid.transpose(2, 1, 0)).reshape(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionSpec:
+    """Parameters of a partition: how positions of an order are dealt to ranks.
+
+    ``initial``: physical nodes that the run began with, if known. ``drop``: samples that were seen.
+    ``is_precise``: ``drop`` is honoured to the sample, not rounded as the incumbent does.
+    ``is_exact``: every sample once.
+    """
+
+    shape: Shape
+    canonical: int
+    algo: str = "relaxed"
+    initial: int | None = None
+    drop: int = 0
+    is_precise: bool = False
+    is_exact: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("partition_algo", self.algo, PARTITION_ALGOS)
+        if self.canonical < 1:
+            raise PlanError(f"canonical nodes {self.canonical}: there must be at least one.")
+
+
+class GlobalBatches(Protocol):
+    """The global batches of an epoch."""
+
+    count: int
+
+    def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids, int64 (steps, slots), -1 for nothing."""
+
+    def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+
+    def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Steps and slots at which positions of a stream's order are."""
+
+    def marks(self, steps: Ids, slots: Ids) -> Ids:
+        """Where in the epoch, int64 (steps, slots): equal in worlds with equal global batches."""
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """The canonical nodes whose samples a physical node reads."""
+
+
+class NoBatches:
+    """Null object: the global batches of an epoch without samples."""
+
+    count = 0
+
+    def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Nothing."""
+        del lookups
+        return np.empty((len(steps), len(slots)), np.int64)
+
+    def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
+        """Nothing."""
+        del first, last, lookups
+        return np.empty((0, 0), np.int64)
+
+    def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Nowhere."""
+        del stream, positions
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def marks(self, steps: Ids, slots: Ids) -> Ids:
+        """Nothing."""
+        return np.empty((len(steps), len(slots)), np.int64)
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """None."""
+        del node
+        return np.empty(0, np.int64)
+
+
+class RandomBatches:
+    """Global batches dealt from one order.
+
+    Partitioned for the shape of ``spec`` or, if that does not fit, for that of the run's beginning.
+    """
+
+    def __init__(self, samples: int, spec: PartitionSpec) -> None:
+        shape, drop = spec.shape, spec.drop
+        if not spec.is_precise:
+            check_drop(samples, shape.world, drop)
+        self._shape = shape
+        self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
+        grid: PaddedGrid | ExactGrid
+        if spec.is_exact:
+            grid = ExactGrid(samples, spec.canonical)
+        else:
+            grid = PaddedGrid(samples, spec.canonical, self.partition_shape.nodes)
+        if not (spec.is_precise or spec.is_exact):
+            warn_repeated(drop % self.partition_shape.nodes)
+            drop -= drop % self.partition_shape.nodes
+        self.partition = Partition(
+            grid,
+            self.partition_shape.nodes,
+            self.partition_shape.ranks,
+            drop,
+            is_even=not spec.is_exact,
+        )
+        self.count = -(-self.partition.total // self.partition_shape.global_batch)
+        # Steps without padding.
+        self.full = self.partition.total // self.partition_shape.global_batch
+
+    def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids of steps and slots."""
+        numbers = (
+            steps[:, None] * self.partition_shape.global_batch
+            + self.partition_shape.round_robin[slots]
+        ).reshape(-1)
+        if len(numbers) and int(numbers.max()) >= self.partition.total:
+            out = np.full(len(numbers), -1, np.int64)
+            real = np.flatnonzero(numbers < self.partition.total)
+            out[real] = lookups[0](self.partition.positions(numbers[real]))
+        else:
+            out = lookups[0](self.partition.positions(numbers))
+        return out.reshape(len(steps), len(slots))
+
+    def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        shape = self.partition_shape
+        begin, end = first * shape.global_batch, last * shape.global_batch
+        ids = lookups[0](self.partition.position_range(begin, min(end, self.partition.total)))
+        if len(ids) < end - begin:
+            ids = np.concatenate([ids, np.full(end - begin - len(ids), -1, np.int64)])
+        # Dealt round by round: positions in the batch, then ranks, then nodes.
+        grid = ids.reshape(last - first, shape.batch, shape.ranks, shape.nodes)
+        steps: Ids = grid.transpose(0, 3, 2, 1).reshape(last - first, shape.global_batch)
+        return steps
+
+    def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Steps and slots at which positions are."""
+        del stream
+        step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
+        return step, np.argsort(self.partition_shape.round_robin)[number]
+
+    def marks(self, steps: Ids, slots: Ids) -> Ids:
+        """The element of the reading of all canonical nodes."""
+        return (
+            steps[:, None] * self.partition_shape.global_batch
+            + self.partition_shape.round_robin[slots]
+            + self.partition.offset
+        )
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """The canonical nodes whose samples a physical node reads."""
+        mine, theirs = self._shape.per_node, self.partition_shape.per_node
+        nodes = range(node * mine // theirs, ((node + 1) * mine - 1) // theirs + 1)
+        return np.unique(np.concatenate([self.partition.canonical_nodes_of(k) for k in nodes]))
+
+
+def _shape_to_partition(spec: PartitionSpec) -> Shape:
+    """The shape to partition for: that of before where canonical nodes do not fit this one."""
+    shape, canonical, initial = spec.shape, spec.canonical, spec.initial
+    fits = canonical % shape.nodes == 0 or shape.nodes % canonical == 0
+    if spec.algo == "orig" or initial is None or fits:
+        return shape
+    if initial < 1 or shape.global_batch % (initial * shape.ranks):
+        raise PlanError(
+            f"a global batch of {shape.global_batch} samples cannot be dealt to the {initial} "
+            f"nodes of {shape.ranks} ranks that the run began with: make the global batch a "
+            f"multiple of {initial * shape.ranks} samples."
+        )
+    return Shape(initial, shape.ranks, shape.workers, shape.global_batch // (initial * shape.ranks))
+
+
+def warn_repeated(samples: int) -> None:
+    """Warn that a state of the incumbent is rounded down, as it would do itself."""
+    if samples:
+        warnings.warn(
+            f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "
+            "are seen again.",
+            stacklevel=2,
+        )

@@ -1,0 +1,285 @@
+"""Batching by stream: stratified, per_stream and device_per_stream global batches.
+
+Each is arithmetic on step numbers. What has to be kept is, for the methods that deal whole batches
+to streams, the shuffled list of which stream each batch is from.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.errors import PlanError
+from mds.plan.global_batches import RandomBatches, warn_repeated
+from mds.plan.partition import PaddedGrid, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from mds.plan.global_batches import PartitionSpec
+
+    Ids = NDArray[np.int64]
+    Lookup = Callable[[Ids], Ids]
+
+
+class StreamBatches(abc.ABC):
+    """Global batches made of several streams, of which whole ones are dropped at a resume.
+
+    Of a step of which a part was seen, only what was not seen is left.
+    """
+
+    def __init__(self, total: int, spec: PartitionSpec) -> None:
+        self.shape = spec.shape
+        first, seen = divmod(spec.drop, self.shape.global_batch)
+        if not spec.is_precise:
+            warn_repeated(seen)
+            seen = 0
+        # As a slice does: beyond the end nothing is left, below zero counts from the end.
+        self._first = max(total + first, 0) if first < 0 else min(first, total)
+        self._seen = seen
+        self.count = total - self._first
+
+    def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids of steps and slots."""
+        out = self._fill(steps + self._first, slots, lookups)
+        if self._seen and len(steps) and int(steps.min()) == 0:
+            seen = self.shape.round_robin[slots] < self._seen
+            out[(steps == 0)[:, None] & seen] = -1
+        return out
+
+    def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
+        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        return self.block(np.arange(first, last), np.arange(self.shape.global_batch), lookups)
+
+    def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Steps and slots at which positions of a stream's order are."""
+        step, slot = self._find(stream, positions)
+        step = step - self._first
+        left = (step > 0) | ((step == 0) & (self.shape.round_robin[slot] >= self._seen))
+        return step[left], slot[left]
+
+    def marks(self, steps: Ids, slots: Ids) -> Ids:
+        """The first element of the step: the slots in it depend on the world."""
+        first = (steps[:, None] + self._first) * self.shape.global_batch
+        return np.broadcast_to(first, (len(steps), len(slots)))
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """All: what a node reads moves from node to node."""
+        del node
+        return np.arange(self._canonical)
+
+    _canonical: int
+
+    @abc.abstractmethod
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids: ...
+
+    @abc.abstractmethod
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origins:
+    """Table of batches: the stream of each, and its number in that stream."""
+
+    stream: NDArray[np.unsignedinteger]
+    number: NDArray[np.unsignedinteger]
+
+    @classmethod
+    def shuffled(cls, counts: Sequence[int], rng: np.random.Generator) -> Origins:
+        """``counts[i]`` batches of stream i in an order drawn from ``rng``."""
+        total = sum(counts)
+        kind = np.min_scalar_type(max(len(counts) - 1, 0))
+        stream = np.repeat(np.arange(len(counts), dtype=kind), counts)
+        rng.shuffle(stream)
+        number = np.empty(total, np.min_scalar_type(max(total, 1)))
+        for i, count in enumerate(counts):
+            number[stream == i] = np.arange(count, dtype=number.dtype)
+        return cls(stream, number)
+
+    def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
+        """Of batches of a stream: which there are (indexes of ``numbers``), and where."""
+        where = np.flatnonzero(self.stream == stream)
+        known = np.flatnonzero(numbers < len(where))
+        return known, where[numbers[known]]
+
+
+class PerStreamBatches(StreamBatches):
+    """Batching method per_stream: every global batch from one stream."""
+
+    def __init__(
+        self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
+    ) -> None:
+        fresh = dataclasses.replace(spec, drop=0)
+        self._batches = [RandomBatches(count, fresh) for count in samples]
+        counts = [batches.full for batches in self._batches]
+        _require_full_batch(counts, "global batch", spec.shape.global_batch)
+        self._origins = Origins.shuffled(counts, rng)
+        super().__init__(sum(counts), spec)
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """The canonical nodes whose samples a physical node reads, the same in all streams."""
+        return np.unique(
+            np.concatenate([batches.canonical_nodes_of(node) for batches in self._batches])
+        )
+
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        stream, number = self._origins.stream[steps], self._origins.number[steps]
+        out = np.empty((len(steps), len(slots)), np.int64)
+        for i in np.unique(stream).tolist():
+            mine = stream == i
+            out[mine] = self._batches[i].block(number[mine].astype(np.int64), slots, [lookups[i]])
+        return out
+
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        number, slot = self._batches[stream].find(0, positions)
+        known, step = self._origins.find(stream, number)
+        return step, slot[known]
+
+
+class StratifiedBatches(StreamBatches):
+    """Batching method stratified: every global batch from all streams, each with its share."""
+
+    def __init__(
+        self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
+    ) -> None:
+        self._canonical = spec.canonical
+        self._parts = stratify(proportions, spec.shape.global_batch)
+        self._ends = np.cumsum(self._parts)
+        self._partitions = [
+            Partition(PaddedGrid(count, spec.canonical, 1), 1, spec.shape.ranks)
+            for count in samples
+        ]
+        shares = zip(self._partitions, self._parts, strict=True)
+        self._total = min(
+            (partition.total // part for partition, part in shares if part), default=0
+        )
+        super().__init__(self._total, spec)
+
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        stream = np.searchsorted(self._ends, slots, side="right")
+        out = np.empty((len(steps), len(slots)), np.int64)
+        for i in np.unique(stream).tolist():
+            mine = np.flatnonzero(stream == i)
+            part = self._parts[i]
+            offset = slots[mine] - (self._ends[i] - part)
+            numbers = (steps[:, None] * part + offset).reshape(-1)
+            found = lookups[i](self._partitions[i].positions(numbers))
+            out[:, mine] = found.reshape(len(steps), len(mine))
+        return out
+
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        part = self._parts[stream]
+        if not part:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        step, offset = np.divmod(self._partitions[stream].find(positions), part)
+        kept = step < self._total
+        return step[kept], offset[kept] + int(self._ends[stream]) - part
+
+
+class DevicePerStreamBatches(StreamBatches):
+    """Batching method device_per_stream: every rank's batch from one stream."""
+
+    def __init__(
+        self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
+    ) -> None:
+        shape, self._canonical = spec.shape, spec.canonical
+        if self._canonical % shape.nodes:
+            raise PlanError(
+                f"canonical nodes {self._canonical} and physical nodes {shape.nodes}: "
+                "device_per_stream needs canonical nodes to be a multiple of physical nodes."
+            )
+        self._share = self._canonical // shape.nodes
+        self._partitions = [
+            Partition(
+                PaddedGrid(count, self._canonical, self._canonical), self._canonical, shape.ranks
+            )
+            for count in samples
+        ]
+        self._counts = [
+            partition.total // shape.nodes // shape.batch for partition in self._partitions
+        ]
+        _require_full_batch(self._counts, "rank's batch", shape.batch)
+        self._origins = [Origins.shuffled(self._counts, rng) for _ in range(shape.nodes)]
+        self._length = sum(self._counts)
+        # One more round of padding where none is needed: the incumbent does so.
+        padded = (self._length // shape.world + 1) * shape.world
+        super().__init__(padded // shape.ranks, spec)
+
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        shape = self.shape
+        device, offset = np.divmod(slots, shape.batch)
+        # Batches of the nodes are taken in cycle, and then dealt to all ranks in cycle.
+        batch = steps[:, None] * shape.world + device
+        number, node = np.divmod(batch, shape.nodes)
+        out = np.full(batch.shape, -1, np.int64)
+        offset = np.broadcast_to(offset, batch.shape)
+        for p, origins in enumerate(self._origins):
+            there = (node == p) & (number < self._length)
+            stream = np.full(batch.shape, -1, np.int64)
+            stream[there] = origins.stream[number[there]]
+            for i in np.unique(stream[there]).tolist():
+                mine = stream == i
+                of_stream = origins.number[number[mine]].astype(np.int64)
+                numbers = self._partition_index(of_stream * shape.batch + offset[mine], p)
+                out[mine] = lookups[i](self._partitions[i].positions(numbers))
+        return out
+
+    def _partition_index(self, sequence: Ids, node: int) -> Ids:
+        """Elements, as dealt, of the sequence that a node reads from its canonical nodes."""
+        line, rank = np.divmod(sequence, self.shape.ranks)
+        cycle, mine = np.divmod(line, self._share)
+        element = cycle * self.shape.ranks + rank
+        return element * self._canonical + node * self._share + mine
+
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        shape = self.shape
+        element, canonical = np.divmod(self._partitions[stream].find(positions), self._canonical)
+        node, mine = np.divmod(canonical, self._share)
+        cycle, rank = np.divmod(element, shape.ranks)
+        of_stream, offset = np.divmod(
+            (cycle * self._share + mine) * shape.ranks + rank, shape.batch
+        )
+        steps, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for p, origins in enumerate(self._origins):
+            here = np.flatnonzero(node == p)
+            known, number = origins.find(stream, of_stream[here])
+            step, device = np.divmod(number * shape.nodes + p, shape.world)
+            steps.append(step)
+            slots.append(device * shape.batch + offset[here[known]])
+        return np.concatenate(steps), np.concatenate(slots)
+
+
+def stratify(proportions: Sequence[float], size: int) -> list[int]:
+    """How many samples of a global batch of ``size`` each stream gives.
+
+    Places left by rounding down go to the largest remainders, of equal ones to the later stream.
+    Raises PlanError when a stream that gives samples would give none.
+    """
+    shares = np.array(proportions, np.float64)
+    parts = np.array([int(share * size) for share in proportions], np.int64)
+    rest = size * shares - parts
+    short = size - int(parts.sum())
+    if short:
+        order = np.lexsort((np.arange(len(parts)), rest))[::-1]
+        parts[order[:short]] += 1
+    for i, part in enumerate(parts.tolist()):
+        if part <= 0 < proportions[i]:
+            raise PlanError(
+                f"stream {i} has {proportions[i]:.3g} of the epoch, which is less than one sample "
+                f"of a global batch of {size}: enlarge the batch or the stream's share."
+            )
+    return [int(part) for part in parts]
+
+
+def _require_full_batch(counts: Sequence[int], what: str, size: int) -> None:
+    for i, count in enumerate(counts):
+        if not count:
+            raise PlanError(
+                f"stream {i} does not fill one {what} of {size} samples: choose more of it, use a "
+                "smaller batch, or batching_method 'random'."
+            )

@@ -1,0 +1,1 @@
+"""What shards to have ready, and when."""

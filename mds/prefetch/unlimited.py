@@ -1,0 +1,190 @@
+"""Whole shards ahead of the reader, where there is no limit: what was fetched stays.
+
+Looked through are so many samples as the user asked for, and beyond them as many as it takes to
+keep the wire busy. The first few rows come by ranged reads of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.cache.concurrency import Pool
+from mds.errors import NoSpaceError
+from mds.prefetch.lookahead import Lookahead
+from mds.prefetch.window_size import count_fitting, max_window_shards
+from mds.process.fork_safe import new_event
+from mds.readers import unique_stable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mds.cache.process_cache import ProcessCache
+    from mds.readers import Reader
+
+    Int64s = npt.NDArray[np.int64]
+
+MAX_WINDOW = 8192  # ids of a window when everything is here
+WARMUP_WINDOW = 512  # ids of a window while shards are on their way
+MAX_FIRST_WINDOW = 64  # ids of the first window at most, when shards are far,
+MAX_FIRST_BYTES = 4 << 20  # and bytes, since they come twice
+MAX_LOOKAHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
+
+
+class UnlimitedPrefetch:
+    """Without a limit: whole shards, ahead of the reader, and they stay."""
+
+    def __init__(self, runtime: ProcessCache, ids: Lookahead, predownload: int) -> None:
+        self._runtime, self._ids = runtime, ids
+        self._fetch_ahead = functools.partial(runtime.fetcher.ensure_local, is_ahead=True)
+        self._predownload = predownload
+        self._pool: Pool | None = None
+        self._changed = new_event()
+        self._awaited: Future[Any] | None = None
+        self._looked = 0  # positions before this one are here or on their way
+        self._known = np.zeros(runtime.catalog.shards, np.bool_)
+        for folder in runtime.catalog.folders:
+            if folder.source_folder is not None and not folder.index.zip_size.any():
+                self._known[folder.first_shard : folder.first_shard + len(folder)] = (
+                    True  # read where they are
+                )
+        self._coming: dict[int, Future[Any]] = {}
+        self._rows: dict[int, Future[Reader]] = {}  # of the first window
+        self._held: list[int] = []
+        self._is_first = True
+
+    def next_size(self) -> int:
+        """How many ids the next window has."""
+        size = self._wanted_size()
+        most = max_window_shards(self._runtime.catalog, 1)
+        if most is None or size <= most:
+            return size
+        shards, _ = self._ids.look(self._ids.position, self._ids.position + size)
+        return max(1, count_fitting(shards, most))
+
+    def _wanted_size(self) -> int:
+        if self._is_first:
+            few = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
+            few = max(1, min(self._predownload // 8, MAX_FIRST_WINDOW, few))
+            shards, _ = self._ids.look(0, few)
+            return few if not self._runtime.is_local(shards).all() else WARMUP_WINDOW
+        if not self._coming and self._known.all():
+            # Looking ahead would be two thirds of what a window costs.
+            return MAX_WINDOW
+        self._schedule()
+        return WARMUP_WINDOW if self._coming else MAX_WINDOW
+
+    def begin(self, shards: Int64s, rows: Int64s) -> None:
+        """A window begins."""
+        if self._is_first:
+            self._is_first = False
+            self._fetch_first(shards, rows)
+            self._send_for(shards, 0)
+            self._schedule()
+
+    def open(self, shard: int) -> Reader:
+        """The reader of a shard of the window."""
+        if shard in self._rows:
+            sparse: Reader = self._wait(self._rows[shard], shard)
+            return sparse
+        if shard in self._coming:
+            # A disk that was full of what was in use then may have room now.
+            with contextlib.suppress(NoSpaceError):
+                self._wait(self._coming[shard], shard)
+        reader = self._runtime.hold(shard)
+        self._held.append(shard)
+        return reader
+
+    def end(self) -> None:
+        """The window is used up."""
+        for shard in self._held:
+            self._runtime.release(shard)
+        self._held.clear()
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Stop fetching and give back what is held."""
+        self.end()
+        if self._pool is not None:
+            self._pool.close()
+        self._coming.clear()
+        self._awaited = None
+
+    def _schedule(self) -> None:
+        """Send for the shards that come next: so many samples ahead, and enough to do."""
+        for shard in [shard for shard, future in self._coming.items() if future.done()]:
+            # A failure stays until the shard is asked for.
+            if not self._coming[shard].exception():
+                del self._coming[shard]
+        position = self._ids.position
+        while self._looked < position + MAX_LOOKAHEAD:
+            is_busy = self._pool is not None and len(self._coming) >= 2 * self._pool.threads
+            if self._looked >= position + self._predownload + WARMUP_WINDOW and (
+                is_busy or not self._coming
+            ):
+                return
+            start = max(self._looked, position)
+            shards, _ = self._ids.look(start, start + WARMUP_WINDOW)
+            if not len(shards):
+                return
+            self._looked = start + len(shards)
+            self._send_for(shards, start)
+
+    def _send_for(self, shards: Int64s, position: int) -> None:
+        shards = np.array(unique_stable(shards[~self._known[shards]]), np.int64)
+        if not len(shards):
+            return
+        self._known[shards] = True
+        for shard in shards[~self._runtime.is_local(shards)].tolist():
+            self._coming[shard] = self._submit(self._fetch_ahead, shard, deadline=float(position))
+
+    def _fetch_first(self, shards: Int64s, rows: Int64s) -> None:
+        """Have the very first rows come by themselves: a whole shard takes longer.
+
+        Before anything else, too: beside whole shards, which fill the wire, they would come last.
+        """
+        wanted = np.array(unique_stable(shards), np.int64)
+        for shard in wanted[~self._runtime.is_local(wanted)].tolist():
+            if self._runtime.can_range(shard) and self._runtime.is_far(shard):
+                mine = rows[shards == shard].tolist()
+                self._rows[shard] = self._submit(
+                    self._runtime.read_rows, shard, mine, deadline=-1.0
+                )
+        if self._rows:
+            with self._runtime.waiting_for(next(iter(self._rows))):
+                wait(self._rows.values(), timeout=self._runtime.tuning.head_start_seconds)
+
+    def _submit(self, act: Callable[..., Any], *args: Any, deadline: float) -> Future[Any]:
+        if self._pool is None:
+            self._pool = Pool(self._runtime.peers.threads)
+        future = self._pool.submit(act, *args, deadline=deadline)
+        future.add_done_callback(self._note_done)
+        return future
+
+    def _note_done(self, future: Future[Any]) -> None:
+        """Wake the reader for what it waits for, and when there is little left to do."""
+        pool = self._pool
+        if future is self._awaited or pool is None or pool.waiting <= pool.threads // 2:
+            self._changed.set()
+
+    def _wait(self, future: Future[Any], shard: int) -> Any:
+        """The result of a future; meanwhile the threads get more to do."""
+        if future.done():
+            return future.result()
+        self._awaited = future
+        with self._runtime.waiting_for(shard):
+            while not future.done():
+                self._changed.clear()
+                self._schedule()
+                if not future.done():
+                    self._changed.wait()
+        self._awaited = None  # its callback refers to this plan, and so to all open files
+        return future.result()
+
+    def __repr__(self) -> str:
+        return f"{len(self._coming)} shards on their way"

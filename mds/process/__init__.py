@@ -1,0 +1,1 @@
+"""What belongs to one process: locks, singletons, mapped memory."""

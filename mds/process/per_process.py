@@ -1,0 +1,69 @@
+"""Things that belong to one process: SDK clients, connection pools, semaphores.
+
+They are made once per process, on first use, and never cross a fork: a connection that two
+processes use answers one with the bytes of the other. What a child inherits it neither uses nor
+closes (closing could say goodbye on the parent's connection); it is kept, unreachable, instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from mds.process.fork_safe import call_in_child, new_rlock
+
+T = TypeVar("T")
+
+_made: dict[Hashable, Any] = {}
+_lock = new_rlock()
+_inherited: list[object] = []
+_owner = os.getpid()
+
+
+def per_process(key: Hashable, make: Callable[[], T]) -> T:
+    """What ``make`` gave the first time it was asked for under ``key`` in this process."""
+    if _owner != os.getpid():
+        # A fork that ran no Python hooks (some engines embed Python); better late than never.
+        _start_anew()
+    try:
+        found: T = _made[key]
+    except KeyError:
+        with _lock:
+            if key not in _made:
+                _made[key] = make()
+            found = _made[key]
+    return found
+
+
+def forget(key: Hashable) -> None:
+    """Have the next `per_process` of ``key`` make a new one: credentials or a connection died."""
+    with _lock:
+        _made.pop(key, None)
+
+
+def forget_all() -> None:
+    """Forget whatever was made: what nothing uses any more ends, and its connections with it.
+
+    For programs that meet many stores one after another; a store that is in use makes its own
+    again when it needs it.
+    """
+    with _lock:
+        _made.clear()
+
+
+def abandon(inherited: object) -> None:
+    """Keep something of the parent's without ever touching it, not even to end it."""
+    _inherited.append(inherited)
+
+
+def _start_anew() -> None:
+    global _made, _lock, _owner  # noqa: PLW0603 - the state of a process is a global
+    _inherited.append(_made)
+    _made = {}
+    # The same after a fork without hooks, where the old lock may be held by a thread that is gone.
+    _lock = new_rlock()
+    _owner = os.getpid()
+
+
+call_in_child(_start_anew)

@@ -1,0 +1,113 @@
+"""Abstract base classes of shuffles: deterministic permutations of an epoch, node by node.
+
+An algorithm inherits `RandomAccessShuffle` when the id at any position can be computed alone, else
+`mds.shuffle.SequentialShuffle`. What the library has to know of it are class attributes.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from mds.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+_CHUNK_SAMPLES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShuffleSpec:
+    """Frozen inputs of a shuffle.
+
+    ``sizes``: samples of each shard, int64. ``block_size``: samples. Raises PlanError for sizes,
+    nodes, seeds or epochs that are no such numbers.
+    """
+
+    sizes: NDArray[np.int64]
+    num_canonical_nodes: int
+    seed: int
+    epoch: int
+    block_size: int
+
+    def __post_init__(self) -> None:
+        if self.num_canonical_nodes < 1:
+            raise PlanError(
+                f"canonical nodes {self.num_canonical_nodes}: there must be at least one."
+            )
+        if self.seed < 0 or self.epoch < 0:
+            raise PlanError(
+                f"shuffle seed {self.seed} and epoch {self.epoch} must not be negative."
+            )
+        if len(self.sizes) and int(self.sizes.min()) < 0:
+            raise PlanError("a shard cannot have a negative number of samples.")
+
+    @property
+    def samples(self) -> int:
+        """Samples of all shards."""
+        return int(self.sizes.sum())
+
+    def node_starts(self) -> NDArray[np.int64]:
+        """Where each canonical node begins, and the end: shape (nodes + 1,)."""
+        nodes = self.num_canonical_nodes
+        if self.samples > np.iinfo(np.int64).max // (nodes + 1):
+            raise PlanError(f"{self.samples} samples on {nodes} canonical nodes are too many.")
+        return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
+
+
+class Shuffle(abc.ABC):
+    """One epoch's permutation of the ids 0 to ``spec.samples`` - 1, canonical node by node.
+
+    Node k has the positions ``starts[k]`` to ``starts[k + 1]`` - 1. The order must follow from
+    ``spec`` alone. Raise PlanError from the constructor for a spec that makes no order.
+    """
+
+    #: Whether the id at any position is computed alone.
+    is_random_access: ClassVar[bool] = False
+    #: Whether all samples have to be held in memory at once.
+    needs_all_samples: ClassVar[bool] = False
+    #: Whether ``shuffle_block_size`` decides how far samples move.
+    uses_blocks: ClassVar[bool] = False
+    #: Canonical nodes for each physical node, when the caller gives no number.
+    canonical_nodes_per_node: ClassVar[int] = 1
+    #: Raise it when the order changes: files of computed orders are kept by algorithm and version.
+    version: ClassVar[int] = 0
+
+    def __init__(self, spec: ShuffleSpec) -> None:
+        self.spec = spec
+        self.starts = spec.node_starts()
+
+    @abc.abstractmethod
+    def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
+        """The ids of canonical node ``node`` in order, in windows of any length.
+
+        A window is good until the next one is asked for.
+        """
+
+
+class RandomAccessShuffle(Shuffle):
+    """Shuffle of which any position can be computed alone."""
+
+    is_random_access = True
+
+    @abc.abstractmethod
+    def ids_at(self, positions: Ids) -> Ids:
+        """The ids at positions of the order, int64."""
+
+    @abc.abstractmethod
+    def find(self, ids: Ids) -> Ids:
+        """The positions in the order of ids: the inverse of `ids_at`."""
+
+    def windows(self, node: int) -> Iterator[Ids]:
+        """The ids of canonical node ``node`` in order."""
+        first, last = int(self.starts[node]), int(self.starts[node + 1])
+        for at in range(first, last, _CHUNK_SAMPLES):
+            yield self.ids_at(np.arange(at, min(at + _CHUNK_SAMPLES, last)))

@@ -1,0 +1,362 @@
+"""HTTP as object stores speak it: ranges asked for and their answers checked.
+
+Used by every provider whose bytes come over plain HTTP requests. A range must be answered with
+exactly that range; a server that answers with the whole object (200) is cut to it. The read
+timeout of the sockets is what notices a stall: so many seconds without a single byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urljoin
+
+from mds.errors import CorruptError, MdsError, StoreError, TransientError
+from mds.process.per_process import per_process
+from mds.storage.base import Body, ObjectInfo
+from mds.storage.pace import LeastRate, PacedStream, bounded_pools
+from mds.storage.translate import Classify, Failure, fit_cause, status_failure, translate
+from mds.storage.url import parse_url, redact, scheme_of
+from mds.text.redaction import remember_secret
+
+if TYPE_CHECKING:
+    import urllib3
+
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]+|\*)")
+_LONGEST = 18  # digits of a size; no object has an exabyte
+# Headers that may follow a redirect to another host.
+_HARMLESS = {"accept", "accept-encoding", "content-length", "content-type", "range"}
+_PROXY_NAMES = [
+    name
+    for scheme in ("http", "https", "all", "no")
+    for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())
+]
+_SAID = 200  # characters of a server's words in an error
+# Most connections kept open to one host; as many as any store of a process uses at a time.
+_CONNECTIONS = 64
+
+
+class StatusError(Exception):
+    """An answer that is an error, before it is judged."""
+
+    def __init__(self, status: int, what: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"{status} {what}")
+        self.status, self.what, self.headers = status, what, headers
+
+
+def by_status(error: Exception) -> Failure | None:
+    """Judge an answer by its status; the rest is network trouble."""
+    if isinstance(error, StatusError):
+        return status_failure(error.status, error.what, error.headers.get("retry-after"))
+    return None
+
+
+class HttpClient:
+    """Requests to HTTP servers over the connections of this process."""
+
+    def __init__(
+        self, timeout: float, verify: bool | str = True, classify: Classify | None = None
+    ) -> None:
+        self._timeout = timeout
+        self._verify = verify
+        self._classify = classify or by_status
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | BinaryIO | Iterable[bytes] | None = None,
+        redirect: bool = True,
+        also: tuple[int, ...] = (),
+    ) -> urllib3.BaseHTTPResponse:
+        """An answer whose body is still to be read. Raises StatusError from status 400 on.
+
+        Statuses in ``also`` are answers too.
+        """
+        sent = dict(headers or {})
+        response = self._pool(url).request(
+            method, url, headers=sent, body=body, redirect=redirect, **_one_try(sent)
+        )
+        if response.status >= 400 and response.status not in also:
+            raise _status_error(response)
+        return response
+
+    def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | BinaryIO | Iterable[bytes] | None = None,
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Headers and whole body of an answer."""
+        response = self.request(method, url, headers=headers, body=body)
+        try:
+            return response.headers, response.read(decode_content=True)
+        finally:
+            response.close()
+
+    def stream(
+        self,
+        url: str,
+        key: str,
+        start: int,
+        end: int | None,
+        *,
+        shown: str,
+        min_rate: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Body:
+        """An object or a range of it; ``shown`` is its URL in errors."""
+        asked = {"Accept-Encoding": "identity", **(headers or {})}
+        if start or end is not None:
+            asked["Range"] = format_range(start, end)
+        started = time.monotonic()
+        try:
+            response = self._pool(url).request("GET", url, headers=asked, **_one_try(asked))
+            if response.status >= 400 and response.status != 416:
+                raise _status_error(response)  # noqa: TRY301 - judged like what urllib3 raises
+        except MdsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - all of it is translated
+            seconds = time.monotonic() - started
+            told = translate(error, "get", shown, seconds, self._classify)
+            raise told from fit_cause(error)
+        try:
+            return _make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
+        except BaseException:
+            response.close()
+            raise
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        proxy = find_proxy(url)
+        return per_process(
+            ("http", self._timeout, self._verify, proxy), lambda: self._make_pool(proxy)
+        )
+
+    def _make_pool(self, proxy: str | None) -> urllib3.PoolManager:
+        import urllib3
+
+        settings: dict[str, Any] = {
+            "maxsize": _CONNECTIONS,
+            "num_pools": 32,
+            "timeout": urllib3.Timeout(connect=self._timeout, read=self._timeout),
+            "cert_reqs": "CERT_REQUIRED" if self._verify else "CERT_NONE",
+            "ca_certs": self._verify if isinstance(self._verify, str) else None,
+        }
+        if proxy:
+            address, login = split_login(proxy)
+            pool: urllib3.PoolManager = urllib3.ProxyManager(
+                address, proxy_headers=login, **settings
+            )
+        else:
+            pool = urllib3.PoolManager(**settings)
+        pool.pool_classes_by_scheme = bounded_pools(self._timeout)
+        return pool
+
+
+def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
+    """How urllib3 is to ask: once, for trying again is the business of the wrapper of a store."""
+    # Credentials stay on the host, scheme and port that they are meant for.
+    secret = [name for name in headers if name.lower() not in _HARMLESS]
+    retries = _retry_kind()(
+        None,
+        connect=0,
+        read=0,
+        status=0,
+        other=0,
+        redirect=8,
+        remove_headers_on_redirect=secret,
+    )
+    return {"preload_content": False, "decode_content": False, "retries": retries}
+
+
+def _status_error(response: urllib3.BaseHTTPResponse) -> StatusError:
+    what = response.read(2000, decode_content=True).decode("utf-8", "replace")
+    response.close()
+    return StatusError(response.status, _first_words(what), response.headers)
+
+
+@functools.cache
+def _retry_kind() -> type[urllib3.Retry]:
+    """urllib3's rule for redirects, but for those that give up encryption."""
+    import urllib3
+
+    class Redirects(urllib3.Retry):
+        def increment(
+            self,
+            method: str | None = None,
+            url: str | None = None,
+            response: urllib3.BaseHTTPResponse | None = None,
+            *args: Any,
+            **more: Any,
+        ) -> Redirects:
+            target = response.get_redirect_location() if response is not None else None
+            if response is not None and url and target:
+                try:
+                    check_redirect(response.status, url, urljoin(url, target))
+                except StatusError:
+                    response.close()
+                    raise
+            return super().increment(method, url, response, *args, **more)
+
+    return Redirects
+
+
+def check_redirect(status: int, url: str, target: str) -> None:
+    """Raise StatusError for a redirect from https to http, which anyone on the way may change."""
+    if scheme_of(url) == "https" != scheme_of(target):
+        what = f"the server redirects from https to {redact(target)}, which is not encrypted"
+        raise StatusError(status, what, {})
+
+
+def format_range(start: int, end: int | None) -> str:
+    """The value of a Range header for a half-open range."""
+    return f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
+
+
+def encode_login(user: str, password: str | None) -> str:
+    """The value of an Authorization header."""
+    return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()
+
+
+def parse_info(key: str, headers: Mapping[str, str], shown: str) -> ObjectInfo:
+    """Size and version as the headers of a whole answer tell them.
+
+    Of a weak etag only the tag counts: servers call the etag of one file weak or strong depending
+    on what stands between.
+    """
+    size = parse_size(headers.get("content-length", ""), shown)
+    version = headers.get("etag") or headers.get("last-modified") or ""
+    return ObjectInfo(key, size, version.removeprefix("W/").strip('"'))
+
+
+def parse_size(said: str, shown: str) -> int:
+    """A number of bytes as a header tells it; -1 when it tells none. Raises StoreError."""
+    if not (said.isascii() and said.isdecimal()):
+        return -1
+    if len(said) > _LONGEST:
+        raise StoreError(
+            f"get {shown}: the server says that the object has a size of {len(said)} digits",
+            url=shown,
+            verb="get",
+        )
+    return int(said)
+
+
+def empty_body(info: ObjectInfo, shown: str) -> Body:
+    """The body of an empty range."""
+    return Body(info, iter(()), 0, url=shown)
+
+
+def _make_body(
+    response: urllib3.BaseHTTPResponse,
+    key: str,
+    start: int,
+    end: int | None,
+    shown: str,
+    least: LeastRate,
+) -> Body:
+    info = parse_info(key, response.headers, shown)
+    length: int | None
+    chunks = PacedStream(response, least, shown).chunks()
+    if response.status == 206:
+        total, length = _check_answer(response.headers.get("content-range", ""), start, end, shown)
+        info = ObjectInfo(key, total, info.version)
+    elif response.status == 416:
+        total_text = response.headers.get("content-range", "").rpartition("/")[2]
+        raise CorruptError(
+            f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked for, "
+            f"the object has {total_text[:_LONGEST] or 'fewer'}",
+            url=shown,
+            verb="get",
+        )
+    else:
+        # The whole object, asked for or not.
+        if info.size >= 0 and max(start, end or 0) > info.size:
+            raise CorruptError(
+                f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked "
+                f"for, the object has {info.size}",
+                url=shown,
+                verb="get",
+            )
+        length = end - start if end is not None else info.size - start if info.size >= 0 else None
+        if start or end is not None:
+            chunks = cut_range(chunks, start, end)
+    body = Body(info, chunks, length, url=shown, close=response.close)
+    body.headers = response.headers
+    return body
+
+
+def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]:
+    """The bytes from ``start`` to before ``end`` of what comes."""
+    at = 0
+    for chunk in chunks:
+        piece = chunk[max(0, start - at) : None if end is None else max(0, end - at)]
+        at += len(chunk)
+        if piece:
+            yield piece
+        if end is not None and at >= end:
+            return
+
+
+def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple[int, int]:
+    """Size of the object and number of bytes that a 206 brings; it must be the range asked for."""
+    found = _RANGE.match(answer)
+    total = parse_size(answer.rpartition("/")[2], shown)
+    if total >= 0 and max(start, end or 0) > total:
+        raise CorruptError(
+            f"get {shown}: bytes {start} to {end} were asked for, the object has {total}",
+            url=shown,
+            verb="get",
+        )
+    last = int(found[2]) + 1 if found else -1
+    if not found or int(found[1]) != start or last != (end or (total if total >= 0 else last)):
+        raise TransientError(
+            f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked for, "
+            f"the server answered with {answer[:_SAID] or 'no Content-Range'!r}",
+            url=shown,
+            verb="get",
+        )
+    return total, last - start
+
+
+def _first_words(body: str) -> str:
+    """The sentence in an error's body: the first of its words, without markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())[:_SAID]
+
+
+def find_proxy(url: str) -> str | None:
+    """The proxy that the environment names for a URL."""
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0].rpartition("@")[2]
+    return _proxy_for(scheme, host, tuple(map(os.environ.get, _PROXY_NAMES)))
+
+
+@functools.lru_cache(maxsize=256)
+def _proxy_for(scheme: str, host: str, _: tuple[str | None, ...]) -> str | None:
+    # All variables are looked through for it, which took 40 us where there were 35 of them; so the
+    # answer is kept for as long as those that matter stay the same.
+    proxies = urllib.request.getproxies()
+    if not proxies or urllib.request.proxy_bypass(host):
+        return None
+    return proxies.get(scheme) or proxies.get("all")
+
+
+def split_login(proxy: str) -> tuple[str, dict[str, str] | None]:
+    """Address of a proxy, and the header of authentication, if its URL holds a login."""
+    place = parse_url(proxy if "://" in proxy else f"http://{proxy}")
+    address = f"{place.scheme}://{place.host.rpartition('@')[2]}"
+    if place.user is None:
+        return address, None
+    login = encode_login(place.user, place.password)
+    remember_secret(login)
+    return address, {"Proxy-Authorization": login}

@@ -1,0 +1,236 @@
+"""Locks on numbered bytes of one file, which the kernel drops with their owner.
+
+A lock is a byte of a lock file, so one file serves any number of shards and stays empty: locks may
+lie beyond its end. They are "open file description" locks where the system has them (Linux), which
+unlike classic record locks belong to the opened file and not to the process, and otherwise whole
+locks on one small file a byte. Nothing has to be cleaned up after a `kill -9`, and a lock costs a
+system call, about a microsecond.
+
+A forked child inherits descriptors; they are closed in the child at once, so that a lock never
+outlives the process that took it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from mds.process.fork_safe import call_in_child, new_condition
+from mds.storage.control_files import (
+    make_control_folder,
+    make_shared_folder,
+    open_control_file,
+)
+from mds.storage.files import despite_deletion, disk
+from mds.storage.waiting import waiting
+
+_BUSY = {errno.EAGAIN, errno.EACCES}
+_FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 64-bit systems
+HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+
+
+class LockFile(Protocol):
+    """Locks on bytes of one file, by one owner. An owner never conflicts with itself."""
+
+    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``at`` if no other owner is in the way."""
+
+    def wait_lock(self, at: int) -> None:
+        """Take the lock on byte ``at``, however long it takes."""
+
+    def unlock(self, at: int) -> None:
+        """Let go of byte ``at``."""
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+
+
+class RangeLockFile:
+    """Byte locks of an open file description (Linux)."""
+
+    def __init__(self, path: str, mode: int = 0o666) -> None:
+        self._fd = -1
+        _opened.add(self)  # first: a fork right after the opening must find it
+        self._fd = _open(path, mode)
+
+    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``at`` if no other owner is in the way."""
+        try:
+            self._set(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, at)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise
+        return True
+
+    def wait_lock(self, at: int) -> None:
+        """Take the lock on byte ``at``, however long it takes."""
+        self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, at)
+
+    def unlock(self, at: int) -> None:
+        """Let go of byte ``at``."""
+        self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at)
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            # Closing alone would leave the locks to a child that was forked a moment ago and has
+            # not let go of its copy yet.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close what is the parent's, whose locks stay."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # A forgotten owner must not keep others waiting: its locks go with it. When the interpreter
+        # ends so does the process, and the modules that closing needs may be gone already.
+        if getattr(self, "_fd", -1) >= 0 and not is_over():
+            self.close()
+
+    def _set(self, command: int, kind: int, at: int) -> None:
+        fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0))
+
+
+class FileLockFile:
+    """The same with one small file for each byte, where ranges cannot be locked by description."""
+
+    def __init__(self, path: str, mode: int = 0o666) -> None:
+        self._path, self._mode = path, mode
+        self._fds: dict[int, int] = {}
+        _opened.add(self)
+
+    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``at`` if no other owner is in the way."""
+        kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self._file(at), kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise
+        return True
+
+    def wait_lock(self, at: int) -> None:
+        """Take the lock on byte ``at``, however long it takes."""
+        fcntl.flock(self._file(at), fcntl.LOCK_EX)
+
+    def unlock(self, at: int) -> None:
+        """Let go of byte ``at``."""
+        fd = self._fds.pop(at, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close what is the parent's, whose locks stay."""
+        self.close()
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # As above.
+        if not is_over():
+            self.close()
+
+    def _file(self, at: int) -> int:
+        if at not in self._fds:
+            self._fds[at] = _open(f"{self._path}.{at}", self._mode)
+        return self._fds[at]
+
+
+def open_locks(path: str, mode: int = 0o666) -> LockFile:
+    """Become another owner of locks on the bytes of ``path``, which is made when missing."""
+    return RangeLockFile(path, mode) if HAS_RANGES else FileLockFile(path, mode)
+
+
+def lock_within(path: str, at: int, seconds: float, mode: int = 0o666) -> LockFile | None:
+    """An owner that holds byte ``at`` of ``path``, or None when ``seconds`` were not enough.
+
+    The kernel wakes the waiter when the owner lets go or dies. A wait in the kernel cannot be cut
+    short, so it is done by a helper thread, which gives the lock back when it comes too late.
+    """
+    locks = open_locks(path, mode)
+    if locks.try_lock(at):
+        return locks
+    if seconds <= 0:
+        locks.close()
+        return None
+    waiter = _Waiter(locks, at)
+    threading.Thread(target=waiter.run, name="mds-lock", daemon=True).start()
+    with waiting("another process, which has a lock in", os.path.dirname(path)):
+        return waiter.result(seconds)
+
+
+class _Waiter:
+    """One wait for one lock, that may be given up."""
+
+    def __init__(self, locks: LockFile, at: int) -> None:
+        self._locks, self._at = locks, at
+        self._state = new_condition()
+        self._is_held = self._is_given_up = False
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Wait in the kernel."""
+        try:
+            self._locks.wait_lock(self._at)
+        except OSError as error:
+            self._error = error
+        with self._state:
+            self._is_held = True
+            self._state.notify()
+            if not self._is_given_up:
+                return
+        self._locks.close()
+
+    def result(self, seconds: float) -> LockFile | None:
+        """The lock, or None after that many seconds."""
+        with self._state:
+            if not self._state.wait_for(lambda: self._is_held, seconds):
+                self._is_given_up = True
+                return None
+        if self._error is not None:
+            self._locks.close()
+            raise self._error
+        return self._locks
+
+
+def _open(path: str, mode: int) -> int:
+    return despite_deletion(lambda: _open_or_make(path, mode & 0o666))
+
+
+def _open_or_make(path: str, mode: int) -> int:
+    try:
+        return open_control_file(path, create_mode=mode)
+    except FileNotFoundError:  # the folder was deleted under us
+        with disk(path):
+            make_shared_folder(os.path.dirname(os.path.dirname(path)))
+            make_control_folder(os.path.dirname(path))
+            return open_control_file(path, create_mode=mode)
+
+
+_opened: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for locks in list(_opened):
+        locks.abandon()
+    _opened.clear()
+
+
+call_in_child(_close_inherited)

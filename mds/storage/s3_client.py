@@ -1,0 +1,134 @@
+"""Clients of S3: credentials, endpoints and signatures, made once a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from mds.errors import need
+from mds.storage.s3_template import show_example
+from mds.storage.sigv4 import Credentials
+
+MAX_CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """Names as boto3 has them, and a few of ours.
+
+    ``anonymous``: do not sign. ``requester_pays``: agree to pay; else the buckets named in
+    MOSAICML_STREAMING_AWS_REQUESTER_PAYS. ``acl``: of uploads, else S3_CANNED_ACL. ``checksums``:
+    whether the SDK's integrity checksums are used, by default on Amazon only.
+    """
+
+    endpoint_url: str | None = None
+    region_name: str | None = None
+    profile_name: str | None = None
+    aws_access_key_id: str | None = None
+    aws_secret_access_key: str | None = field(default=None, repr=False)
+    aws_session_token: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+    requester_pays: bool | None = None
+    acl: str | None = None
+    verify: bool | str | None = None
+    addressing_style: str = "auto"
+    checksums: bool | None = None
+
+
+class S3Client(NamedTuple):
+    """A client of the SDK, where its credentials come from, and which certificates it trusts."""
+
+    client: Any
+    provider: Any
+    verify: bool | str
+
+    def credentials(self) -> Credentials:
+        """The credentials of now, which the provider renews before they expire."""
+        found = self.provider.get_frozen_credentials()
+        return Credentials(found.access_key, found.secret_key, found.token)
+
+
+@cache
+def _models(folders: str | None) -> Any:
+    """The descriptions of services that botocore reads from large files: 50 ms of a client's 55.
+
+    They are data and nothing else, so forked workers may go on with those of their parent.
+    """
+    from botocore.loaders import create_loader
+
+    return create_loader(folders)
+
+
+def make_client(options: S3Options, timeout: float) -> S3Client:
+    """A client of boto3, and what it is made of; MissingDependencyError without the package."""
+    try:
+        import boto3
+        import botocore.session
+    except ImportError as error:
+        raise need("boto3", "s3", "s3:// URLs") from error
+    inner = botocore.session.Session()
+    # What its clients are made of is read once a process, not once a client.
+    models = _models(inner.get_config_variable("data_path"))
+    inner.register_component("data_loader", models)
+    session = boto3.Session(
+        botocore_session=inner,
+        aws_access_key_id=options.aws_access_key_id,
+        aws_secret_access_key=options.aws_secret_access_key,
+        aws_session_token=options.aws_session_token,
+        region_name=options.region_name,
+        profile_name=options.profile_name,
+    )
+    client = _make_sdk_client(session, options, timeout)
+    client.meta.events.register_first("before-send.s3.GetObject", show_example)
+    verify = options.verify
+    if verify is None:
+        verify = inner.get_config_variable("ca_bundle")
+    provider = None if options.anonymous else session.get_credentials()
+    return S3Client(client, provider, True if verify is None else verify)
+
+
+def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
+    import botocore
+    from botocore.config import Config
+
+    config = Config(
+        max_pool_connections=MAX_CONNECTIONS,
+        connect_timeout=timeout,
+        read_timeout=timeout,
+        tcp_keepalive=True,
+        # One try: trying again is the business of the wrapper around the store.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        s3={"addressing_style": options.addressing_style},
+        signature_version=botocore.UNSIGNED if options.anonymous else None,
+    )
+
+    def make(chosen: Config) -> Any:
+        return session.client(
+            "s3",
+            config=chosen,
+            endpoint_url=options.endpoint_url,
+            verify=options.verify,
+            # A signature needs a region, also where the store has none.
+            region_name=session.region_name or "us-east-1",
+        )
+
+    unchecked = config.merge(
+        Config(
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+    )
+    if options.checksums is not None:
+        return make(config if options.checksums else unchecked)
+    if options.endpoint_url is not None and not _is_amazon(options.endpoint_url):
+        return make(unchecked)
+    client = make(config)
+    # The endpoint may also come from AWS_ENDPOINT_URL or a profile.
+    return client if _is_amazon(client.meta.endpoint_url) else make(unchecked)
+
+
+def _is_amazon(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))

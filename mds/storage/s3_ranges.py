@@ -1,0 +1,147 @@
+"""Ranged GETs of S3 that are signed and sent without the SDK, which is asked how once a bucket.
+
+What the SDK knows of endpoints, regions and ways of addressing is in the template that it shows
+(`s3_template.py`). Credentials are asked of its provider for every request, so they are renewed as
+ever. An answer that is neither the range nor a sign of haste on the store's side is left
+to the SDK, which asks again and judges: redirects to another region, missing keys, expired tokens.
+
+Five sixths of the processor time of a small request were the SDK's; see docs/decisions/0017.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from mds.storage.http_client import find_proxy, format_range, split_login
+from mds.storage.keep_alive import Answer, Connections, Host
+from mds.storage.s3_errors import StoreAnswerError
+from mds.storage.s3_template import RequestTemplate, find_template
+from mds.storage.sigv4 import EMPTY_DIGEST, sign, timestamp
+
+if TYPE_CHECKING:
+    import ssl
+
+    from mds.storage.s3_client import S3Client
+
+_HASTE = {408, 429, 500, 502, 503, 504}
+_WORD = re.compile(r"<(Code|Message)>([^<]*)</")
+
+
+class RangeRequests:
+    """Ranged GETs of one bucket, by any thread of a process."""
+
+    def __init__(
+        self, template: RequestTemplate, connections: Connections, client: S3Client
+    ) -> None:
+        self._template = template
+        self._connections = connections
+        self._client = client
+        self._skew = 0.0
+        extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
+        self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
+
+    def ask(self, name: str, start: int, end: int | None) -> Answer | None:
+        """The answer that brings a range of an object; None where the SDK must be asked.
+
+        Raises what sockets raise, and StoreAnswerError where the store asks for patience.
+        """
+        answer = self._connections.get(self._request(name, start, end))
+        if answer.status == 403 and self._has_other_time(answer):
+            answer = self._connections.get(self._request(name, start, end))
+        if answer.status in (200, 206):
+            if answer.length >= 0:
+                return answer
+        elif answer.status in _HASTE:
+            words = _words_of(answer)
+            raise StoreAnswerError(
+                answer.status,
+                words.get("Code", ""),
+                words.get("Message", ""),
+                answer.headers.get("retry-after"),
+            )
+        answer.close()
+        return None
+
+    def _request(self, name: str, start: int, end: int | None) -> bytes:
+        template = self._template
+        path = template.path + quote(name, safe="/~")
+        headers = {
+            "host": template.host,
+            "range": format_range(start, end),
+            **dict(template.amazon),
+        }
+        if template.scope is not None:
+            credentials = self._client.credentials()
+            stamp = timestamp(self._skew)
+            headers["x-amz-content-sha256"] = EMPTY_DIGEST
+            headers["x-amz-date"] = stamp
+            if credentials.token:
+                headers["x-amz-security-token"] = credentials.token
+            # In place: what is added now is not signed.
+            headers["authorization"] = sign(credentials, template.scope, path, headers, stamp)
+        lines = "".join([f"{key}: {value}\r\n" for key, value in headers.items()])
+        return f"GET {path} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
+
+    def _has_other_time(self, answer: Answer) -> bool:
+        """Whether the store's clock is another, which is then taken for ours; once."""
+        if self._skew or _words_of(answer).get("Code") != "RequestTimeTooSkewed":
+            return False
+        try:
+            theirs = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+        except (TypeError, ValueError):
+            return False
+        self._skew = theirs - time.time()
+        return True
+
+
+def open_range_requests(
+    client: S3Client, bucket: str, extra: Mapping[str, str], seconds: float
+) -> RangeRequests | None:
+    """Ranged GETs of a bucket as the SDK would send them; None for what only the SDK can do.
+
+    Raises what the SDK raises: credentials that are not there, names that no bucket has.
+    """
+    if bucket.endswith("--x-s3"):  # directory buckets, whose credentials are a session's
+        return None
+    template = find_template(client.client, bucket, extra)
+    if template is None:
+        return None
+    place = urlsplit(f"{template.scheme}://{template.host}")
+    proxy, tunnel = find_proxy(f"{template.scheme}://{template.host}/"), None
+    if proxy:
+        address, login = split_login(proxy)
+        via = urlsplit(address)
+        if template.scheme != "https" or via.scheme != "http" or via.hostname is None:
+            return None
+        tunnel = (via.hostname, via.port or 80, login or {})
+    is_secure = template.scheme == "https"
+    host = Host(
+        place.hostname or "",
+        place.port or (443 if is_secure else 80),
+        seconds,
+        _context(client.verify) if is_secure else None,
+        tunnel,
+    )
+    return RangeRequests(template, Connections(host), client)
+
+
+def _words_of(answer: Answer) -> dict[str, str]:
+    return dict(_WORD.findall(answer.read_small().decode("utf-8", "replace")))
+
+
+def _context(verify: bool | str) -> ssl.SSLContext:
+    import ssl
+
+    from botocore.httpsession import get_cert_path
+
+    if not verify:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    return ssl.create_default_context(cafile=get_cert_path(verify))

@@ -1,0 +1,247 @@
+"""Translation of errors: whatever a provider raises leaves it as one of our StoreErrors.
+
+A provider gives a function that knows its own exceptions; what it does not know is judged here by
+the HTTP status or by the kind of network trouble underneath. Only what another try may mend is a
+TransientError. What is unknown is a plain StoreError: loud, and not tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import http
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mds.errors import (
+    DeniedError,
+    MdsError,
+    NoSpaceError,
+    NotFoundError,
+    StalledError,
+    StoreError,
+    TransientError,
+    UnauthenticatedError,
+    UnreachableError,
+)
+from mds.text.redaction import mask_foreign, printable
+
+_BY_STATUS: dict[int, type[StoreError]] = {
+    401: UnauthenticatedError,
+    403: DeniedError,
+    404: NotFoundError,
+    407: UnauthenticatedError,  # of a proxy
+    408: TransientError,
+    409: TransientError,  # another writer of the same name was faster
+    410: NotFoundError,
+    425: TransientError,
+    429: TransientError,
+    500: TransientError,
+    502: TransientError,
+    503: TransientError,
+    504: TransientError,
+}
+_BY_ERRNO: dict[int, type[StoreError]] = {
+    errno.ENOENT: NotFoundError,
+    errno.ENOTDIR: NotFoundError,
+    errno.EISDIR: NotFoundError,
+    errno.EACCES: DeniedError,
+    errno.EPERM: DeniedError,
+    errno.EROFS: DeniedError,
+    errno.ENOSPC: NoSpaceError,
+    errno.EDQUOT: NoSpaceError,
+    # Network file systems and networks; the rest of errno is about wrong calls.
+    errno.EIO: TransientError,
+    errno.ESTALE: TransientError,
+    errno.ETIMEDOUT: StalledError,
+    errno.EAGAIN: TransientError,
+    errno.ECONNREFUSED: UnreachableError,
+    errno.EHOSTUNREACH: UnreachableError,
+    errno.ENETUNREACH: UnreachableError,
+    errno.ENETDOWN: UnreachableError,
+    errno.EPIPE: TransientError,
+}
+_LONGEST = 2000  # characters of what foreign code says
+_HINTS: dict[type[StoreError], str] = {
+    UnauthenticatedError: " Credentials are missing, expired or unknown to the store.",
+    DeniedError: " The credentials were understood but may not do this.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, judged: which of our errors, said how, and when to come back."""
+
+    kind: type[StoreError]
+    what: str
+    retry_after: float = 0.0
+
+
+class ForeignError(Exception):
+    """Stands for an exception of foreign code whose own text shows a secret."""
+
+
+def fit_cause(error: Exception) -> Exception:
+    """The exception as a cause that may be shown: itself, or what is left of it without secrets."""
+    chain: list[BaseException] = [error]
+    while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
+        chain.append(link)
+    if all(_is_fit(f"{link}") and _is_fit(f"{link.args}") for link in chain):
+        return error
+    said = mask_foreign(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    return ForeignError(printable(said)).with_traceback(error.__traceback__)
+
+
+def _is_fit(text: str) -> bool:
+    plain = text.translate(_SPACES)
+    return plain.isprintable() and mask_foreign(plain) == plain
+
+
+_SPACES = str.maketrans("\n\t", "  ")
+_reasons = {int(status): status.phrase for status in http.HTTPStatus}
+
+Classify = Callable[[Exception], "Failure | None"]
+
+
+@contextmanager
+def translate_errors(verb: str, url: str, classify: Classify | None = None) -> Iterator[None]:
+    """Let nothing but our own errors out of the block; they name the verb, the URL, the time."""
+    started = time.monotonic()
+    try:
+        yield
+    except MdsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - all of it is translated
+        told = translate(error, verb, url, time.monotonic() - started, classify)
+        raise told from fit_cause(error)
+
+
+def translate_chunks(
+    chunks: Iterator[bytes], url: str, classify: Classify | None = None
+) -> Iterator[bytes]:
+    """The chunks of a body; what goes wrong with one is translated as well."""
+    with translate_errors("get", url, classify):
+        yield from chunks
+
+
+def translate(
+    error: Exception, verb: str, url: str, seconds: float, classify: Classify | None = None
+) -> StoreError:
+    """Our error for a foreign one."""
+    failure = (classify(error) if classify else None) or network_failure(error)
+    if failure is None:
+        failure = Failure(StoreError, f"{type(error).__name__}: {error}")
+    kind = failure.kind
+    what = mask_foreign(failure.what[:_LONGEST]).strip().rstrip(".")
+    result = kind(
+        f"{verb} {url}: {what}.{_HINTS.get(kind, '')}",
+        url=url,
+        verb=verb,
+        seconds=seconds,
+    )
+    if isinstance(result, TransientError):
+        result.retry_after = failure.retry_after
+    return result
+
+
+def status_failure(status: int, what: str = "", retry_after: str | None = None) -> Failure:
+    """The failure that an HTTP status stands for."""
+    reason = _reasons.get(status, "")
+    said = f"{status} {reason}".strip()
+    if what and what not in (reason, str(status)):
+        said += f", {what}"
+    kind = _BY_STATUS.get(status, StoreError)
+    seconds = float(retry_after) if retry_after and retry_after.strip().isdecimal() else 0.0
+    return Failure(kind, said, seconds)
+
+
+def network_failure(error: BaseException) -> Failure | None:
+    """Trouble of the network or the disk, wherever in the chain of causes it hides."""
+    for link in _links(error):
+        if "407 Proxy Authentication" in str(link):
+            return Failure(UnauthenticatedError, f"the proxy wants a login: {link}")
+        kind = _network_kind(link)
+        if kind is not None:
+            said = link.strerror if isinstance(link, OSError) else None
+            return Failure(kind, said or f"{type(link).__name__}: {link}")
+    return None
+
+
+def has_unknown_name(error: BaseException) -> bool:
+    """Whether a host could not be reached because its name does not exist, as the resolver says.
+
+    A resolver that does not answer says something else.
+    """
+    import socket
+
+    unknown = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+    return any(
+        isinstance(link, socket.gaierror) and link.errno in unknown for link in _links(error)
+    )
+
+
+def _links(error: BaseException) -> Iterator[BaseException]:
+    """An exception and whatever caused it, each once."""
+    seen: set[int] = set()
+    queue: list[object] = [error]
+    while queue:
+        link = queue.pop(0)
+        if not isinstance(link, BaseException) or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        # urllib3 keeps the cause in `reason`, requests and several SDKs in their arguments.
+        queue += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
+
+
+def _network_kind(error: BaseException) -> type[StoreError] | None:
+    if isinstance(error, TimeoutError):
+        return StalledError
+    if isinstance(error, ConnectionRefusedError):
+        return UnreachableError
+    # By name: importing http.client, ssl and the SDKs' transports only to compare with them would
+    # cost readers of a local folder tens of milliseconds.
+    for kind in type(error).__mro__:
+        module, name = kind.__module__.partition(".")[0], kind.__name__
+        if (module, name) in _KINDS:
+            return _KINDS[module, name]
+        if module in _TRANSPORTS:
+            if name in _NO_WAY:
+                return UnreachableError
+            if "Timeout" in name:
+                return StalledError
+            if name in _BROKEN:
+                return TransientError
+    if isinstance(error, ConnectionError):
+        return TransientError
+    if isinstance(error, OSError) and error.errno is not None:
+        return _BY_ERRNO.get(error.errno)
+    return None
+
+
+_KINDS: dict[tuple[str, str], type[StoreError]] = {
+    ("ssl", "SSLCertVerificationError"): StoreError,
+    ("ssl", "SSLError"): TransientError,
+    ("http", "HTTPException"): TransientError,
+    # Names that cannot be resolved for a minute are an everyday thing in clusters.
+    ("socket", "gaierror"): UnreachableError,
+}
+_TRANSPORTS = {"urllib3", "requests", "botocore"}
+# Of the transports under the SDKs: a connection that could not be made, and one that broke.
+_NO_WAY = {
+    "NewConnectionError",
+    "NameResolutionError",
+    "ConnectTimeoutError",
+    "ConnectTimeout",
+    "EndpointConnectionError",
+}
+_BROKEN = {
+    "ProtocolError",
+    "IncompleteRead",
+    "ProxyError",
+    "ChunkedEncodingError",
+    "InvalidChunkLength",
+    "ConnectionClosedError",
+    "ResponseStreamingError",
+}

@@ -1,0 +1,166 @@
+"""Contract test suites of encodings and compressions, as tests to inherit.
+
+    class TestPoint(EncodingContract):
+        @pytest.fixture
+        def encoding(self):
+            return parse_encoding("point:3")
+
+        @pytest.fixture
+        def values(self):
+            return [(0, 0, 0), (1, 2, 3)]
+
+Give `same` if equality of values is not `==`, `refused` for values that must be refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+from mds.encodings import Encoding
+from mds.errors import EncodingError, MdsError, ShardError
+from mds.format.compression import Codec
+
+#: What decoding may allocate beside a small multiple of the data: modules, tables, an image header.
+SPARE = 4 << 20
+
+
+def damaged(data: bytes, number: int, rng: random.Random) -> bytes:
+    """The bytes with something wrong: cut, flipped, longer, or with a size made huge."""
+    kind = number % 4
+    if kind == 0 or not data:
+        return data[: rng.randrange(len(data) + 1)]
+    broken = bytearray(data)
+    if kind == 1:
+        broken[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    elif kind == 2:
+        broken += rng.randbytes(rng.randrange(1, 9))
+    else:
+        at = rng.randrange(len(data))
+        broken[at : at + 4] = b"\xff\xff\xff\x7f"[: len(data) - at]
+    return bytes(broken)
+
+
+class EncodingContract:
+    """Inherit it and give it fixtures named ``encoding`` and ``values``."""
+
+    refused: Sequence[Any] = ()
+
+    def same(self, left: Any, right: Any) -> bool:
+        """Whether a decoded value is the one that was encoded."""
+        return type(left) is type(right) and bool(left == right)
+
+    def test_values_come_back(self, encoding: Encoding, values: Sequence[Any]) -> None:
+        """A value is the same after its bytes, given as bytes or as a view of a larger buffer."""
+        for value in values:
+            data = encoding.pack(value)
+            assert type(data) is bytes
+            assert self.same(encoding.decode(data), value)
+            view = memoryview(b"\xff" + data + b"\xff").toreadonly()[1:-1]
+            assert self.same(encoding.decode(view), value)
+
+    def test_fixed_sizes_are_true(self, encoding: Encoding, values: Sequence[Any]) -> None:
+        """Every value has the size that the encoding announces, if it announces one."""
+        sizes = {len(encoding.pack(value)) for value in values}
+        assert encoding.size is None or sizes <= {encoding.size}
+
+    def test_it_travels(self, encoding: Encoding, values: Sequence[Any]) -> None:
+        """A pickled encoding does what it did: worker processes get it so."""
+        copy: Encoding = pickle.loads(pickle.dumps(encoding))
+        assert copy.name == encoding.name
+        assert copy.pack(values[0]) == encoding.pack(values[0])
+
+    def test_others_are_refused(self, encoding: Encoding) -> None:
+        """A value that does not fit is an EncodingError that names an encoding."""
+        for value in self.refused:
+            try:
+                encoding.pack(value)
+            except EncodingError as error:  # noqa: PERF203 - several values in one test
+                assert "encoding " in str(error)  # noqa: PT017 - several values in one test
+            else:
+                raise AssertionError(f"{value!r} was taken")
+
+    def test_damage_is_an_error(self, encoding: Encoding, values: Sequence[Any]) -> None:
+        """Damaged bytes are a value or an EncodingError, and take no memory beyond their size."""
+        if encoding.is_unsafe:
+            return  # what a pickle does is its writer's business
+        rng = random.Random(encoding.name)
+        packed = [encoding.pack(value) for value in values]
+        for data in (packed[0], b""):  # imports what it needs, for an error too
+            with contextlib.suppress(EncodingError):
+                encoding.decode(data)
+        for number in range(200):
+            data = damaged(packed[number % len(packed)], number // len(packed), rng)
+            tracemalloc.start()
+            try:
+                encoding.decode(data)
+            except EncodingError:
+                continue
+            finally:
+                peak = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+                assert peak < SPARE + 64 * len(data)
+
+
+class CodecContract:
+    """Inherit it and give it a fixture named ``codec``."""
+
+    def _samples(self) -> list[bytes]:
+        noise = random.Random(7).randbytes
+        return [b"", b"x", noise(5000), bytes(300_000), noise(3000) * 40 + bytes(9)]
+
+    def test_data_come_back(self, codec: Codec) -> None:
+        """What was compressed is what is decompressed, at once or in chunks of any size."""
+        for data in self._samples():
+            packed = codec.compress(data)
+            assert codec.decompress(packed, len(data)) == data
+            for step in (1, 17, 4096) if len(packed) < 10_000 else (4096, 100_000):
+                stream = codec.decompressor(len(data))
+                out = [stream.feed(packed[i : i + step]) for i in range(0, len(packed), step)]
+                assert b"".join([*out, stream.finish()]) == data
+
+    def test_the_same_data_make_the_same_file(self, codec: Codec) -> None:
+        """Nothing of the time or the process gets into a file."""
+        for data in self._samples():
+            assert codec.compress(data) == codec.compress(bytearray(data))
+
+    def test_another_size_is_an_error(self, codec: Codec) -> None:
+        """More or less than the index says is a ShardError."""
+        for data in self._samples()[1:]:
+            packed = codec.compress(data)
+            for size in {0, len(data) - 1, len(data) + 1, 2 * len(data)} - {len(data)}:
+                assert _fails(codec, packed, size)
+
+    def test_a_bomb_stops_early(self, codec: Codec) -> None:
+        """A file that expands to far more than it should costs no memory to speak of."""
+        packed = codec.compress(bytes(48 << 20))
+        tracemalloc.start()
+        try:
+            assert _fails(codec, packed, 1000)
+            assert tracemalloc.get_traced_memory()[1] < 2 * len(packed) + (16 << 20)
+        finally:
+            tracemalloc.stop()
+
+    def test_damage_is_an_error(self, codec: Codec) -> None:
+        """A damaged file is a ShardError, or data of the right size where nothing can tell."""
+        rng = random.Random(codec.name)
+        for data in self._samples()[1:]:
+            packed = codec.compress(data)
+            for number in range(100):
+                try:
+                    found = codec.decompress(damaged(packed, number, rng), len(data))
+                except ShardError:
+                    continue
+                assert len(found) == len(data)
+
+
+def _fails(codec: Codec, packed: bytes, size: int) -> bool:
+    try:
+        codec.decompress(packed, size)
+    except MdsError as error:
+        return isinstance(error, ShardError)
+    return False

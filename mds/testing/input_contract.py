@@ -1,0 +1,225 @@
+"""Contract test suite of inputs: what everything that mds-convert reads must do, to inherit.
+
+class TestFasta(InputContract):
+    input = Fasta
+
+    @pytest.fixture
+    def place(self, tmp_path):               # ten records or more
+        ...
+        return str(tmp_path / "genes.fa")
+
+    @pytest.fixture
+    def damaged(self, tmp_path):             # one that is broken, and the words that name where
+        ...
+        return str(tmp_path / "broken.fa"), "broken.fa, line 3"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pathlib
+import pickle
+import tempfile
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from mds.encodings import parse_encoding
+from mds.errors import MdsError
+from mds.writers.convert import BadRecord, FileInput, Input, InputPart, prepare
+from mds.writers.convert.inputs.registry import inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mds.writers.convert.conversion import Conversion
+
+_NAME = "under-contract"
+
+
+class InputContract:
+    """Inherit it, name it ``Test...``, give it ``input`` and fixtures ``place`` and ``damaged``."""
+
+    input: ClassVar[type[Input]]
+    #: Options of `convert` with which it is tried.
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    def test_it_says_what_it_is(self, place: str) -> None:
+        """A class with facts of their types, and an object that says what it found in a line."""
+        assert not inspect.isabstract(self.input)
+        opened = self._open(place)
+        assert opened.title
+        for text in (opened.title, opened.describe(), opened.fingerprint(), *opened.notes):
+            assert isinstance(text, str)
+            assert len(text.splitlines()) == 1
+        for name in ("is_text", "is_json", "is_encoded", "has_late_keys"):
+            assert type(getattr(opened, name)) is bool
+        if issubclass(self.input, FileInput):
+            assert all(each == each.lower() and each[0] == "." for each in self.input.endings)
+
+    def test_opening_it_again_finds_the_same(self, place: str) -> None:
+        """Columns, splits, parts and digest; a conversion that goes on relies on them."""
+        one, two = self._open(place), self._open(place)
+        assert one.fingerprint() == two.fingerprint()
+        assert (list(one.infer_columns()), list(one.list_extra_columns())) == (
+            list(two.infer_columns()),
+            list(two.list_extra_columns()),
+        )
+        assert list(one.list_splits()) == list(two.list_splits())
+        for size in self._part_sizes(one):
+            parts = list(one.cut_parts(size))
+            assert pickle.dumps(parts) == pickle.dumps(list(one.cut_parts(size)))
+            assert pickle.dumps(parts) == pickle.dumps(list(two.cut_parts(size)))
+
+    def test_parts_are_numbered_and_bounded(self, place: str) -> None:
+        """From 0, with no more bytes in all than the input has, each of a split that there is."""
+        opened = self._open(place)
+        splits: set[str | None] = {*opened.list_splits()}
+        for size in self._part_sizes(opened):
+            parts = list(opened.cut_parts(size))
+            assert [part.number for part in parts] == list(range(len(parts)))
+            assert all(part.size >= 0 for part in parts)
+            assert not opened.size or sum(part.size for part in parts) <= opened.size
+            assert {part.split for part in parts} <= (splits or {None})
+
+    def test_records_do_not_depend_on_the_parts(self, place: str) -> None:
+        """The same records in the same order, however large the parts are."""
+        opened = self._open(place)
+        found = [
+            [record for part in opened.cut_parts(size) for _, record in _read(opened, part)]
+            for size in self._part_sizes(opened)
+        ]
+        assert len(found[0]) >= 10, "the place must hold ten records or more"
+        assert all(records == found[0] for records in found)
+
+    def test_a_part_is_read_anywhere_and_again(self, place: str) -> None:
+        """In any order, twice, and by a pickled copy in another process."""
+        opened = self._open(place)
+        parts = list(opened.cut_parts(min(self._part_sizes(opened))))
+        first = {part.number: _read(opened, part) for part in parts}
+        copy: Input = pickle.loads(pickle.dumps(opened))
+        for part in reversed(parts):
+            assert _read(opened, part) == first[part.number]
+            assert _read(copy, pickle.loads(pickle.dumps(part))) == first[part.number]
+
+    def test_columns_hold_the_records(self, place: str) -> None:
+        """Named once, with safe encodings; no record has a key that was not announced."""
+        opened = self._open(place)
+        columns = [*opened.infer_columns(), *opened.list_extra_columns()]
+        names = [column.name for column in columns]
+        assert names
+        assert len(set(names)) == len(names)
+        assert not any(parse_encoding(column.encoding).is_unsafe for column in columns)
+        for part in opened.cut_parts(1 << 40):
+            for _, record in _read(opened, part):
+                assert opened.has_late_keys or {*record} <= {*names}
+
+    def test_every_record_has_a_place_of_its_own(self, place: str) -> None:
+        """One line for each, by which a person finds it."""
+        opened = self._open(place)
+        places = [
+            opened.locate(part, position)
+            for part in opened.cut_parts(1 << 40)
+            for position, _ in _read(opened, part)
+        ]
+        assert all(len(each.splitlines()) == 1 for each in places)
+        assert len(set(places)) == len(places)
+
+    def test_a_conversion_writes_every_record(self, place: str) -> None:
+        """As samples, with the same bytes for parts of any size."""
+        opened = self._open(place)
+        records = sum(len(_read(opened, part)) for part in opened.cut_parts(1 << 40))
+        with tempfile.TemporaryDirectory() as folder:
+            written = []
+            for number, size in enumerate(self._part_sizes(opened)):
+                made = self._prepare(place, f"{folder}/{number}", part_size=size)
+                assert made.run().samples == records
+                written.append(_files(f"{folder}/{number}"))
+        assert all(files == written[0] for files in written)
+
+    def test_a_stopped_conversion_goes_on(self, place: str) -> None:
+        """At whatever step it stopped, the end is that of one that never stopped."""
+        size = min(self._part_sizes(self._open(place)))
+        with tempfile.TemporaryDirectory() as folder:
+            self._prepare(place, f"{folder}/whole", part_size=size).run()
+            for step in range(100):
+                out = f"{folder}/{step}"
+                try:
+                    self._prepare(place, out, part_size=size).run(_stop_after(step))
+                except _StoppedError:
+                    self._prepare(place, out, part_size=size, resume=True).run()
+                    assert _files(out) == _files(f"{folder}/whole")
+                else:
+                    assert step > 1, "a conversion has more steps than one"
+                    return
+        raise AssertionError("the place holds too much to be tried")
+
+    def test_damage_is_named_with_its_place(self, damaged: tuple[str, str]) -> None:
+        """What is broken stops the conversion by an error of ours that says where; no index."""
+        place, words = damaged
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                self._prepare(place, f"{folder}/out").run()
+            except MdsError as error:
+                message = str(error)
+            else:
+                raise AssertionError("a broken input was converted")
+            assert words in message
+            assert not list(pathlib.Path(folder).rglob("index.json"))
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self, place: str) -> Input:
+        with tempfile.TemporaryDirectory() as folder:
+            return self._prepare(place, f"{folder}/out").source
+
+    def _prepare(self, place: str, out: str, part_size: int = 0, **more: Any) -> Conversion:
+        known = dict(inputs)
+        inputs[_NAME] = self.input
+        try:
+            options = {"durable": False, "size_limit": 4000, **self.options, **more}
+            made = prepare(place, out, kind=_NAME, **options)
+        finally:
+            inputs.clear()
+            inputs.update(known)
+        assert made.source.name == place
+        return dataclasses.replace(made, part_size=part_size)
+
+    def _part_sizes(self, opened: Input) -> tuple[int, ...]:
+        return opened.size // 7 + 1, opened.size // 2 + 1, 1 << 40
+
+
+class _StoppedError(Exception):
+    """The reason why a conversion was stopped."""
+
+
+def _stop_after(steps: int) -> Callable[[object], None]:
+    left = iter(range(steps))
+
+    def progress(_: object) -> None:
+        if next(left, None) is None:
+            raise _StoppedError
+
+    return progress
+
+
+def _read(opened: Input, part: InputPart) -> list[tuple[Any, dict[str, Any]]]:
+    found = []
+    for position, record in opened.read_records(part):
+        assert not isinstance(record, BadRecord), opened.describe_record(
+            part, position, str(record)
+        )
+        found.append((position, {name: _comparable(value) for name, value in record.items()}))
+    return found
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return value
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    paths = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

@@ -1,0 +1,167 @@
+"""Contract test suite of shuffles: the laws that every algorithm keeps, as tests to inherit.
+
+    class TestMine(ShuffleContract):
+        algorithm = Mine
+
+The algorithm may hold any number of samples; nothing else is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from mds.plan import EpochPlan
+from mds.plan.state import emit_state
+from mds.shuffle import RandomAccessShuffle, Shuffle, ShuffleSpec, algos
+from mds.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+_NAME = "under contract"
+_NODES = (1, 2, 5)
+
+
+class ShuffleContract:
+    """Inherit it, name it ``Test...`` and give it the ``algorithm``."""
+
+    algorithm: ClassVar[type[Shuffle]]
+    #: Settings of the order with which it is tried; the block is small against the data.
+    block_size: ClassVar[int] = 60
+
+    def test_every_sample_comes_exactly_once(self) -> None:
+        """On any number of canonical nodes, each of which has its share of the positions."""
+        for spec in self._specs():
+            whole = self._whole(spec)
+            assert np.array_equal(np.sort(whole), np.arange(spec.samples))
+            starts = self.algorithm(spec).starts
+            for node in range(spec.num_canonical_nodes):
+                share = self._node(self.algorithm(spec), node)
+                assert np.array_equal(share, whole[starts[node] : starts[node + 1]])
+
+    def test_no_samples_are_no_windows(self) -> None:
+        """Shards without samples, and no shards, are an empty order."""
+        for sizes in ([], [0, 0]):
+            spec = ShuffleSpec(np.array(sizes, np.int64), 2, 1, 0, self.block_size)
+            assert len(self._whole(spec)) == 0
+
+    def test_the_order_follows_from_the_spec(self) -> None:
+        """The same numbers give the same order; another seed or epoch gives another."""
+        sizes = _sizes()
+        orders = {
+            (seed, epoch): self._whole(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
+            for seed in (0, 1, 1 << 40)
+            for epoch in (0, 1, 7)
+        }
+        for (seed, epoch), ids in orders.items():
+            again = self._whole(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
+            assert np.array_equal(again, ids)
+        assert len({ids.tobytes() for ids in orders.values()}) > len(orders) // 2
+
+    def test_windows_equal_the_whole(self) -> None:
+        """A node's windows do not depend on which nodes were read before, or side by side."""
+        for spec in self._specs():
+            shuffle = self.algorithm(spec)
+            nodes = [self._node(self.algorithm(spec), n) for n in range(spec.num_canonical_nodes)]
+            for node in reversed(range(spec.num_canonical_nodes)):
+                assert np.array_equal(self._node(shuffle, node), nodes[node])
+
+    def test_positions_are_found_again(self) -> None:
+        """Of a random-access shuffle: any position alone, and back from its id."""
+        for spec in self._specs():
+            shuffle = self.algorithm(spec)
+            if isinstance(shuffle, RandomAccessShuffle) and spec.samples:
+                whole = self._whole(spec)
+                some = np.arange(spec.samples)[::-7]
+                assert np.array_equal(shuffle.ids_at(some), whole[some])
+                assert np.array_equal(shuffle.find(whole[some]), some)
+
+    def test_a_run_resumes_at_any_position(self) -> None:
+        """The rest of an epoch is the same, from any step and on another number of nodes."""
+        whole = self._plan(World(2, 1, 2, 0))
+        steps = [whole.batch(step) for step in range(whole.steps)]
+        for seen in range(0, whole.steps, 3):
+            state = emit_state(whole.state(seen * whole.shape.global_batch))
+            for world in (World(2, 1, 2, 0), World(1, 2, 1, 0)):
+                rest = self._plan(world, resume=state)
+                assert rest.steps == whole.steps - seen
+                for step in range(rest.steps):
+                    ids, want = (
+                        np.sort(rest.batch(step).ravel()),
+                        np.sort(steps[seen + step].ravel()),
+                    )
+                    assert np.array_equal(ids, want)
+
+    def test_a_worker_begins_anywhere(self) -> None:
+        """Its ids from a position on are the tail of all its ids."""
+        plan = self._plan(World(2, 1, 2, 0))
+        ids = _joined(plan.blocks(1, 0, 1))
+        for start in range(0, len(ids), 13):
+            assert np.array_equal(
+                _joined(self._plan(plan.world).blocks(1, 0, 1, start)), ids[start:]
+            )
+
+    def test_it_says_what_it_is(self) -> None:
+        """It is a class that can be made from a spec alone, and its facts have their types."""
+        assert not inspect.isabstract(self.algorithm)
+        for name in ("is_random_access", "needs_all_samples", "uses_blocks"):
+            assert type(getattr(self.algorithm, name)) is bool
+        assert self.algorithm.canonical_nodes_per_node >= 1
+        assert self.algorithm.is_random_access == issubclass(self.algorithm, RandomAccessShuffle)
+
+    # ------------------------------------------------------------------ inside
+
+    def _specs(self) -> list[ShuffleSpec]:
+        lists = (_sizes(), np.array([1]), np.array([0, 3, 0, 1]), np.full(9, 8))
+        return [
+            ShuffleSpec(sizes.astype(np.int64), nodes, 3, 1, self.block_size)
+            for sizes in lists
+            for nodes in _NODES
+        ]
+
+    def _whole(self, spec: ShuffleSpec) -> Ids:
+        shuffle = self.algorithm(spec)
+        return _joined(w for k in range(spec.num_canonical_nodes) for w in _copies(shuffle, k))
+
+    def _node(self, shuffle: Shuffle, node: int) -> Ids:
+        return _joined(_copies(shuffle, node))
+
+    def _plan(self, world: World, **order: Any) -> EpochPlan:
+        known = algos.get(_NAME)
+        algos[_NAME] = self.algorithm
+        try:
+            plan = EpochPlan(
+                [{"shards": _sizes()}],
+                world,
+                batch_size=4 // (world.num_nodes * world.ranks_per_node),
+                shuffle=True,
+                shuffle_algo=_NAME,
+                shuffle_block_size=self.block_size,
+                num_canonical_nodes=2,
+                **order,
+            )
+            assert len(plan.orders) == 1  # made while the name is known
+        finally:
+            if known is None:
+                del algos[_NAME]
+        return plan
+
+
+def _sizes() -> Ids:
+    return np.random.default_rng(5).integers(0, 30, 24)
+
+
+def _copies(shuffle: Shuffle, node: int) -> Iterable[Ids]:
+    # A window is good only until the next one.
+    return (np.array(window, np.int64) for window in shuffle.windows(node))
+
+
+def _joined(windows: Iterable[NDArray[np.integer]]) -> Ids:
+    return np.concatenate([np.zeros(0, np.int64), *windows])

@@ -1,0 +1,293 @@
+"""Contract test suite of stores, as tests to inherit: the one that all providers pass.
+
+    class TestMine(StoreContract):
+        @pytest.fixture
+        def store(self, tmp_path):
+            return open_store(f"mine://{tmp_path}")
+
+The fixture ``store`` gives an empty store; nothing here needs more than that and ``tmp_path``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pathlib
+import pickle
+import random
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from mds.errors import ConfigError, CorruptError, NotFoundError, StoreError
+from mds.storage import Body, Store, Wrapper
+from mds.storage.base import is_same_object
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Bytes that no two places of which are alike."""
+    return random.Random(seed).randbytes(size)
+
+
+class StoreContract:
+    """Inherit it and give it a fixture named ``store``."""
+
+    def test_what_was_put_is_got(self, store: Store) -> None:
+        """Objects of any size come back byte by byte, empty ones too."""
+        for size in (0, 1, 1000, 3 << 20):
+            store.put(f"size-{size}", noise(size))
+            assert store.get(f"size-{size}") == noise(size)
+
+    def test_put_replaces(self, store: Store) -> None:
+        """The last write is what is there."""
+        store.put("same", noise(5000, 1))
+        store.put("same", noise(70, 2))
+        assert store.get("same") == noise(70, 2)
+
+    def test_files_go_and_come(self, store: Store, tmp_path: pathlib.Path) -> None:
+        """A file that is put is got as a file, whether or not its size is known beforehand."""
+        for size in (0, 12345, (5 << 20) + 7):
+            (tmp_path / "out").write_bytes(noise(size))
+            store.put_file("folder/file", str(tmp_path / "out"))
+            for known in (None, size):
+                info = store.get_file("folder/file", str(tmp_path / "in"), known)
+                assert info.size == size
+                assert (tmp_path / "in").read_bytes() == noise(size)
+
+    def test_large_files_come_in_parts(self, store: Store, tmp_path: pathlib.Path) -> None:
+        """Parts over several connections make the same file, the last part shorter."""
+        store.part_size = 1 << 19
+        data = noise((3 << 20) + 11)
+        store.put("large", data)
+        store.get_file("large", str(tmp_path / "in"), len(data))
+        assert (tmp_path / "in").read_bytes() == data
+
+    def test_ranges(self, store: Store) -> None:
+        """A range is exactly its bytes, at the start, inside, at the end, and when empty."""
+        data = noise(100_000)
+        store.put("ranged", data)
+        spots = (0, 1, 499, 65_536, 99_999, 100_000)
+        for start, end in itertools.combinations_with_replacement(spots, 2):
+            assert store.get_range("ranged", start, end) == data[start:end]
+        assert b"".join(store.stream("ranged", 99_000)) == data[99_000:]
+
+    def test_a_range_past_the_end_is_an_error(self, store: Store) -> None:
+        """Fewer bytes than asked for are an error."""
+        store.put("short", noise(100))
+        store.put("empty", b"")
+        _raises(CorruptError, lambda: store.get_range("short", 50, 101), "short")
+        _raises(CorruptError, lambda: store.get_range("short", 150, 200), "short")
+        _raises(CorruptError, lambda: store.get_range("empty", 0, 1), "empty")
+
+    def test_what_is_missing_is_not_found(self, store: Store, tmp_path: pathlib.Path) -> None:
+        """Every reading verb says so, with the name, as FileNotFoundError too."""
+        store.put("there", b"x")
+        path = str(tmp_path / "in")
+        for act in (
+            lambda: store.get("nowhere"),
+            lambda: store.stream("nowhere"),
+            lambda: store.get_range("nowhere", 1, 2),
+            lambda: store.get_range("nowhere", 1, 1),
+            lambda: store.head("nowhere"),
+            lambda: store.get_file("nowhere", path),
+            lambda: store.get_file("far/away/nowhere", path, 100),
+        ):
+            error = _raises(NotFoundError, act, "nowhere")
+            assert isinstance(error, FileNotFoundError)
+
+    def test_another_size_than_expected_is_an_error(
+        self, store: Store, tmp_path: pathlib.Path
+    ) -> None:
+        """A file of another size is not what was asked for, shorter or longer."""
+        store.part_size = 1 << 16
+        for size in (0, 1000, 500_000):
+            store.put("sized", noise(size))
+            for wanted in (size + 1, size + 200_000, max(0, size - 1)):
+                if wanted != size:
+                    path = str(tmp_path / "in")
+                    _raises(CorruptError, partial(store.get_file, "sized", path, wanted))
+
+    def test_head_tells_size_and_version(self, store: Store) -> None:
+        """The size is the object's; the version is another after another content."""
+        store.put("known", noise(77, 1))
+        first = store.head("known")
+        assert first.size == 77
+        with store.stream("known") as body:
+            assert body.info.version in ("", first.version)
+        store.put("known", noise(79, 2))
+        second = store.head("known")
+        assert second.size == 79
+        assert first.version != second.version or not first.version
+
+    def test_a_range_of_a_replaced_object_is_refused(
+        self, store: Store, tmp_path: pathlib.Path
+    ) -> None:
+        """Parts are of one object: each tells which, and a file is never made of two."""
+        size = 300_000
+        store.put("swapped", noise(size, 1))
+        with store.stream("swapped", 0, 10) as body:
+            before = body.info
+        assert before.size in (-1, size)
+        store.put("swapped", noise(size + 1, 2))
+        with store.stream("swapped", 10, 20) as body:
+            assert not is_same_object(before, body.info)
+        store.put("swapped", noise(size, 3))
+        meanwhile = _Meanwhile(store, lambda: store.put("swapped", noise(size - 1, 4)))
+        meanwhile.part_size = 1 << 16
+        path = str(tmp_path / "in")
+        _raises(CorruptError, lambda: meanwhile.get_file("swapped", path, size))
+
+    def test_lists(self, store: Store) -> None:
+        """Every object at any depth, with its size; a prefix narrows it."""
+        if not store.can_list:
+            _raises(StoreError, lambda: list(store.list()), "list")
+            return
+        assert list(store.list()) == []
+        sizes = {"index.json": 5, "a/0.mds": 1, "a/1.mds": 2, "a/b/2.mds": 0, "ab/3.mds": 4}
+        for key, size in sizes.items():
+            store.put(key, noise(size))
+        assert {info.key: info.size for info in store.list()} == sizes
+        assert {info.key for info in store.list("a/")} == {"a/0.mds", "a/1.mds", "a/b/2.mds"}
+        assert {info.key for info in store.list("a/b")} == {"a/b/2.mds"}
+        assert {info.version for info in store.list("index")} <= {
+            "",
+            store.head("index.json").version,
+        }
+        assert list(store.list("none/")) == []
+
+    def test_delete(self, store: Store) -> None:
+        """What is deleted is gone; deleting what is not there is fine."""
+        store.put("gone", b"x")
+        store.delete("gone")
+        _raises(NotFoundError, lambda: store.get("gone"))
+        store.delete("gone")
+
+    def test_stopping_early(self, store: Store) -> None:
+        """A transfer that is given up leaves the store in order for the next."""
+        data = noise(2 << 20)
+        store.put("left", data)
+        for _ in range(10):
+            with store.stream("left") as body:
+                assert data.startswith(next(body))
+        assert store.get("left") == data
+
+    def test_unusual_names(self, store: Store) -> None:
+        """Names with spaces, marks and letters of other scripts are names."""
+        names = ["with space.mds", "plus+and&sign", "per%20cent", "ünï/日本.mds", "a.b/c..d/#1"]
+        for number, name in enumerate(names):
+            store.put(name, noise(50, number))
+        for number, name in enumerate(names):
+            assert store.get(name) == noise(50, number)
+            assert store.head(name).size == 50
+        if store.can_list:
+            assert {info.key for info in store.list()} == set(names)
+
+    def test_names_stay_inside(self, store: Store) -> None:
+        """A name cannot leave the store's folder."""
+        for name in ("../outside", "a/../../outside", "/etc/passwd"):
+            _raises(ConfigError, partial(store.get, name))
+            _raises(ConfigError, partial(store.put, name, b"x"))
+
+    def test_many_threads(self, store: Store) -> None:
+        """Many threads read through one store, each its own bytes."""
+        data = noise(1 << 20)
+        store.put("shared", data)
+
+        def read(number: int) -> bool:
+            start = number * 4099
+            return store.get_range("shared", start, start + 30_000) == data[start : start + 30_000]
+
+        with ThreadPoolExecutor(16) as pool:
+            assert all(pool.map(read, range(100)))
+
+    def test_a_fork_after_use(self, store: Store) -> None:
+        """Children forked from a process that used the store read the right bytes, as it does."""
+        data = [noise(200_000, number) for number in range(3)]
+        for number, content in enumerate(data):
+            store.put(f"fork-{number}", content)
+        half_read = store.stream("fork-0", 0, 150_000)
+        answers: Any = multiprocessing.get_context("fork").SimpleQueue()
+        with warnings.catch_warnings():
+            # The very thing under test: a fork while other threads may live.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            children = [
+                multiprocessing.get_context("fork").Process(
+                    target=_read_as_child, args=(store, half_read, data, number, answers)
+                )
+                for number in (1, 2)
+            ]
+            for child in children:
+                child.start()
+        for _ in range(20):
+            assert store.get("fork-0") == data[0]
+        assert b"".join(half_read) == data[0][:150_000]
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+        assert sorted(answers.get() for _ in children) == [(1, 0), (2, 0)]
+
+    def test_pickles(self, store: Store) -> None:
+        """A used store pickles small, without its connections, and works where it arrives."""
+        store.put("sent", b"bytes")
+        pickled = pickle.dumps(store)
+        assert len(pickled) < 4000
+        assert pickle.loads(pickled).get("sent") == b"bytes"
+
+    def test_a_file_that_cannot_be_read_puts_nothing(
+        self, store: Store, tmp_path: pathlib.Path
+    ) -> None:
+        """A failed put leaves no object."""
+        _raises(OSError, lambda: store.put_file("never", str(tmp_path / "missing")))
+        _raises(NotFoundError, lambda: store.head("never"))
+
+
+class _Meanwhile(Wrapper):
+    """A store in which something happens after the first answer of a transfer."""
+
+    def __init__(self, inner: Store, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._happens: list[Callable[[], object]] = [happens]
+        self._lock = threading.Lock()
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
+        """The bytes in chunks; the first one is answered before anything happens."""
+        with self._lock:
+            body = super().stream(key, start, end)
+            for happens in self._happens:
+                happens()
+            self._happens.clear()
+        return body
+
+
+def _raises(kind: type[BaseException], act: Callable[[], object], *names: str) -> BaseException:
+    """The error that an act raises; pytest is not needed to import this file."""
+    caught: BaseException | None = None
+    got: object = None
+    try:
+        got = act()
+    except kind as error:
+        caught = error
+    assert caught is not None, f"expected {kind.__name__}, got {got!r}"
+    for name in names:
+        assert name in str(caught), f"{caught!r} does not name {name}"
+    if isinstance(caught, StoreError):
+        assert caught.url
+        assert caught.verb
+    return caught
+
+
+def _read_as_child(
+    store: Store, half_read: Any, data: list[bytes], number: int, answers: Any
+) -> None:
+    wrong = 0
+    for _ in range(20):
+        wrong += store.get(f"fork-{number}") != data[number]
+    # A transfer that the parent began goes on here on a connection of the child's own.
+    wrong += b"".join(half_read) != data[0][:150_000]
+    answers.put((number, wrong))
+    # No exit handlers: the parent's fixtures are not the child's to end.
+    os._exit(0)

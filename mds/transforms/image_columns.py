@@ -1,0 +1,170 @@
+"""Pictures of different sizes as one tensor: scaled, cut, flipped and normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import ConfigError
+from mds.transforms.column_function import ColumnFunction
+from mds.transforms.columns import is_image
+from mds.transforms.row_generator import RowGenerator
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mds.transforms.row_keys import Keys
+
+    Pixels = npt.NDArray[np.uint8]
+
+
+class Images(ColumnFunction):
+    """Column function for pictures; see `images`."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        size: tuple[int, int],
+        resize: int | None,
+        crop: str,
+        flip: bool,
+        scaling: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None,
+        channels_first: bool,
+    ) -> None:
+        super().__init__(names)
+        self._size, self._resize, self._crop = size, resize, crop
+        self._flip, self._scaling, self._channels_first = flip, scaling, channels_first
+        self.needs_keys = flip or crop == "random"
+
+    def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
+        """The columns with those of the names as arrays of one shape."""
+        made = dict(columns)
+        for name in self.names:
+            # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
+            draw = RowGenerator(keys).random(3).tolist() if keys is not None else None
+            made[name] = self._batch(columns[name], name, draw)
+        return made
+
+    def _batch(self, values: Any, name: str, draws: list[list[float]] | None) -> Any:
+        height, width = self._size
+        shape = (3, height, width) if self._channels_first else (height, width, 3)
+        out = np.empty((len(values), *shape), np.uint8 if self._scaling is None else np.float32)
+        last = out.transpose(0, 2, 3, 1) if self._channels_first else out
+        for at, value in enumerate(values):
+            down, right, flip = draws[at] if draws is not None else (0.5, 0.5, 1.0)
+            if self._crop == "center":
+                down = right = 0.5
+            pixels = self._fit(_rgb(value, name))
+            top = int((pixels.shape[0] - height + 1) * down)
+            left = int((pixels.shape[1] - width + 1) * right)
+            cut = pixels[top : top + height, left : left + width]
+            self._put(cut[:, ::-1] if self._flip and flip < 0.5 else cut, last[at])
+        return out
+
+    def _put(self, cut: Pixels, room: npt.NDArray[Any]) -> None:
+        if self._scaling is None:
+            room[...] = cut
+            return
+        factors, terms = self._scaling
+        for channel in range(3):
+            target = room[..., channel]
+            np.multiply(cut[..., channel], factors[channel], out=target)
+            target += terms[channel]
+
+    def _fit(self, pixels: Pixels) -> Pixels:
+        """A picture whose shorter side is ``resize``, and that is at least as large as the size."""
+        height, width = pixels.shape[:2]
+        shorter = min(height, width)
+        scale = (self._resize or shorter) / shorter
+        scale = max(scale, self._size[0] / height, self._size[1] / width)
+        if scale == 1:
+            return pixels
+        from PIL import Image
+
+        wanted = (
+            max(self._size[1], round(width * scale)),
+            max(self._size[0], round(height * scale)),
+        )
+        scaled = Image.fromarray(pixels).resize(wanted, Image.Resampling.BILINEAR)
+        return np.asarray(scaled)
+
+
+def _rgb(value: Any, name: str) -> Pixels:
+    """The pixels of a picture, uint8 (height, width, 3)."""
+    if is_image(value):
+        return np.asarray(value.convert("RGB"))
+    pixels = np.asarray(value)
+    if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or 0 in pixels.shape:
+        raise ConfigError(
+            f"column {name!r} has {type(value).__name__} of {pixels.dtype} with shape "
+            f"{pixels.shape}: pictures are Pillow images, or uint8 arrays of shape "
+            "(height, width, channels)."
+        )
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.shape[2] in {1, 2}:  # grey, and its alpha
+        return np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
+    return pixels[..., :3]
+
+
+def images(
+    *names: str,
+    size: int | tuple[int, int],
+    resize: int | None = None,
+    crop: str = "center",
+    flip: bool = False,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    dtype: str | None = None,
+    channels_first: bool = True,
+) -> Images:
+    """A collate function that makes one tensor of pictures of any size.
+
+    - ``names`` (str): The columns, of Pillow images or of arrays as ``images="array"`` of a dataset
+      gives them (quicker); all others come as without it.
+    - ``size`` (int or (height, width), pixels): What comes out.
+    - ``resize`` (int | None, default None, pixels): Length to which the shorter side is scaled
+      first; with None only pictures that are smaller than ``size`` are scaled.
+    - ``crop`` (str, default 'center'): Which part is taken: the middle, or a ``"random"`` one.
+    - ``flip`` (bool, default False): Whether half of the pictures, at random, are mirrored.
+    - ``mean``, ``std`` (Sequence[float] | None, default None): Subtracted from, and divided by, of
+      each channel, as shares of 255. The outcome is float32.
+    - ``dtype`` (str | None, default None): ``"uint8"`` or ``"float32"`` (from 0 to 1); None is
+      uint8 without ``mean`` and ``std``.
+    - ``channels_first`` (bool, default True): Whether the axes are (channels, height, width).
+
+    Grey pictures become RGB, and an alpha channel is dropped. Random parts follow from the place in
+    the order, as ``keys`` of `map_batches` do, and columns of one sample are cut alike. Raises
+    ConfigError (a ValueError) for arguments that make no sense and values that are no pictures.
+
+    >>> train = images("image", size=224, resize=256, crop="random", flip=True)
+    """
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    if not names or len(sides) != 2 or any(type(s) is not int or s < 1 for s in sides):
+        raise ConfigError(
+            f"images() takes names of columns and a size in pixels, got {names} and {size!r}."
+        )
+    if resize is not None and resize < 1:
+        raise ConfigError(f"resize of images() must be at least 1 pixel, got {resize}.")
+    if crop not in {"center", "random"}:
+        raise ConfigError(f"crop of images() is 'center' or 'random', got {crop!r}.")
+    if dtype not in {None, "uint8", "float32"}:
+        raise ConfigError(f"dtype of images() is 'uint8' or 'float32', got {dtype!r}.")
+    is_float = dtype == "float32" or mean is not None or std is not None
+    if is_float and dtype == "uint8":
+        raise ConfigError("mean and std of images() give float32; leave out dtype='uint8'.")
+    scaling = _scaling(mean, std) if is_float else None
+    return Images(names, (sides[0], sides[1]), resize, crop, flip, scaling, channels_first)
+
+
+def _scaling(
+    mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Factors and terms of the channels for pixels from 0 to 255."""
+    means = np.asarray(mean if mean is not None else (0, 0, 0), np.float64)
+    stds = np.asarray(std if std is not None else (1, 1, 1), np.float64)
+    if means.shape != (3,) or stds.shape != (3,) or not (stds > 0).all():
+        raise ConfigError(f"mean and std of images() are three numbers each, got {mean} and {std}.")
+    return (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)

@@ -1,0 +1,42 @@
+"""Rows of a ragged column: arrays of different lengths, checked once for each batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def rows_of(column: Any, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
+    """The values of a column as arrays that differ in their first axis alone, and their lengths.
+
+    Raises ConfigError for values that are no arrays or lists of numbers, and for other axes that
+    differ.
+    """
+    rows = [_array(value, name) for value in column]
+    shapes = {row.shape[1:] for row in rows}
+    if len(shapes) > 1:
+        first, second, *_ = sorted(shapes)
+        raise ConfigError(
+            f"column {name!r} has values of shape (n, *{first}) and (n, *{second}): only the first "
+            "axis may differ."
+        )
+    return rows, np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def _array(value: Any, name: str) -> npt.NDArray[Any]:
+    if hasattr(value, "numpy"):  # a tensor
+        value = value.numpy()
+    found = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple)) else None
+    if found is None or found.ndim == 0 or found.dtype.kind not in "biufc":
+        shown = str(value)[:40]
+        raise ConfigError(
+            f"column {name!r} has {type(value).__name__} {shown!r}: its values are to be arrays or "
+            "lists of numbers."
+        )
+    return found

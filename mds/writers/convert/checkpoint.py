@@ -1,0 +1,225 @@
+"""Checkpoint folder of a conversion: what is done already, so that a killed one can go on.
+
+    plan.json                 what is being converted, and how; `--resume` must ask for the same
+    parts/00000012.part       a part is read: sizes and splits of its samples, and what was bad
+    parts/00000012.0.run      its samples for split 0, until the shards that hold them are done
+    shards/0/00000003.json    a shard is where it belongs: its entry of the index
+    finished                  the indexes are published, only the folder is left to remove
+
+Every file appears whole or not at all, so whatever is there is done, at whatever instant the
+process died. The folder is locked by the process that converts (`locks.py`). Only these names are
+ever removed: the folder may be one that the user chose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mds.errors import ConfigError
+from mds.storage.files import temporary_owner, write_file
+from mds.storage.folder_lock import LOCK_NAME
+
+#: The folder inside a local output.
+NAME = ".mds-convert"
+_FOLDERS = ("parts", "shards", "upload")
+#: What a plan has at least; a plan.json without these is another program's.
+_PLAN_KEYS = {"version", "source", "source kind", "columns", "options"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartDone:
+    """A part that was read: split and bytes of each sample, and the records that are none."""
+
+    number: int
+    splits: Any
+    sizes: Any
+    bad: tuple[str, ...] = ()
+    bad_count: int = 0
+
+
+class Checkpoint:
+    """One work folder, cheap to pickle; ``is_private`` in a folder that all users share."""
+
+    def __init__(self, folder: str, *, is_private: bool = False) -> None:
+        self.folder = folder
+        self.is_private = is_private
+
+    def run_path(self, part: int, split: int) -> str:
+        """Where the samples of a part for a split are."""
+        return os.path.join(self.folder, "parts", f"{part:08}.{split}.run")
+
+    def part_path(self, part: int) -> str:
+        """Where it says that a part is read."""
+        return os.path.join(self.folder, "parts", f"{part:08}.part")
+
+    def shard_path(self, split: int, number: int) -> str:
+        """Where it says that a shard is done."""
+        return os.path.join(self.folder, "shards", str(split), f"{number:08}.json")
+
+    def save_part(self, done: PartDone) -> None:
+        """Say that a part is read; its runs must be there."""
+        head = {"samples": len(done.sizes), "bad": done.bad, "bad_count": done.bad_count}
+        splits = np.asarray(done.splits, "<u1").tobytes()
+        sizes = np.asarray(done.sizes, "<i8").tobytes()
+        write_file(self.part_path(done.number), json.dumps(head).encode() + b"\n" + splits + sizes)
+
+    def load_part(self, number: int) -> PartDone | None:
+        """What is known of a part; None when it was not read yet."""
+        try:
+            with open(self.part_path(number), "rb") as file:
+                head = json.loads(file.readline())
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        samples = head["samples"]
+        return PartDone(
+            number,
+            np.frombuffer(data, "<u1", samples),
+            np.frombuffer(data, "<i8", samples, samples),
+            tuple(head["bad"]),
+            head["bad_count"],
+        )
+
+    def save_shard(self, split: int, number: int, entry: dict[str, Any], version: str) -> None:
+        """Say that a shard is where it belongs, with the version that the store gave its file."""
+        note = {"entry": entry, "version": version}
+        write_file(self.shard_path(split, number), json.dumps(note).encode())
+
+    def load_shard(self, split: int, number: int) -> tuple[dict[str, Any], str] | None:
+        """The index entry of a shard and the version of its file; None when it is not done."""
+        try:
+            with open(self.shard_path(split, number), "rb") as file:
+                note = json.load(file)
+        except FileNotFoundError:
+            return None
+        return note["entry"], note["version"]
+
+    def forget_run(self, part: int, split: int) -> None:
+        """Remove a run whose shards are done."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.run_path(part, split))
+
+    def load_plan(self) -> dict[str, Any] | None:
+        """The plan of an earlier start; None when there is none.
+
+        Raises ConfigError for a folder that holds something else.
+        """
+        try:
+            with open(os.path.join(self.folder, "plan.json"), "rb") as file:
+                plan = json.load(file)
+        except FileNotFoundError:
+            self._check_empty()
+            return None
+        except ValueError:
+            plan = None
+        if not isinstance(plan, dict) or not plan.keys() >= _PLAN_KEYS:
+            raise ConfigError(
+                f"{self.folder}/plan.json is not the plan of a conversion. Choose another folder "
+                "for what is under way with --work."
+            )
+        return plan
+
+    def _check_empty(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self.folder)
+            # A start that was killed before it wrote its plan leaves these at most.
+            ours = {"finished", LOCK_NAME}
+            foreign = [n for n in names if temporary_owner(n) is None and n not in ours]
+            if foreign:
+                raise ConfigError(
+                    f"{self.folder} holds {min(foreign)!r} and no conversion that was begun; "
+                    "what is under way needs a folder of its own. Choose another with --work."
+                )
+
+    def begin_or_resume(self, plan: dict[str, Any]) -> int:
+        """Write the plan of a fresh start, or see that it is the one that was begun.
+
+        Gives the number of parts that are read already. Raises ConfigError for another plan.
+        """
+        wanted = json.loads(json.dumps(plan))
+        before = self.load_plan()
+        if before is None:
+            path = os.path.join(self.folder, "plan.json")
+            write_file(path, json.dumps(plan, indent=1, sort_keys=True).encode())
+            return 0
+        if changed := _list_changes(before, wanted):
+            raise ConfigError(
+                f"{self.folder}: the conversion that was begun differs in {', '.join(changed)}. "
+                "Resume it with what it was begun with, or start again with --overwrite."
+            )
+        return self.parts_done()
+
+    def parts_done(self) -> int:
+        """How many parts are read."""
+        folder = os.path.join(self.folder, "parts")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        return sum(name.endswith(".part") for name in names)
+
+    def has_part(self, number: int) -> bool:
+        """Whether a part is read."""
+        return os.path.exists(self.part_path(number))
+
+    def has_shard(self, split: int, number: int) -> bool:
+        """Whether a shard is done."""
+        return os.path.exists(self.shard_path(split, number))
+
+    def is_finished(self) -> bool:
+        """Whether the indexes were published."""
+        return os.path.exists(os.path.join(self.folder, "finished"))
+
+    def finish(self) -> None:
+        """Say that the indexes are published."""
+        write_file(os.path.join(self.folder, "finished"), b"")
+
+    def remove(self) -> None:
+        """Remove what a conversion left in the folder, what says that it is finished last.
+
+        The folder goes too, unless something else is in it.
+        """
+        if self.load_plan() is None:
+            remove_temporaries(self.folder)
+        else:
+            for name in _FOLDERS:
+                path = os.path.join(self.folder, name)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path)
+            remove_temporaries(self.folder)
+            for name in ("plan.json", "finished"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.folder, name))
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
+
+
+def _list_changes(before: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    names = []
+    for key in sorted({*before, *wanted}):
+        old, new = before.get(key), wanted.get(key)
+        if old == new:
+            continue
+        if key == "options" and isinstance(old, dict) and isinstance(new, dict):
+            names += _list_changes(old, new)
+        else:
+            names.append(f"{key} ({_shorten(old)} then, {_shorten(new)} now)")
+    return names
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def remove_temporaries(folder: str) -> None:
+    """Remove what a killed process of a conversion left half-written in a folder."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if temporary_owner(entry.name) is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)

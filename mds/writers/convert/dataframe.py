@@ -1,0 +1,304 @@
+"""A Spark data frame to MDS: a dataset a partition, side by side, and one index over them.
+
+Every partition writes a numbered folder of its own on the machine that holds it, so nothing
+passes through the driver. pyspark is imported when one of these names is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings import parse_encoding
+from mds.errors import ConfigError, WriterError, need
+from mds.format.layout import INDEX_NAME
+from mds.storage import is_local, join, local_path, open_store
+from mds.storage.url import Url, reveal
+from mds.writers.convert.inputs.arrow import python_values
+from mds.writers.mds import MDSWriter
+from mds.writers.merge import holding, merge_held
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    Sample = dict[str, Any]
+
+_SCALARS = {
+    "ByteType": "uint8",
+    "ShortType": "uint16",
+    "IntegerType": "int32",
+    "LongType": "int64",
+    "FloatType": "float32",
+    "DoubleType": "float64",
+    "DecimalType": "str_decimal",
+    "StringType": "str",
+    "BinaryType": "bytes",
+}
+#: Elements of arrays, which Arrow brings as they are.
+_ELEMENTS = {
+    "ShortType": "int16",
+    "IntegerType": "int32",
+    "LongType": "int64",
+    "FloatType": "float32",
+    "DoubleType": "float64",
+}
+_JSON = {"StringType", "BooleanType", "NullType", *_ELEMENTS, "ByteType"}
+#: Encodings that a column of bytes may be declared as: the bytes are stored as they are.
+_OF_BYTES = {"bytes", "pil", "png", "jpeg", "pkl", "json", "str"}
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionSpec:
+    """What every partition must know."""
+
+    columns: Mapping[str, str]
+    local: str
+    remote: str
+    writer: Mapping[str, Any]
+    udf: Callable[..., Iterable[Sample]] | None
+    udf_kwargs: Mapping[str, Any]
+
+
+def dataframe_to_mds(
+    dataframe: Any,
+    merge_index: bool = True,
+    mds_kwargs: dict[str, Any] | None = None,
+    udf_iterable: Callable[..., Iterable[Sample]] | None = None,
+    udf_kwargs: dict[str, Any] | None = None,
+) -> tuple[str, str]:
+    """Write a Spark data frame as an MDS dataset and give its (local, remote) places.
+
+    ``mds_kwargs`` are the arguments of `MDSWriter`: ``out`` is needed, ``columns`` are inferred
+    unless given, ``compression`` is zstd unless given, ``exist_ok=True`` replaces a dataset. With
+    ``udf_iterable`` every batch of rows, a pandas data frame, goes through
+    ``udf_iterable(batch, **udf_kwargs)``, which yields samples; ``columns`` are then needed. The
+    places are as in ``out``, '' for one that there is not; without a ``merge_index`` each
+    partition is a dataset in a numbered folder.
+
+    Raises ConfigError (a ValueError) for arguments and types that make no sense, FileExistsError
+    where there is a dataset, and whatever a partition raised.
+    """
+    options = dict(mds_kwargs or {})
+    if not options.get("out"):
+        raise ConfigError("mds_kwargs needs out: a folder, a URL, or a (local, remote) pair.")
+    local, remote = _places(options.pop("out"))
+    columns = options.pop("columns", None)
+    if udf_iterable is not None and not columns:
+        raise ConfigError("udf_iterable makes samples of its own: say their columns in mds_kwargs.")
+    if udf_iterable is None:
+        columns = infer_dataframe_schema(dataframe, columns)
+    exist_ok = bool(options.pop("exist_ok", False))
+    options.setdefault("compression", "zstd")
+    work = _PartitionSpec(
+        columns or {}, local, remote, options, udf_iterable, dict(udf_kwargs or {})
+    )
+    with holding([place for place in (local, remote) if place]):
+        _clear_places(local, remote, exist_ok=exist_ok)
+        rows = dataframe.mapInArrow(_Partition(work), "partition long, samples long").collect()
+        partitions = sorted(row["partition"] for row in rows if row["samples"])
+        if merge_index:
+            _merge(partitions, local, remote, keep_local=bool(options.get("keep_local", False)))
+    return local, reveal(remote)
+
+
+def infer_dataframe_schema(
+    dataframe: Any, user_defined_cols: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Columns and encodings for a Spark data frame; with ``user_defined_cols`` those, if they fit.
+
+    Raises ConfigError (a ValueError) naming the column whose type has no encoding or another one.
+    """
+    fields = {field.name: field.dataType for field in dataframe.schema.fields}
+    if user_defined_cols is None:
+        return {name: _encoding(name, kind) for name, kind in fields.items()}
+    for name, encoding in user_defined_cols.items():
+        if name not in fields:
+            raise ConfigError(f"there is no column {name!r}. There are {', '.join(fields)}.")
+        if not _fits(fields[name], encoding):
+            raise ConfigError(
+                f"column {name!r} is {fields[name].simpleString()}, which {encoding!r} cannot hold."
+            )
+    return dict(user_defined_cols)
+
+
+def is_json_compatible(data_type: Any) -> bool:
+    """Whether values of a Spark type can be written as JSON: structs, maps, arrays of such."""
+    kind = type(data_type).__name__
+    if kind == "StructType":
+        return all(is_json_compatible(field.dataType) for field in data_type.fields)
+    if kind == "ArrayType":
+        return is_json_compatible(data_type.elementType)
+    if kind == "MapType":
+        is_text = type(data_type.keyType).__name__ == "StringType"
+        return is_text and is_json_compatible(data_type.valueType)
+    return kind in _JSON
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SPARK_TO_MDS":
+        return _spark_to_mds()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@lru_cache(maxsize=1)
+def _spark_to_mds() -> dict[Any, str]:
+    """Spark types and the encodings that their columns get."""
+    try:
+        from pyspark.sql import types
+    except ImportError as error:
+        raise need("pyspark", "spark", "Spark data frames") from error
+    scalars = {getattr(types, name)(): encoding for name, encoding in _SCALARS.items()}
+    arrays = {
+        types.ArrayType(getattr(types, name)()): f"ndarray:{dtype}"
+        for name, dtype in _ELEMENTS.items()
+    }
+    return {**scalars, **arrays}
+
+
+def _encoding(name: str, kind: Any) -> str:
+    family = type(kind).__name__
+    if family in _SCALARS:
+        return _SCALARS[family]
+    if family == "ArrayType" and type(kind.elementType).__name__ in _ELEMENTS:
+        return f"ndarray:{_ELEMENTS[type(kind.elementType).__name__]}"
+    if family in ("StructType", "MapType", "ArrayType") and is_json_compatible(kind):
+        return "json"
+    way_out = "cast it to int or string" if family == "BooleanType" else "cast it to string"
+    raise ConfigError(
+        f"column {name!r} is {kind.simpleString()}, for which there is no encoding: {way_out} "
+        "first, or leave it out."
+    )
+
+
+def _fits(kind: Any, encoding: str) -> bool:
+    parse_encoding(encoding)
+    family, wanted = type(kind).__name__, encoding.split(":", 1)[0]
+    if family == "BinaryType":
+        return wanted in _OF_BYTES or wanted.startswith(("ndarray", "list", "audio"))
+    if family == "StringType":
+        return wanted in ("str", "json")
+    if family in ("ByteType", "ShortType", "IntegerType", "LongType"):
+        return wanted.lstrip("u").startswith("int") or wanted in ("str_int", "json")
+    if family in ("FloatType", "DoubleType"):
+        return wanted.startswith("float") or wanted in ("str_float", "json")
+    if family == "DecimalType":
+        return wanted == "str_decimal"
+    if family == "ArrayType" and wanted == "ndarray":
+        return type(kind.elementType).__name__ in (*_ELEMENTS, "ByteType")
+    return wanted == "json" and is_json_compatible(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """The function that Spark calls with the batches of one partition."""
+
+    work: _PartitionSpec
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        samples = self._write(number, batches)
+        yield pa.RecordBatch.from_pydict({"partition": [number], "samples": [samples]})
+
+    def _write(self, number: int, batches: Iterator[pa.RecordBatch]) -> int:
+        samples = 0
+        records = self._samples(batches)
+        first = next(records, None)
+        if first is None:
+            return 0
+        work = self.work
+        places = [os.path.join(work.local, folder_name(number))] if work.local else []
+        places += [join(work.remote, folder_name(number))] if work.remote else []
+        # A task that Spark starts again finds what the first try left, which is its own.
+        with MDSWriter(
+            out=tuple(places) if len(places) == 2 else places[0],
+            columns=dict(work.columns),
+            exist_ok=True,
+            # Columns that were not asked for are left out knowingly, unless samples are made here.
+            **{"strict": False if work.udf is None else None, **work.writer},
+        ) as writer:
+            writer.write(first)
+            samples = 1
+            for record in records:
+                writer.write(record)
+                samples += 1
+        return samples
+
+    def _samples(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Sample]:
+        for batch in batches:
+            if self.work.udf is None:
+                columns = [python_values(column) for column in batch.columns]
+                for values in zip(*columns, strict=True):
+                    yield dict(zip(batch.schema.names, values, strict=True))
+                continue
+            frame: pd.DataFrame = batch.to_pandas()
+            for sample in self.work.udf(frame, **self.work.udf_kwargs):
+                if not isinstance(sample, dict):
+                    raise WriterError(
+                        f"udf_iterable must yield samples as dicts, got {type(sample).__name__}."
+                    )
+                yield sample
+
+
+def folder_name(partition: int) -> str:
+    """The folder of a partition; names sort as the numbers do."""
+    return f"{partition:05}"
+
+
+def _places(out: Any) -> tuple[str, str]:
+    if isinstance(out, (str, os.PathLike)):
+        place = os.fspath(out)
+        # Executors then use a temporary folder each; the merged index is made from the remote.
+        return (local_path(place), "") if is_local(place) else ("", Url(place))
+    local, remote = (os.fspath(place) for place in out)
+    return local_path(local), Url(remote)
+
+
+def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
+    for place in filter(None, (local, remote)):
+        store = open_store(place)
+        folder = store.local_path
+        found = (
+            next(iter(sorted(os.listdir(folder))), None)
+            if folder and os.path.isdir(folder)
+            else None
+        )
+        if folder is None and store.can_list:
+            found = next((info.key for info in store.list()), None)
+        if found is not None and not exist_ok:
+            raise FileExistsError(
+                f"{place} is not empty (it holds {found!r}). Choose another place, or replace the "
+                "dataset in it with exist_ok=True."
+            )
+        # From here on it would name files that are being replaced.
+        store.delete(INDEX_NAME)
+        if found is not None and store.can_list:
+            _remove_partition_indexes(store)
+
+
+def _remove_partition_indexes(store: Any) -> None:
+    """Remove the indexes of earlier partitions, of which there may have been more than now."""
+    for info in list(store.list()):
+        folder, _, name = info.key.rpartition("/")
+        if name == INDEX_NAME and folder.isdecimal():
+            store.delete(info.key)
+
+
+def _merge(partitions: list[int], local: str, remote: str, *, keep_local: bool) -> None:
+    if not partitions:
+        raise WriterError("the data frame has no rows; there is nothing to write.")
+    indexes: list[Any] = []
+    for number in partitions:
+        places = [
+            join(each, f"{folder_name(number)}/{INDEX_NAME}") for each in (local, remote) if each
+        ]
+        indexes.append(tuple(places) if len(places) > 1 else places[0])
+    out: Any = (local, remote) if local and remote else local or remote
+    merge_held(indexes, out, keep_local=keep_local or not remote)

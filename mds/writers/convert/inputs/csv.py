@@ -1,0 +1,165 @@
+"""CSV and TSV with the quoting of RFC 4180: a header, then records that may span lines.
+
+Only reading from the start tells whether a line break is inside quotes, so the cuts of a large
+file are found by the csv module itself, in one pass that runs ahead of the processes which read
+the parts. Every cell is text; a column of numbers is one whose every value looked at is a number.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, ClassVar
+
+from mds.errors import SourceError
+from mds.writers.convert.inputs.base import BadRecord, Column, InputPart, Record
+from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.infer import infer_columns
+from mds.writers.convert.inputs.listing import Listing, ending
+from mds.writers.convert.inputs.text_lines import BOM, is_compressed, line_number, open_text
+
+#: The largest cell: the module's default of 128 KB is smaller than many a document.
+csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))
+
+
+class DelimitedTextInput(FileInput):
+    """Tables in text files; the first line names the columns and is the same in every file."""
+
+    title: ClassVar[str] = "table of delimited text"
+    endings: ClassVar[frozenset[str]] = frozenset({".csv", ".tsv"})
+    is_text: ClassVar[bool] = True
+
+    def __init__(self, listing: Listing, separator: str | None = None) -> None:
+        super().__init__(listing)
+        self.separator = separator or _separator(listing)
+        if self.separator not in (",", "\t"):
+            self.notes.append(f"the separator is {self.separator!r}")
+        self.names = self._header(listing.names[0])
+        if "" in self.names:
+            # As pandas writes the index of a frame.
+            self.notes.append("columns without a name are called by their place: column_0, ...")
+        self.names = [name or f"column_{place}" for place, name in enumerate(self.names)]
+        if twice := [name for name in self.names if self.names.count(name) > 1]:
+            path = listing.path(listing.names[0])
+            raise SourceError(f"{path}, line 1: {twice[0]!r} names two columns.")
+        for name in listing.names[1:]:
+            other = [each or f"column_{place}" for place, each in enumerate(self._header(name))]
+            if other != self.names:
+                raise SourceError(
+                    f"{listing.path(name)}, line 1: the columns are {_list(other)}, those of "
+                    f"{listing.names[0]} are {_list(self.names)}. Convert them one by one."
+                )
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The columns of the header, with numbers where every value is one."""
+        return infer_columns(self.probe(), is_text=True, nulls=self.nulls)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """One sample a record."""
+        name, start, end = part.address
+        with open_text(self.listing.path(name)) as file:
+            lines = _Lines(file, start, None if is_compressed(name) else end)
+            rows = self._rows(lines)
+            while True:
+                begin = lines.offset
+                try:
+                    row = next(rows)
+                except StopIteration:
+                    return
+                except UnicodeDecodeError as error:
+                    yield begin, BadRecord(f"byte 0x{error.object[error.start]:02x} is not UTF-8")
+                    rows = self._rows(lines)
+                    continue
+                except csv.Error as error:
+                    yield begin, BadRecord(f"quotes or line ends are wrong: {error}")
+                    rows = self._rows(lines)
+                    continue
+                if begin and row:
+                    yield begin, self._sample(row)
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """File and the line on which the record begins."""
+        path = os.path.join(self.root, part.address[0])
+        return f"{path}, line {line_number(path, position)}"
+
+    def _sample(self, row: list[str]) -> dict[str, Any] | BadRecord:
+        if len(row) != len(self.names):
+            return BadRecord(f"{len(row)} values for {len(self.names)} columns")
+        return dict(zip(self.names, row, strict=True))
+
+    def _rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
+        return csv.reader(lines, delimiter=self.separator, strict=True)
+
+    def _header(self, name: str) -> list[str]:
+        try:
+            with open_text(self.listing.path(name)) as file:
+                return next(self._rows(_Lines(file, 0, None)), [])
+        except Exception as error:  # of the csv module, of decoding, of each compression
+            raise SourceError(
+                f"{self.listing.path(name)}, line 1: this is no header of a table: {error}"
+            ) from error
+
+    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
+        """Bytes that begin and end between records."""
+        if length <= size or is_compressed(name):
+            yield 0, length
+            return
+        start = 0
+        with open_text(self.listing.path(name)) as file:
+            lines = _Lines(file, 0, None, errors="replace")
+            rows = self._rows(lines)
+            while True:
+                try:
+                    next(rows)
+                except StopIteration:
+                    break
+                except csv.Error:
+                    # Told when the part is read; here only the place to go on matters.
+                    rows = self._rows(lines)
+                if lines.offset - start >= size:
+                    yield start, lines.offset
+                    start = lines.offset
+        if start < length:
+            yield start, length
+
+
+class _Lines(Iterator[str]):
+    """Decoded lines from one byte offset to another; ``offset`` is where the next one begins."""
+
+    def __init__(
+        self, file: BinaryIO, start: int, end: int | None, *, errors: str = "strict"
+    ) -> None:
+        self.offset = start
+        self._file = file
+        self._end = end
+        self._errors = errors
+        if start:
+            file.seek(start)
+
+    def __next__(self) -> str:
+        if self._end is not None and self.offset >= self._end:
+            raise StopIteration
+        line = self._file.readline()
+        if not line:
+            raise StopIteration
+        begin, self.offset = self.offset, self.offset + len(line)
+        return (line if begin else line.removeprefix(BOM)).decode("utf-8", self._errors)
+
+
+def _separator(listing: Listing) -> str:
+    first = listing.names[0]
+    if ending(first).startswith(".tsv"):
+        return "\t"
+    try:
+        with open_text(listing.path(first)) as file:
+            header = file.readline().decode("utf-8", "replace")
+    except Exception as error:  # each compression has errors of its own
+        raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error
+    found = {each: header.count(each) for each in ",;\t|"}
+    return max(found, key=lambda each: found[each]) if any(found.values()) else ","
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])}, ..."

@@ -1,0 +1,132 @@
+"""Detection of the input: from a path, URL or name to the `Input` that reads it.
+
+A file is known by its ending. A folder is known by what datasets leave in it (index.json,
+dataset_info.json), else by the endings of its files, when nine of ten are of a kind: the others are
+left out, and told. A folder of mixed files is stored file by file, and says so. `kind` overrules
+all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from mds.errors import ConfigError
+from mds.storage.url import is_local, local_path
+from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.listing import Listing, ending
+from mds.writers.convert.inputs.registry import all_inputs, find_input
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mds.writers.convert.inputs.base import Input, InputOptions
+
+#: Files that describe a dataset rather than belong to it.
+_COMPANIONS = ("readme", "license", "licence", "changelog", "citation", "dataset_info", "notice")
+
+#: What a listing passes over, by its plural.
+_SINGULAR = {
+    "broken links": "broken link",
+    "links in a circle": "link in a circle",
+    "links to folders elsewhere": "link to folders elsewhere",
+    "no files": "no file",
+}
+
+
+def open_input(path: str, options: InputOptions) -> Input:
+    """The input at a path or a URL, or of a name after ``hf:``.
+
+    Raises SourceError when nothing is there or it cannot be read, ConfigError for an unknown kind
+    and for options that it does not take.
+    """
+    opened = _open(path, options)
+    for option in ("labels", "config", "source_split"):
+        if getattr(options, option) is not None and option not in opened.takes:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} says nothing of {path} ({opened.title}): leave it "
+                "out, or say with --as what the source is."
+            )
+    if options.null and not opened.is_text:
+        raise ConfigError(
+            f"--null is about the cells of CSV and TSV, and {path} is {opened.title}."
+        )
+    opened.name, opened.nulls = path, options.null
+    if isinstance(opened, FileInput) and (passed := opened.listing.left_out):
+        counts = ", ".join(
+            f"{count:,} {_SINGULAR.get(what, what) if count == 1 else what}"
+            for what, count in sorted(passed.items())
+        )
+        opened.notes.append(f"passed over in the folder: {counts}")
+    return opened
+
+
+def _open(path: str, options: InputOptions) -> Input:
+    place = os.path.expanduser(local_path(path)) if path and is_local(path) else path
+    chosen = find_input(options.kind) if options.kind is not None else None
+    known: dict[str, type[Input]] = {}
+    if chosen is None or (issubclass(chosen, FileInput) and not os.path.lexists(place)):
+        known = all_inputs()
+        for each in known.values():
+            if each.recognizes(place):
+                return each.open(place, options)
+    if chosen is not None:
+        return chosen.open(place, options)
+    return _open_files(Listing.scan(place, options.include, options.exclude), known, options)
+
+
+def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: InputOptions) -> Input:
+    """The input of files that nothing but their endings tells of."""
+    kinds = {name: each for name, each in known.items() if issubclass(each, FileInput)}
+    # The first one keeps an ending: what a package brings changes nothing of what is built in.
+    kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
+    if os.path.isfile(listing.root) or len(listing) == 1:
+        kind = kind_of.get(_known_ending(listing.names[0], kind_of), "files")
+        return kinds[kind].from_files(listing, options)
+    own = [name for name in listing.names if not _is_companion(name)]
+    kind_of_name = {name: kind_of.get(_known_ending(name, kind_of), "files") for name in own}
+    counts = Counter(kind_of_name.values())
+    for each in kinds.values():
+        if each.recognizes_mixture(counts):
+            return each.from_files(listing, options)
+    if counts and (most := _majority(counts)) is not None:
+        taken = [name for name in own if kind_of_name[name] == most]
+        left = len(listing) - len(taken)
+        # A listing looks at every file, which takes a while where there are many.
+        found = kinds[most].from_files(listing.only(taken) if left else listing, options)
+        if left:
+            few = [name for name in listing.names if kind_of_name.get(name) != most][:3]
+            more = ", ..." if left > len(few) else ""
+            found.notes.append(
+                f"{left:,} other file{'s' * (left > 1)} left out ({', '.join(few)}{more}); --as "
+                "files takes all of them as they are"
+            )
+        return found
+    found = kinds["files"].from_files(listing, options)
+    shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
+    usual = Counter(map(ending, own)).most_common(1)
+    found.notes.append(
+        f"the folder is mixed ({shown}): every file is stored as it is. Choose some with "
+        f"--include '*{usual[0][0] if usual else ''}', or say what they are with --as"
+    )
+    return found
+
+
+def _majority(counts: Mapping[str, int]) -> str | None:
+    """The kind that nine files of ten are of, or that all are of; None when there is none."""
+    kind, count = max(counts.items(), key=lambda each: each[1])
+    return (
+        kind
+        if len(counts) == 1 or (kind != "files" and count >= 9 * sum(counts.values()) / 10)
+        else None
+    )
+
+
+def _known_ending(name: str, known: Mapping[str, str]) -> str:
+    full = ending(name)
+    return full if full in known else os.path.splitext(full)[0]
+
+
+def _is_companion(name: str) -> bool:
+    return "/" not in name and name.lower().startswith(_COMPANIONS)

@@ -1,0 +1,199 @@
+"""Folders of files, each file one sample: as it is, as text, or as sound.
+
+files    path, bytes      whatever it is
+audio    path, audio      wav, flac, mp3, ogg: the file's bytes
+text     path, text       UTF-8 documents
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from mds.units import format_bytes
+from mds.writers.convert.inputs.base import (
+    BadRecord,
+    Column,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+)
+from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.folder_classes import FolderClasses
+from mds.writers.convert.inputs.infer import show_value
+from mds.writers.convert.inputs.listing import Listing
+
+_TEXT_ENDINGS = (
+    *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".xml", ".css", ".srt", ".vtt"),
+    *(".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".java", ".kt", ".js", ".jsx"),
+    *(".ts", ".tsx", ".go", ".rs", ".rb", ".php", ".pl", ".sh", ".sql", ".r", ".jl", ".scala"),
+    *(".swift", ".lua", ".m", ".cs", ".hs", ".ml", ".ex", ".erl", ".clj", ".lisp", ".el"),
+    *(".toml", ".yaml", ".yml", ".ini", ".cfg"),
+)
+
+
+class WholeFilesInput(FileInput):
+    """Every file is a sample: its path below the folder, and its bytes."""
+
+    title: ClassVar[str] = "files"
+    names_splits: ClassVar[bool] = False
+    value: ClassVar[tuple[str, str]] = ("bytes", "bytes")
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self.key = "path"
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The path, and the content under its name."""
+        name, encoding = self.value
+        first = self.listing.names[0]
+        size = self.listing.sizes[0]
+        return sorted(
+            [Column("path", "str", show_value(first)), Column(name, encoding, format_bytes(size))],
+            key=lambda column: column.name,
+        )
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """Runs of files, each of one split."""
+        number = 0
+        for split in self.list_splits() or (None,):
+            keep = functools.partial(self._is_of, split) if split is not None else None
+            for names, total in self.listing.batches(size, keep=keep):
+                yield InputPart(number, total, names, split)
+                number += 1
+
+    def _is_of(self, split: str, name: str) -> bool:
+        return self.split_of[name] == split
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """One sample a file."""
+        for name in part.address:
+            try:
+                with open(self.listing.path(name), "rb") as file:
+                    data = file.read()
+            except OSError as error:
+                yield name, BadRecord(f"cannot be read: {error.strerror}")
+                continue
+            yield name, self.sample(name, data)
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The sample of one file."""
+        return {"path": name, self.value[0]: data}
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """The path of the file."""
+        del part
+        return os.path.join(self.root, position)
+
+
+class AudioInput(WholeFilesInput):
+    """Sound files, each stored byte for byte as it is."""
+
+    title: ClassVar[str] = "audio"
+    endings: ClassVar[frozenset[str]] = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus"})
+    value: ClassVar[tuple[str, str]] = ("audio", "bytes")
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """Sound with a class per folder, or without."""
+        del options
+        kind = AudioClassesInput if FolderClasses.are_in(listing.names) else AudioInput
+        return kind(listing)
+
+    _STARTS: ClassVar[tuple[bytes, ...]] = (
+        b"RIFF",
+        b"RIFX",
+        b"RF64",
+        b"fLaC",
+        b"OggS",
+        b"ID3",
+        b"\xff",
+    )
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The bytes of the sound, if they begin like any."""
+        if not data.startswith(self._STARTS):
+            return BadRecord(f"this is no wav, flac, mp3 or ogg: it starts with {data[:8]!r}")
+        return super().sample(name, data)
+
+
+class AudioClassesInput(AudioInput):
+    """Sound files in a folder per class, perhaps below or above folders that name splits."""
+
+    title: ClassVar[str] = "audio folder"
+    endings: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self._classes = FolderClasses(listing.names, self.split_of)
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Sound, class and label; the path."""
+        first = self.listing.names[0]
+        return [*super().infer_columns(), *self._classes.columns(first)]
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The sound with its class."""
+        sample = super().sample(name, data)
+        return sample if isinstance(sample, BadRecord) else {**sample, **self._classes.of(name)}
+
+    def describe(self) -> str:
+        """Number of files, classes, bytes and splits."""
+        return f"{super().describe()}, {self._classes}"
+
+
+class TextFilesInput(WholeFilesInput):
+    """Text files, each a document."""
+
+    title: ClassVar[str] = "text documents"
+    endings: ClassVar[frozenset[str]] = frozenset(_TEXT_ENDINGS)
+    value: ClassVar[tuple[str, str]] = ("text", "str")
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The path and the text."""
+        first = next((record for record in self.probe()), {"path": "", "text": ""})
+        return [Column(name, "str", show_value(first[name])) for name in ("path", "text")]
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The text of the file, which must be UTF-8."""
+        try:
+            return {"path": name, "text": data.decode("utf-8-sig")}
+        except UnicodeDecodeError as error:
+            text = _declared(data) if name.endswith((".py", ".pyi", ".pyw")) else None
+            return (
+                BadRecord(not_utf8(data, error)) if text is None else {"path": name, "text": text}
+            )
+
+
+def _declared(data: bytes) -> str | None:
+    """Python source in the encoding that its first lines declare; None when it is not."""
+    import io
+    import tokenize
+
+    try:
+        return data.decode(tokenize.detect_encoding(io.BytesIO(data).readline)[0])
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return None
+
+
+def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
+    """What to say of bytes that are not UTF-8, with line and column."""
+    before = data[: error.start]
+    line = before.count(b"\n") + 1
+    return f"line {line}, column {_column(data, error)}: {_no_utf8(data, error)}"
+
+
+def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
+    """The same for bytes that are one line."""
+    return BadRecord(_no_utf8(data, error), column=_column(data, error))
+
+
+def _column(data: bytes, error: UnicodeDecodeError) -> int:
+    return error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+
+
+def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
+    return f"byte 0x{data[error.start]:02x} is not UTF-8; --as files would store the file as bytes"

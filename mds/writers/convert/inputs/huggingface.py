@@ -1,0 +1,178 @@
+"""Hugging Face datasets, saved to disk or by name, read through `datasets`.
+
+Images and sound are taken as the files they are, never decoded. A dataset of several splits gives
+a folder for each; `source_split` takes one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from mds.errors import SourceError, need
+from mds.format.layout import INDEX_NAME
+from mds.units import format_bytes
+from mds.writers.convert.inputs.arrow import encoding_of_bytes, encoding_of_type
+from mds.writers.convert.inputs.base import Column, Input, InputOptions, InputPart, Record
+from mds.writers.convert.inputs.infer import show_value
+
+_ROWS = 256
+
+
+class HuggingFaceInput(Input):
+    """The rows of a `datasets.Dataset`, or of each in a `DatasetDict`."""
+
+    title: ClassVar[str] = "Hugging Face dataset"
+    takes: ClassVar[frozenset[str]] = frozenset({"config", "source_split"})
+
+    def __init__(self, path: str, *, config: str | None = None, split: str | None = None) -> None:
+        super().__init__(path)
+        self._address = (path, config, split)
+        self._tables: dict[str | None, Any] | None = None
+        tables = self._open()
+        first = next(iter(tables.values()))
+        for name, table in tables.items():
+            if table.features != first.features:
+                raise SourceError(
+                    f"{path}: the split {name!r} has other columns. Take one with --source-split."
+                )
+        self.size = sum(int(table.data.nbytes) for table in tables.values())
+        self._rows = sum(len(table) for table in tables.values())
+        if not self._rows:
+            raise SourceError(f"{path}: the dataset has no rows; there is nothing to write.")
+        self._splits = [name for name in tables if name is not None]
+
+    @classmethod
+    def open(cls, path: str, options: InputOptions) -> Input:
+        """The dataset of a folder, or of a name after ``hf:``."""
+        name = path.removeprefix("hf:") if _is_name(path) else path
+        return cls(name, config=options.config, split=options.source_split)
+
+    @classmethod
+    def recognizes(cls, path: str) -> bool:
+        """A name after ``hf:``, and a folder that `datasets` saved."""
+        is_mds = os.path.isfile(os.path.join(path, INDEX_NAME))
+        return _is_name(path) or (_is_saved(path) and not is_mds)
+
+    def infer_columns(self) -> Sequence[Column]:
+        """A column a feature."""
+        rows = [record for _, record in zip(range(200), self.probe(), strict=False)]
+        table = next(iter(self._open().values()))
+        columns = []
+        for name, feature in sorted(table.features.items()):
+            values = [row[name] for row in rows]
+            encoding, note = _encoding(feature, table.data.schema.field(name).type, values)
+            if any(value is None for value in values) and encoding != "json":
+                encoding, note = "json", "sometimes null"
+            columns.append(Column(name, encoding, show_value(values[0]) if values else "", note))
+        return columns
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """Runs of rows of one split."""
+        number = 0
+        for split, table in self._open().items():
+            rows = len(table)
+            each = max(1, int(size * rows / max(1, table.data.nbytes)))
+            for start in range(0, rows, each):
+                end = min(start + each, rows)
+                length = int(table.data.nbytes * (end - start) / rows)
+                yield InputPart(number, length, (split, start, end), split)
+                number += 1
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """One sample a row."""
+        split, start, end = part.address
+        table = self._open()[split]
+        for begin in range(start, end, _ROWS):
+            batch = table[begin : min(begin + _ROWS, end)]
+            columns = {name: list(map(_value, values)) for name, values in batch.items()}
+            for number, values in enumerate(zip(*columns.values(), strict=True), begin):
+                yield number, dict(zip(columns, values, strict=True))
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Dataset, split and row."""
+        split = f", split {part.address[0]}" if part.address[0] else ""
+        return f"{self.root}{split}, row {position}"
+
+    def describe(self) -> str:
+        """Rows and bytes."""
+        splits = f", splits {', '.join(self._splits)}" if self._splits else ""
+        return f"{self._rows:,} rows, {format_bytes(self.size)}{splits}"
+
+    def fingerprint(self) -> str:
+        """The digests that `datasets` keeps of its tables."""
+        return "-".join(str(table._fingerprint) for table in self._open().values())  # noqa: SLF001
+
+    def list_splits(self) -> Sequence[str]:
+        """The splits of the dataset, when there are several."""
+        return self._splits
+
+    def _open(self) -> dict[str | None, Any]:
+        if self._tables is None:
+            self._tables = _load(*self._address)
+        return self._tables
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": None}
+
+
+def _is_name(path: str) -> bool:
+    return path.startswith("hf:") and not path.startswith("hf://")
+
+
+def _is_saved(path: str) -> bool:
+    names = ("state.json", "dataset_dict.json")
+    return os.path.isdir(path) and any(os.path.isfile(os.path.join(path, name)) for name in names)
+
+
+def _load(path: str, config: str | None, split: str | None) -> dict[str | None, Any]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise need("datasets", "hf", "Hugging Face datasets") from error
+    try:
+        if _is_saved(path):
+            found = datasets.load_from_disk(path)
+        else:
+            found = datasets.load_dataset(path, config)
+    except Exception as error:  # the package and its many helpers raise anything
+        raise SourceError(f"{path}: the Hugging Face dataset cannot be loaded: {error}") from error
+    tables: dict[str | None, Any]
+    if isinstance(found, dict):
+        if split is not None and split not in found:
+            raise SourceError(f"{path}: no split {split!r}; there are {', '.join(found)}.")
+        wanted = [split] if split is not None else list(found)
+        tables = {name if len(wanted) > 1 else None: found[name] for name in wanted}
+    else:
+        tables = {None: found}
+    return {name: _undecoded(table) for name, table in tables.items()}
+
+
+def _undecoded(table: Any) -> Any:
+    import datasets
+
+    for name, feature in table.features.items():
+        if isinstance(feature, (datasets.Image, datasets.Audio)):
+            table = table.cast_column(name, type(feature)(decode=False))
+    return table.with_format(None)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        if value["bytes"] is not None or value["path"] is None:
+            return value["bytes"]
+        with open(value["path"], "rb") as file:
+            return file.read()
+    return value
+
+
+def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]:
+    import datasets
+
+    if isinstance(feature, (datasets.Image, datasets.Audio)):
+        return encoding_of_bytes(values)
+    if isinstance(feature, datasets.ClassLabel):
+        names = ", ".join(feature.names[:4])
+        return "int", f"{len(feature.names)} classes: {names}" + ", ..." * (len(feature.names) > 4)
+    return encoding_of_type(kind, values)

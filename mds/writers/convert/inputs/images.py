@@ -1,0 +1,245 @@
+"""Folders of images, each stored byte for byte as it is.
+
+    class/photo.jpg                  image, label (number of the class), class (its name)
+    train/class/photo.jpg            the same, with the splits that the folders name
+    photo.jpg and labels.csv         image, path, and the columns of the table
+    photo.jpg                        image, path
+
+The table (CSV, TSV or JSON lines) names the file in one of its columns, the first one whose value
+is a file of the folder. Nothing is decoded: the first bytes tell whether a file is an image.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from mds.errors import SourceError
+from mds.units import format_bytes
+from mds.writers.convert.inputs.base import (
+    BadRecord,
+    Column,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+)
+from mds.writers.convert.inputs.csv import DelimitedTextInput
+from mds.writers.convert.inputs.files import WholeFilesInput
+from mds.writers.convert.inputs.folder_classes import FolderClasses
+from mds.writers.convert.inputs.infer import infer_columns, show_value
+from mds.writers.convert.inputs.jsonl import JsonLinesInput
+from mds.writers.convert.inputs.listing import Listing, ending
+
+ENDINGS = {
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".jpe": "jpeg",
+    ".png": "png",
+    ".webp": "webp",
+    ".gif": "gif",
+    ".bmp": "bmp",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+}
+_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+
+
+class ImagesInput(WholeFilesInput):
+    """Images in a flat folder: the image and its path."""
+
+    title: ClassVar[str] = "images"
+    takes: ClassVar[frozenset[str]] = frozenset({"labels"})
+    endings: ClassVar[frozenset[str]] = frozenset(ENDINGS)
+
+    def __init__(self, listing: Listing) -> None:
+        images = [name for name in listing.names if ending(name) in ENDINGS]
+        if not images:
+            raise SourceError(f"{listing.root}: no file here ends like an image ({_known()}).")
+        left = len(listing) - len(images)
+        super().__init__(listing.only(images) if left else listing)
+        if left:
+            self.notes.append(f"{left} file{'s are' if left > 1 else ' is'} no image and left out")
+        self.encoding, note = _encoding(Counter(ENDINGS[ending(name)] for name in images))
+        self._note = note
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """Images with a table of labels, with a class per folder, or with neither."""
+        table = options.labels or _table(listing)
+        if table is not None:
+            return LabelledImagesInput(listing, table, _rows(listing, table))
+        pictures = [name for name in listing.names if ending(name) in ENDINGS]
+        if FolderClasses.are_in(pictures):
+            return ImageClassesInput(listing)
+        return ImagesInput(listing)
+
+    @classmethod
+    def recognizes_mixture(cls, files: Mapping[str, int]) -> bool:
+        """Images and one table of labels."""
+        tables = files.get("csv", 0) + files.get("jsonl", 0)
+        return "images" in files and tables == 1 and {*files} <= {"images", "csv", "jsonl"}
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Image and path."""
+        return [self._image(), Column("path", "str", show_value(self.listing.names[0]))]
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The image and what is known of it."""
+        if not data.startswith(_STARTS):
+            return BadRecord(
+                f"this is no image: it starts with {data[:8]!r}" if data else "it is empty"
+            )
+        return {"image": data, "path": name}
+
+    def _image(self) -> Column:
+        size = format_bytes(self.listing.sizes[0])
+        return Column("image", self.encoding, size, self._note)
+
+
+class ImageClassesInput(ImagesInput):
+    """Images in a folder per class, perhaps below folders that name splits."""
+
+    title: ClassVar[str] = "image folder"
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self._classes = FolderClasses(self.listing.names, self.split_of)
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Class, image and label."""
+        column, label = self._classes.columns(self.listing.names[0])
+        return [column, self._image(), label]
+
+    def list_extra_columns(self) -> Sequence[Column]:
+        """The path of the image."""
+        return [Column("path", "str", show_value(self.listing.names[0]))]
+
+    def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
+        """The image with its class."""
+        sample = super().sample(name, data)
+        return sample if isinstance(sample, BadRecord) else {**sample, **self._classes.of(name)}
+
+    def describe(self) -> str:
+        """Number of files, classes, bytes and splits."""
+        return f"{super().describe()}, {self._classes}"
+
+
+class LabelledImagesInput(ImagesInput):
+    """Images whose labels are in a table beside them."""
+
+    title: ClassVar[str] = "images with a table of labels"
+
+    def __init__(self, listing: Listing, table: str, rows: Sequence[dict[str, Any]]) -> None:
+        super().__init__(listing)
+        self._table = table
+        names = {name: name for name in self.listing.names}
+        stems = {os.path.splitext(name)[0]: name for name in self.listing.names}
+        column = _file_column(rows, names, stems, table)
+        self._labels: dict[str, dict[str, Any]] = {}
+        lost = 0
+        for row in rows:
+            name = names.get(str(row[column])) or stems.get(str(row[column]))
+            if name is None:
+                lost += 1
+            elif name in self._labels:
+                raise SourceError(f"{table}: {name} is named twice in the column {column!r}.")
+            else:
+                self._labels[name] = {key: row[key] for key in row if key != column}
+        if lost:
+            self.notes.append(f"{lost} of {len(rows)} rows of {table} name no image of the folder")
+
+    @property
+    def is_text(self) -> bool:  # type: ignore[override]
+        """Numbers of a CSV table are text until a column asks for them."""
+        return not self._table.endswith("l")
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Image, path and the columns of the table."""
+        columns = [
+            *super().infer_columns(),
+            *infer_columns(self._labels.values(), is_text=self.is_text, nulls=self.nulls),
+        ]
+        return sorted(columns, key=lambda column: column.name)
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """Runs of files with their rows, which a process that reads a part then needs not hold."""
+        for part in super().cut_parts(size):
+            rows = {name: self._labels.get(name) for name in part.address}
+            yield InputPart(part.number, part.size, rows, part.split)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Image, path and the row."""
+        for name, record in super().read(part):
+            row = part.address[name]
+            if isinstance(record, BadRecord):
+                yield name, record
+            elif row is None:
+                yield name, BadRecord(f"{self._table} has no row for it")
+            else:
+                yield name, {**row, **record}
+
+    def describe(self) -> str:
+        """Number of files, bytes and the table."""
+        return f"{self.listing}, labels in {self._table}"
+
+    def fingerprint(self) -> str:
+        """Files and table."""
+        table = Listing(self.root, [self._table]).digest
+        return f"{self.listing.digest}-{table}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_labels": {}}
+
+
+def _encoding(kinds: Counter[str]) -> tuple[str, str]:
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    if len(kinds) == 1 and (only := next(iter(kinds))) in ("jpeg", "png"):
+        return only, "stored as it is"
+    if set(kinds) <= {"jpeg", "png"}:
+        return kinds.most_common()[0][0], f"{counts}, each stored as it is"
+    return "bytes", f"{counts}; image:png has readers open them"
+
+
+def _table(listing: Listing) -> str | None:
+    found = [
+        name
+        for name in listing.names
+        if {ending(name), os.path.splitext(ending(name))[0]} & {".csv", ".tsv", ".jsonl"}
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _rows(listing: Listing, table: str) -> list[dict[str, Any]]:
+    if not os.path.isfile(listing.path(table)):
+        raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
+    one = listing.only([table])
+    source = JsonLinesInput(one) if table.endswith("l") else DelimitedTextInput(one)
+    rows = []
+    for part in source.cut_parts(1 << 40):
+        for position, row in source.read(part):
+            if isinstance(row, BadRecord):
+                raise SourceError(f"{source.locate(part, position)}: {row.why}.")
+            rows.append(row)
+    return rows
+
+
+def _file_column(
+    rows: Sequence[dict[str, Any]],
+    names: Mapping[str, str],
+    stems: Mapping[str, str],
+    table: str,
+) -> str:
+    for row in rows[:100]:
+        for column, value in row.items():
+            if isinstance(value, (str, int)) and (str(value) in names or str(value) in stems):
+                return column
+    raise SourceError(
+        f"{table}: no column of its first {min(len(rows), 100)} rows names an image of the folder."
+    )
+
+
+def _known() -> str:
+    return " ".join(sorted(ENDINGS))

@@ -1,0 +1,168 @@
+"""Listing of the files of an input: names in a fixed order, sizes, and a digest of it all.
+
+Names are relative with '/' and sorted, so the same folder gives the same dataset on every machine.
+Hidden files, folders and half-written output are left out and counted.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from mds.errors import SourceError
+from mds.units import format_bytes
+
+
+class Listing:
+    """Files below ``root``: ``names`` (sorted, relative, with '/') and ``sizes`` in bytes.
+
+    A pickled listing is empty: processes that read parts get the names with the part.
+    """
+
+    def __init__(
+        self, root: str, names: Sequence[str], left_out: Counter[str] | None = None
+    ) -> None:
+        self.root = root
+        #: What was passed over, by kind.
+        self.left_out: Counter[str] = left_out or Counter()
+        self.names = list(names)
+        self.sizes = array("q", bytes(8 * len(self.names)))
+        digest = blake2b(digest_size=16)
+        for number, name in enumerate(self.names):
+            state = os.stat(self.path(name))
+            self.sizes[number] = state.st_size
+            digest.update(
+                f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode("utf-8", "replace")
+            )
+        self.digest = digest.hexdigest()
+
+    @classmethod
+    def scan(cls, root: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Listing:
+        """Every file below ``root`` (or ``root`` itself, when it is a file).
+
+        Patterns are of the shell and match a name or a whole relative path. Raises SourceError
+        when nothing is there, or nothing is left.
+        """
+        if os.path.isfile(root):
+            folder, name = os.path.split(root)
+            return cls(folder, [name])
+        if not os.path.isdir(root):
+            raise SourceError(f"{root}: there is no such file or folder. {_hint(root)}".rstrip())
+        names: list[str] = []
+        left_out: Counter[str] = Counter()
+        for name, why_not in _walk(root):
+            if why_not:
+                left_out[why_not] += 1
+            elif (not include or _matches(name, include)) and not _matches(name, exclude):
+                names.append(name)
+        if not names:
+            what = "a file that matches" if include or exclude else "a file to convert"
+            raise SourceError(f"{root}: the folder holds no {what[2:]}; there is nothing to write.")
+        return cls(root, sorted(names), left_out)
+
+    def only(self, names: Sequence[str]) -> Listing:
+        """A listing of these names, which keep their order."""
+        return Listing(self.root, names, self.left_out)
+
+    def path(self, name: str) -> str:
+        """Where a file is."""
+        return os.path.join(self.root, *name.split("/"))
+
+    def batches(
+        self, size: int, files: int = 2000, *, keep: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[list[str], int]]:
+        """Runs of names of about ``size`` bytes and at most ``files`` names, with their bytes.
+
+        With ``keep`` they are of the names for which it is true.
+        """
+        batch: list[str] = []
+        total = 0
+        for name, length in zip(self.names, self.sizes, strict=True):
+            if keep is not None and not keep(name):
+                continue
+            if batch and (total + length > size or len(batch) >= files):
+                yield batch, total
+                batch, total = [], 0
+            batch.append(name)
+            total += length
+        if batch:
+            yield batch, total
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes)
+
+    def endings(self) -> Counter[str]:
+        """How many files have which ending."""
+        return Counter(ending(name) for name in self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __str__(self) -> str:
+        files = f"{len(self):,} file{'s' if len(self) != 1 else ''}"
+        return f"{files}, {format_bytes(self.size)}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "names": [], "sizes": array("q")}
+
+
+def ending(name: str) -> str:
+    """The ending of a file name in lower case, with a compression's before it: ``'.jsonl.gz'``."""
+    stem, last = os.path.splitext(name.lower())
+    if last in (".gz", ".zst", ".zstd", ".bz2", ".xz"):
+        return os.path.splitext(stem)[1] + last
+    return last
+
+
+def _walk(root: str) -> Iterator[tuple[str, str]]:
+    """Every file below a folder, and why it is passed over ('' for files to take).
+
+    Links to files are taken for the files, as in snapshots of the Hub. A link to a folder is
+    followed inside the root alone: one to ``..`` or to another disk would bring what was not meant.
+    """
+    top = os.path.realpath(root)
+    # Each folder knows those above it, or links in a circle would have no end.
+    folders: list[tuple[str, frozenset[str]]] = [("", frozenset([top]))]
+    while folders:
+        prefix, above = folders.pop()
+        with os.scandir(os.path.join(root, prefix)) as entries:
+            for entry in entries:
+                name = prefix + entry.name
+                if entry.name.startswith("."):
+                    yield name, "hidden"
+                elif entry.is_dir():
+                    real = os.path.realpath(entry.path)
+                    if real in above:
+                        yield name, "links in a circle"
+                    elif entry.is_symlink() and not real.startswith(top + os.sep):
+                        yield name, "links to folders elsewhere"
+                    else:
+                        folders.append((name + "/", above | {real}))
+                elif entry.is_file():
+                    yield name, ""
+                else:
+                    yield name, "broken links" if entry.is_symlink() else "no files"
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    base = name.rpartition("/")[2]
+    return any(
+        fnmatch.fnmatchcase(name, each) or fnmatch.fnmatchcase(base, each) for each in patterns
+    )
+
+
+def _hint(root: str) -> str:
+    folder = os.path.dirname(root.rstrip("/")) or "."
+    if not os.path.isdir(folder):
+        return f"Nor is there a folder {folder}."
+    import difflib
+
+    near = difflib.get_close_matches(os.path.basename(root.rstrip("/")), os.listdir(folder), n=1)
+    return f"Did you mean {os.path.join(folder, near[0])}?" if near else ""

@@ -1,0 +1,200 @@
+"""MDS datasets as an input: to cut them into other shards, compress them, choose columns.
+
+Samples of mds shards are taken apart into the bytes of their columns and put together again;
+nothing is decoded, so images, arrays and even pickles come out bit for bit as they went in. Only
+columns that get another encoding are decoded. Shards of JSON lines and delimited text are parsed.
+A shard is a part, fetched when it is read if the dataset is remote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from mds.encodings import parse_encoding
+from mds.errors import NotFoundError, SourceError
+from mds.format.compression import parse_compression
+from mds.format.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
+from mds.index import FileInfo, Index, ShardInfo
+from mds.storage import is_local, join, open_store, redact
+from mds.units import format_bytes
+from mds.writers.convert.inputs.base import Column, Input, InputOptions, InputPart, Record
+from mds.writers.convert.inputs.infer import show_value
+
+
+class MdsInput(Input):
+    """The samples of an MDS dataset, in order."""
+
+    title: ClassVar[str] = "MDS dataset"
+    is_encoded: ClassVar[bool] = True
+
+    def __init__(self, url: str, *, re_encode: frozenset[str] = frozenset()) -> None:
+        super().__init__(url)
+        self._re_encode = re_encode
+        try:
+            data = open_store(url).get(INDEX_NAME)
+        except NotFoundError as error:
+            raise SourceError(
+                f"{redact(url)}: there is no {INDEX_NAME}, so no MDS dataset."
+            ) from error
+        self._index: Index | None = Index.parse(data, join(redact(url), INDEX_NAME))
+        if not self._index.total_samples:
+            raise SourceError(
+                f"{redact(url)}: the dataset has no samples; there is nothing to write."
+            )
+        self._columns = self._one_schema(self._index)
+        self.size = int((self._index.raw_size + self._index.raw_meta_size).sum())
+        self._summary = (
+            f"{self._index.total_samples:,} samples in {len(self._index):,} shards, "
+            f"{format_bytes(self.size)}"
+        )
+        self._digest = self._index.fingerprint()
+
+    @classmethod
+    def open(cls, path: str, options: InputOptions) -> Input:
+        """The dataset at a folder or URL; columns that get another encoding are decoded."""
+        return cls(path, re_encode=frozenset(options.columns))
+
+    @classmethod
+    def recognizes(cls, path: str) -> bool:
+        """Every URL, and a folder that holds an index."""
+        if not is_local(path):
+            return True
+        return os.path.isdir(path) and os.path.isfile(os.path.join(path, INDEX_NAME))
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The columns as they are."""
+        first = next(self.probe(), {})
+        columns = []
+        for name, encoding in self._columns.items():
+            example = ""
+            if name in first and not parse_encoding(encoding).is_unsafe:
+                value = first[name]
+                kind = parse_encoding(encoding)
+                example = show_value(kind.decode(value) if name not in self._re_encode else value)
+            note = "pickles, copied unopened" if parse_encoding(encoding).is_unsafe else ""
+            columns.append(Column(name, encoding, example, note))
+        return columns
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """A part a shard."""
+        del size
+        assert self._index is not None, "a source is cut into parts where it was made"
+        for number, shard in enumerate(self._index):
+            length = shard.raw.size + (shard.raw_meta.size if shard.raw_meta else 0)
+            yield InputPart(number, length, shard)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Samples as the bytes of their columns."""
+        shard: ShardInfo = part.address
+        files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
+        where = join(redact(self.root), shard.raw.basename)
+        if not shard.schema.is_split:
+            offsets = parse_offsets(files[0], shard.samples, len(files[0]), where)
+        else:
+            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), where)
+        view = memoryview(files[0])
+        take = self._take(shard)
+        for number in range(shard.samples):
+            yield number, take(view[int(offsets[number]) : int(offsets[number + 1])])
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Shard and number of the sample in it."""
+        return f"{join(redact(self.root), part.address.raw.basename)}, sample {position}"
+
+    def describe(self) -> str:
+        """Samples, shards and bytes."""
+        return self._summary
+
+    def fingerprint(self) -> str:
+        """The digest of the index."""
+        return self._digest
+
+    def _take(self, shard: ShardInfo) -> Any:
+        columns = shard.schema.columns
+        if shard.schema.is_split:
+            return _parser(shard)
+        decoders = {
+            name: parse_encoding(encoding).decode
+            for name, encoding in zip(columns.names, columns.encodings, strict=True)
+            if name in self._re_encode
+        }
+        variable = columns.sizes.count(None)
+
+        def take(data: memoryview) -> dict[str, Any]:
+            values = split_sample(data, columns.sizes, variable)
+            return {
+                name: decoders[name](value) if name in decoders else bytes(value)
+                for name, value in zip(columns.names, values, strict=True)
+            }
+
+        return take
+
+    def _one_schema(self, index: Index) -> dict[str, str]:
+        found = [
+            dict(zip(each.columns.names, each.columns.encodings, strict=True))
+            for each in index.schemas
+        ]
+        for other in found[1:]:
+            if other != found[0]:
+                name = min({*other.items()} ^ {*found[0].items()})[0]
+                raise SourceError(
+                    f"{redact(self.root)}: shards differ in column {name!r} "
+                    f"({found[0].get(name, 'missing')} and {other.get(name, 'missing')}), and one "
+                    "dataset to write has one set of columns."
+                )
+        return found[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None}
+
+
+def _parser(shard: ShardInfo) -> Any:
+    schema = shard.schema
+    newline = (schema.newline or "\n").encode()
+    encoders = {
+        name: parse_encoding(encoding)
+        for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
+    }
+    kinds = {"str": str, "int": int, "float": float}
+
+    def parse(data: memoryview) -> dict[str, Any]:
+        line = bytes(data).removesuffix(newline)
+        if schema.format == "json":
+            record = json.loads(line)
+            values = [record[name] for name in schema.columns.names]
+        else:
+            values = line.decode().split(schema.separator)
+        return {
+            name: encoders[name].encode(kinds[encoding](value))
+            for name, encoding, value in zip(
+                schema.columns.names, schema.columns.encodings, values, strict=True
+            )
+        }
+
+    return parse
+
+
+def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) -> bytes:
+    store = open_store(url)
+    stored = zipped or raw
+    codec = parse_compression(shard.schema.compression) if zipped else None
+    folder = store.local_path
+    # A cache that was read from holds decompressed shards beside, or instead of, compressed ones.
+    if zipped and folder and os.path.isfile(raw.basename.under(folder)):
+        stored, codec = raw, None
+    if store.local_path is not None:
+        data = store.get(stored.basename)
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            path = os.path.join(temporary, "shard")
+            store.get_file(stored.basename, path, stored.size)
+            with open(path, "rb") as file:
+                data = file.read()
+    if len(data) != stored.size:
+        where = join(redact(url), stored.basename)
+        raise SourceError(f"{where}: {len(data)} bytes, the index says {stored.size}.")
+    return codec.decompress(data, raw.size) if codec else data

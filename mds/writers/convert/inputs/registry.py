@@ -1,0 +1,89 @@
+"""Registry of inputs: from a name (``--as NAME``) to the class that reads such an input.
+
+`register_input` adds one; so does an entry point of the group ``mds.inputs``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.metadata import entry_points
+
+from mds.errors import ConfigError
+from mds.writers.convert.inputs.arrow import ArrowInput
+from mds.writers.convert.inputs.base import Input
+from mds.writers.convert.inputs.csv import DelimitedTextInput
+from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
+from mds.writers.convert.inputs.huggingface import HuggingFaceInput
+from mds.writers.convert.inputs.images import ImagesInput
+from mds.writers.convert.inputs.jsonl import JsonLinesInput
+from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.text_lines import TextLinesInput
+from mds.writers.convert.inputs.webdataset import WebDatasetInput
+
+ENTRY_POINTS = "mds.inputs"
+
+inputs: dict[str, type[Input]] = {
+    "images": ImagesInput,
+    "audio": AudioInput,
+    "text": TextFilesInput,
+    "lines": TextLinesInput,
+    "jsonl": JsonLinesInput,
+    "csv": DelimitedTextInput,
+    "parquet": ArrowInput,
+    "webdataset": WebDatasetInput,
+    "hf": HuggingFaceInput,
+    "mds": MdsInput,
+    "files": WholeFilesInput,
+}
+_BUILT_IN = frozenset(inputs)
+
+
+def register_input(name: str, kind: type[Input]) -> None:
+    """Have conversions read what ``kind`` recognises, and what is called so by ``--as name``.
+
+    Only the process that plans a conversion must register it; for the commands name it in an entry
+    point of the group ``mds.inputs``. Endings of built-in inputs stay theirs. Raises ConfigError
+    for a name of ours, for other characters than letters, digits, `_`, `-` and `.`, and for a class
+    that is no `Input`.
+    """
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ConfigError(f"{name!r} cannot name an input: use letters, digits, '_', '-' and '.'.")
+    if name in _BUILT_IN:
+        raise ConfigError(f"the input {name!r} is built in: take another name.")
+    inputs[name] = _checked_input(name, kind)
+
+
+def input_names() -> list[str]:
+    """The names of all inputs; those of installed packages last."""
+    return list(dict.fromkeys([*inputs, *sorted(entry_points(group=ENTRY_POINTS).names)]))
+
+
+def find_input(name: str) -> type[Input]:
+    """The input of that name. Raises ConfigError."""
+    if name in inputs:
+        return inputs[name]
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            loaded = point.load()
+        except Exception as error:  # a package may raise anything
+            raise ConfigError(
+                f"the input {name!r} ({point.value}) cannot be loaded: {error}. Mend or remove the "
+                "package that brings it."
+            ) from error
+        return inputs.setdefault(name, _checked_input(name, loaded))
+    raise ConfigError(f"there is no kind {name!r} of source. Known are {', '.join(input_names())}.")
+
+
+def all_inputs() -> dict[str, type[Input]]:
+    """Every input by its name, those of installed packages too. Raises ConfigError."""
+    return {name: find_input(name) for name in input_names()}
+
+
+def _checked_input(name: str, kind: object) -> type[Input]:
+    if not (isinstance(kind, type) and issubclass(kind, Input)) or inspect.isabstract(kind):
+        raise ConfigError(
+            f"the input {name!r} is {kind!r}: inherit mds.writers.convert.Input or FileInput, and "
+            "define its abstract methods."
+        )
+    return kind

@@ -1,0 +1,118 @@
+"""Files of lines, cut at byte offsets: what JSON lines and lines of text have in common.
+
+The position of a record is the byte offset at which its line begins. People want the number of the
+line, which is counted when a record turns out bad and not before.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, ClassVar, cast
+
+from mds.writers.convert.inputs.base import BadRecord, Column, InputPart, Record
+from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.files import bad_line
+from mds.writers.convert.inputs.infer import show_value
+
+BOM = b"\xef\xbb\xbf"
+_COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
+
+
+class LinesInput(FileInput):
+    """Files whose lines are records; subclasses say what a line means."""
+
+    def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
+        """The record of a line; None when the line holds none."""
+        raise NotImplementedError
+
+    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
+        """Any bytes: a part takes the lines that begin in it."""
+        step = length if is_compressed(name) else size
+        for start in range(0, length, max(step, 1)):
+            yield start, min(start + step, length)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """The records of the lines that begin in the part."""
+        name, start, end = part.address
+        for offset, line in lines_of(self.listing.path(name), start, end):
+            record = self.record(line)
+            if record is not None:
+                yield offset, record
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """File and line."""
+        name = part.address[0]
+        path = os.path.join(self.root, name)
+        return f"{path}, line {line_number(path, position)}"
+
+
+class TextLinesInput(LinesInput):
+    """Every line of the files is a sample; empty ones too."""
+
+    title: ClassVar[str] = "lines of text"
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The text."""
+        first = next((record for record in self.probe()), {"text": ""})
+        return [Column("text", "str", show_value(first["text"]))]
+
+    def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
+        """The line without its end."""
+        try:
+            return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
+        except UnicodeDecodeError as error:
+            return bad_line(line, error)
+
+
+def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of every line that begins at ``start`` or later and before ``end``."""
+    with open_text(path) as file:
+        offset = start
+        if start:
+            file.seek(start - 1)
+            offset = start - 1 + len(file.readline())
+        # A compressed file is one part, whatever its length.
+        limit = None if is_compressed(path) else end
+        while (limit is None or offset < limit) and (line := file.readline()):
+            yield offset, line if offset else line.removeprefix(BOM)
+            offset += len(line)
+
+
+def line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at ``offset``, from 1."""
+    number = 1
+    with open_text(path) as file:
+        while offset > 0 and (chunk := file.read(min(offset, 1 << 20))):
+            number += chunk.count(b"\n")
+            offset -= len(chunk)
+    return number
+
+
+def is_compressed(path: str) -> bool:
+    """Whether the name says so."""
+    return path.lower().endswith(_COMPRESSED)
+
+
+def open_text(path: str) -> BinaryIO:
+    """A file for reading bytes, decompressed when its name says that it is compressed."""
+    lower = path.lower()
+    if lower.endswith(".gz"):
+        import gzip
+
+        return cast("BinaryIO", gzip.open(path, "rb"))
+    if lower.endswith(".bz2"):
+        import bz2
+
+        return cast("BinaryIO", bz2.open(path, "rb"))
+    if lower.endswith(".xz"):
+        import lzma
+
+        return cast("BinaryIO", lzma.open(path, "rb"))
+    if lower.endswith((".zst", ".zstd")):
+        import zstandard
+
+        raw = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True)  # noqa: SIM115
+        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", raw), 1 << 20))
+    return open(path, "rb", buffering=1 << 20)

@@ -1,0 +1,229 @@
+"""Map step of a conversion: one part of the input to the bytes of its samples, in any process.
+
+Leaves a run of sample bytes per split and, last, the note that the part is read. Does not know
+how samples become shards, nor which other parts there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, BinaryIO
+
+from mds.encodings import parse_encoding
+from mds.errors import EncodingError, MdsError, RecordError
+from mds.format.hashing import new_hash
+from mds.storage.files import publish
+from mds.writers.convert.checkpoint import Checkpoint, PartDone
+from mds.writers.convert.coerce import fill_missing, find_coercer
+from mds.writers.convert.inputs.base import BadRecord, Input, InputPart
+from mds.writers.convert.tokens import TokenSpec, tokenize
+
+#: Bad records that are listed; more are counted.
+MAX_LISTED_RECORDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """All that a process needs to know to read any part."""
+
+    source: Input
+    #: Bytes of a part, about; and the most bytes of a sample.
+    part_size: int
+    max_sample_size: int
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    #: Columns whose encoding was asked for, so that text is read as numbers for them.
+    asked: frozenset[str]
+    #: Keys that records may have beside the columns, because they were left out on purpose.
+    dropped: frozenset[str]
+    splits: tuple[str, ...]
+    shares: tuple[float, ...]
+    merges_splits: bool
+    #: Texts of cells that are missing, and what stands for missing values of each column.
+    nulls: frozenset[str]
+    fills: tuple[str | None, ...]
+    key: str | None
+    tokens: TokenSpec | None
+    limit: int | None
+    skip_bad: bool
+    checkpoint: Checkpoint
+
+
+def read_part(reading: ReadSpec, part: InputPart) -> int:
+    """Read a part, unless that was done before, and give its number back.
+
+    Raises RecordError for the first bad record, unless those are skipped.
+    """
+    if reading.checkpoint.load_part(part.number) is None:
+        with contextlib.ExitStack() as runs:
+            done = _PartReader(reading, part, runs).read()
+        reading.checkpoint.save_part(done)
+    return part.number
+
+
+class _PartReader:
+    """Reader of one part."""
+
+    def __init__(self, reading: ReadSpec, part: InputPart, runs: contextlib.ExitStack) -> None:
+        self._reading = reading
+        self._part = part
+        self._runs = runs
+        self._files: dict[int, BinaryIO] = {}
+        self._pack = _find_packer(reading)
+        self._bounds = list(accumulate(reading.shares))[:-1]
+
+    def read(self) -> PartDone:
+        """Every record of the part."""
+        splits, sizes = bytearray(), []
+        bad: list[str] = []
+        count = 0
+        for position, record in self._reading.source.read_records(self._part):
+            try:
+                split, data = self._sample(record)
+            except ValueError as error:
+                count += 1
+                if count <= MAX_LISTED_RECORDS or not self._reading.skip_bad:
+                    bad.append(
+                        self._reading.source.describe_record(self._part, position, str(error))
+                    )
+                if not self._reading.skip_bad:
+                    raise RecordError(
+                        f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
+                    ) from (error if isinstance(error, MdsError) else None)
+                continue
+            self._file(split).write(data)
+            splits.append(split)
+            sizes.append(len(data))
+            if len(sizes) == self._reading.limit:
+                break
+        return PartDone(self._part.number, splits, sizes, tuple(bad), count)
+
+    def _sample(self, record: Any) -> tuple[int, bytes]:
+        if isinstance(record, BadRecord):
+            raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
+        data = self._pack(record)
+        if self._part.split is not None and not self._reading.merges_splits:
+            return self._reading.splits.index(self._part.split), data
+        if not self._bounds:
+            return 0, data
+        key = data if self._reading.key is None else record.get(self._reading.key)
+        if key is None:
+            raise ValueError(
+                f"the split is decided by {self._reading.key!r}, which is missing or null"
+            )
+        return bisect_right(self._bounds, hash_fraction(key)), data
+
+    def _file(self, split: int) -> BinaryIO:
+        if split not in self._files:
+            path = self._reading.checkpoint.run_path(self._part.number, split)
+            temporary = self._runs.enter_context(publish(path))
+            self._files[split] = self._runs.enter_context(
+                open(temporary, "wb", 1 << 20)  # noqa: SIM115 - the stack closes it
+            )
+        return self._files[split]
+
+
+def hash_fraction(key: Any) -> float:
+    """A number from 0 to before 1 that depends on the key alone: on no seed, order or machine."""
+    data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+    digest = new_hash("xxh3_64")
+    digest.update(data)
+    return int(digest.hexdigest()[:13], 16) / (1 << 52)
+
+
+def _find_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
+    if reading.tokens is not None:
+        return _make_token_packer(reading.tokens, reading.names[0])
+    is_text, is_json = reading.source.is_text, reading.source.is_json
+    if reading.source.is_encoded:
+        texts = tuple(True if name in reading.asked else None for name in reading.names)
+    else:
+        texts = tuple(is_text or name in reading.asked for name in reading.names)
+    return _make_record_packer(
+        reading.names,
+        reading.encodings,
+        texts,
+        is_json,
+        reading.dropped,
+        reading.max_sample_size,
+        reading.nulls,
+        reading.fills,
+    )
+
+
+def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]], bytes]:
+    def pack(record: dict[str, Any]) -> bytes:
+        text = record.get(column)
+        if isinstance(text, bytes):
+            text = text.decode()
+        if not isinstance(text, str):
+            raise ValueError(f"column {column!r}: expected text, got {type(text).__name__}")  # noqa: TRY004
+        return tokenize(spec, text)
+
+    return pack
+
+
+def _pass_encoded(value: bytes | None) -> bytes:
+    if value is None:
+        raise ValueError("the sample has no such column")
+    return value
+
+
+@lru_cache(maxsize=8)
+def _make_record_packer(
+    names: tuple[str, ...],
+    encodings: tuple[str, ...],
+    texts: tuple[bool | None, ...],
+    is_json: bool,
+    dropped: frozenset[str],
+    max_size: int,
+    nulls: frozenset[str],
+    fills: tuple[str | None, ...],
+) -> Callable[[dict[str, Any]], bytes]:
+    """The function from a record to the bytes of a sample (see layout.py), made once.
+
+    ``texts`` says of each column whether it is read from text; None for one that is encoded.
+    """
+    parsed = [parse_encoding(name) for name in encodings]
+    columns: list[tuple[str, Callable[[Any], bytes], Callable[[Any], Any] | None, str]] = []
+    for name, encoding, text, fill in zip(names, parsed, texts, fills, strict=True):
+        if text is None:
+            columns.append((name, _pass_encoded, None, encoding.name))
+            continue
+        fit = find_coercer(encoding.name, from_text=text or fill is not None, plain=is_json)
+        is_optional = encoding.name.startswith("optional[")
+        if nulls or fill is not None or is_optional:
+            # An empty cell is nothing where nothing may be.
+            missing = nulls or frozenset([""] if text else [])
+            fit = fill_missing(fit, encoding.name, missing, fill)
+        columns.append((name, encoding.pack, fit, encoding.name))
+    varying = [number for number, encoding in enumerate(parsed) if encoding.size is None]
+    words = struct.Struct(f"<{len(varying)}I")
+    known = {*names, *dropped}
+
+    def pack(record: dict[str, Any]) -> bytes:
+        values = []
+        for name, encode, fit, encoding in columns:
+            try:
+                value = record.get(name)
+                values.append(encode(value if fit is None else fit(value)))
+            except (EncodingError, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203
+                missing = "" if name in record else " The record has no such key."
+                raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
+        if len(record) > len(names) and (extra := record.keys() - known):
+            raise ValueError(
+                f"it has the key {min(extra)!r}, which is no column; give it one with "
+                f"--columns {min(extra)}:json, or leave it out with --drop {min(extra)}"
+            )
+        lengths = [len(values[number]) for number in varying]
+        if sum(lengths) > max_size:
+            raise ValueError(f"it has {sum(lengths)} bytes, and a shard has less than 4 GiB")
+        return words.pack(*lengths) + b"".join(values)
+
+    return pack

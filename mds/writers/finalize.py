@@ -1,0 +1,163 @@
+"""Finalization of a full shard: hash, compress, write whole, and describe for the index.
+
+Runs in a thread. The libraries that do the work release the GIL, and the shard is taken in pieces
+that stay in the processor's cache, so a compressed shard is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from mds.format.hashing import new_hash
+from mds.format.layout import shard_name
+from mds.storage.directory import sync_file
+from mds.writers.presence import ExpectedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mds.format.hashing import Hash
+    from mds.storage.directory import Directory
+    from mds.writers.early_file import EarlyFile
+    from mds.writers.spec import ShardSpec
+
+    Data = bytes | bytearray | memoryview
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FullShard:
+    """A shard that is ready to be written.
+
+    `files` are the parts of its data file, and of its meta file where the format has one.
+    `config` is what the shard and the index tell about it beside files and samples. `release` is
+    called when the parts are not needed any more.
+    """
+
+    number: int
+    samples: int
+    format: str
+    files: tuple[Sequence[Data], ...]
+    config: dict[str, Any]
+    release: Callable[[], None]
+    #: The data file, where most of the samples are in it already; `files` has its header and rest.
+    early: EarlyFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedShard:
+    """A shard on disk: its entry for the index, as text, and its files."""
+
+    entry: str
+    files: tuple[ExpectedFile, ...]
+
+
+def finalize_shard(
+    shard: FullShard,
+    spec: ShardSpec,
+    folder: Directory,
+    check: Callable[[], None],
+    *,
+    syncs: bool,
+) -> FinalizedShard:
+    """Write a shard into `folder`. `check` is called now and then and may raise to stop it.
+
+    The shard's memory is released once; with `syncs` its files are brought to the disk after that.
+    """
+    if shard.early is not None:
+        return _finalize_early(shard, shard.early, check, syncs=syncs)
+    entry: dict[str, Any] = {**shard.config, "samples": shard.samples}
+    expected = []
+    with contextlib.ExitStack() as files:
+        written = []
+        try:
+            for what, parts in zip(("data", "meta"), shard.files, strict=False):
+                extension = shard.format + (".meta" if what == "meta" else "")
+                name = shard_name(shard.number, extension)
+                zip_name = f"{name}.{spec.codec.extension}" if spec.codec else name
+                file = files.enter_context(folder.publish(zip_name))
+                written.append(file)
+                raw, zipped = _write(name, zip_name, parts, spec, file, check)
+                entry[f"raw_{what}"], entry[f"zip_{what}"] = raw, zipped
+                expected.append(ExpectedFile(zip_name, (zipped or raw)["bytes"]))
+        finally:
+            shard.release()
+        for file in written if syncs else ():
+            sync_file(file)
+        check()
+    # Text at once: half a million of these would be a gigabyte as dictionaries.
+    return FinalizedShard(json.dumps(entry, sort_keys=True), tuple(expected))
+
+
+def _finalize_early(
+    shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
+) -> FinalizedShard:
+    """The same for a file that holds most of the samples; it has no digests and no compression."""
+    ((header, *rest),) = shard.files
+    try:
+        for piece in _pieces(rest):
+            check()
+            early.append(piece)
+    finally:
+        shard.release()
+    size = early.complete(bytes(header), check)
+    if syncs:
+        os.fsync(early.fd)
+    check()
+    early.publish()
+    entry = {**shard.config, "samples": shard.samples, "zip_data": None}
+    entry["raw_data"] = _info(early.name, size, {})
+    return FinalizedShard(json.dumps(entry, sort_keys=True), (ExpectedFile(early.name, size),))
+
+
+def _write(
+    name: str,
+    zip_name: str,
+    parts: Sequence[Data],
+    spec: ShardSpec,
+    file: BinaryIO,
+    check: Callable[[], None],
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Fill one file; its infos for the index, raw and compressed."""
+    codec, hashes = spec.codec, {hash_: new_hash(hash_) for hash_ in spec.hashes}
+    if codec is None:
+        size = 0
+        for piece in _pieces(parts):
+            check()
+            _update(hashes, piece)
+            size += file.write(piece)
+        return _info(name, size, hashes), None
+    for piece in _pieces(parts) if hashes else ():
+        _update(hashes, piece)
+    zip_hashes = {hash_: new_hash(hash_) for hash_ in spec.hashes}
+    zip_size = 0
+    for out in codec.compress_parts(parts):
+        check()
+        _update(zip_hashes, out)
+        zip_size += file.write(out)
+    raw = _info(name, sum(map(len, parts)), hashes)
+    return raw, _info(zip_name, zip_size, zip_hashes)
+
+
+def _pieces(parts: Sequence[Data]) -> list[memoryview]:
+    return [
+        memoryview(part)[start : start + _PIECE]
+        for part in parts
+        for start in range(0, len(part), _PIECE)
+    ]
+
+
+def _update(hashes: dict[str, Hash], piece: Data) -> None:
+    for digest in hashes.values():
+        digest.update(piece)
+
+
+def _info(name: str, size: int, hashes: dict[str, Hash]) -> dict[str, Any]:
+    digests = {hash_: digest.hexdigest() for hash_, digest in hashes.items()}
+    return {"basename": name, "bytes": size, "hashes": digests}

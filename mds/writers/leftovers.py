@@ -1,0 +1,163 @@
+"""Crash recovery of writers: shards without an index, unfinished uploads, staging folders.
+
+A start looks and tells, with the command that removes it (`mds clean`); nothing is removed unasked.
+Costs a request for the list of shards, and one for uploads where a store has such a list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from mds.errors import NotFoundError, StoreError
+from mds.format.layout import INDEX_NAME
+from mds.storage import Store, temporary_owner
+from mds.storage.base import Upload
+from mds.storage.folder_lock import FolderLock, try_lock_folder
+from mds.storage.url import source_name
+from mds.text.redaction import get_logger
+
+log = get_logger("mds.writers")
+
+_SHARD = re.compile(r"shard\.\d{5,}\.(mds|json|csv|tsv|xsv)(\.meta)?(\.(br|bz2|gz|snappy|zstd))?")
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file has the name of a shard."""
+    return _SHARD.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What is at a place without belonging to a dataset there.
+
+    ``shards`` are files right at the place, ``uploads`` what the store holds of uploads that did
+    not end, ``folders`` staging folders of this machine that no process uses any more.
+    """
+
+    where: str
+    shards: list[str] = field(default_factory=list)
+    uploads: list[Upload] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+    @classmethod
+    def find(cls, store: Store, where: str, named: frozenset[str] = frozenset()) -> Leftovers:
+        """Look at a place; ``named`` are the files of the dataset there, if there is one.
+
+        What the store does not tell is left out.
+        """
+        shards = [name for name in _shards(store) if name not in named]
+        return cls(where, shards, _uploads(store), find_dead_staging_folders(store.url))
+
+    def __bool__(self) -> bool:
+        return bool(self.shards or self.uploads or self.folders)
+
+    def describe(self) -> str:
+        """What is left, for people."""
+        parts = []
+        if self.shards:
+            parts.append(f"{len(self.shards)} shards that no index names ({_some(self.shards)})")
+        if self.uploads:
+            parts.append(
+                f"{len(self.uploads)} unfinished uploads ({_some([u.key for u in self.uploads])})"
+            )
+        if self.folders:
+            parts.append(f"folders of this machine that nothing uses ({_some(self.folders)})")
+        return "; ".join(parts)
+
+    def warn(self) -> None:
+        """Warn of what is left, and say how to remove it."""
+        if self:
+            log.warning(
+                "%s: a writer that did not finish left %s. Remove that with: mds clean %s --remove",
+                self.where,
+                self.describe(),
+                self.where,
+            )
+
+    def remove(self, store: Store) -> None:
+        """Remove all of it. The place must have no writer at work."""
+        for name in self.shards:
+            store.delete(name)
+        for upload in self.uploads:
+            store.abort_upload(upload)
+        for folder in self.folders:
+            lock = try_lock_folder(folder, make=False)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.close()
+
+
+def _shards(store: Store) -> list[str]:
+    if store.local_path is not None:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(store.local_path)
+            return sorted(n for n in names if is_shard(n) or temporary_owner(n) is not None)
+        return []
+    with contextlib.suppress(StoreError):  # credentials that may only write, say
+        if store.can_list:
+            return sorted(info.key for info in store.list("shard.") if is_shard(info.key))
+    return []
+
+
+def _uploads(store: Store) -> list[Upload]:
+    with contextlib.suppress(StoreError):
+        names = [(each.key, each) for each in store.list_uploads()]
+        return [each for name, each in names if is_shard(name) or name == INDEX_NAME]
+    return []
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+# ------------------------------------------------------------------------------ staging folders
+
+
+def make_staging_folder(url: str) -> FolderLock:
+    """A temporary folder for shards on their way to a URL, locked to say that it is in use."""
+    folder = tempfile.mkdtemp(prefix=_staging_prefix(url))
+    lock = try_lock_folder(folder)
+    assert lock is not None, "its name is ours alone"
+    return lock
+
+
+def find_dead_staging_folders(url: str) -> list[str]:
+    """Temporary folders for a URL whose writer is gone without removing them."""
+    begins = (_staging_prefix(url), work_folder_name(url))
+    patterns = [os.path.join(glob.escape(tempfile.gettempdir()), f"{each}*") for each in begins]
+    found = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
+    return [folder for folder in found if _is_dead(folder)]
+
+
+def work_folder_name(url: str) -> str:
+    """The name of the temporary folder for what a conversion to a URL has under way."""
+    return f"mds-convert-{os.getuid()}-{_digest(url)}"
+
+
+def _is_dead(folder: str) -> bool:
+    try:
+        state = os.lstat(folder)
+        if os.path.islink(folder) or state.st_uid != os.geteuid():
+            return False
+        lock = try_lock_folder(folder, make=False)
+    except (OSError, NotFoundError):
+        return False
+    if lock is None:
+        return False
+    lock.close()
+    return True
+
+
+def _staging_prefix(url: str) -> str:
+    return f"mds-writer-{_digest(url)}-"
+
+
+def _digest(url: str) -> str:
+    return blake2b(source_name(url).encode(), digest_size=8).hexdigest()

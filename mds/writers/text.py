@@ -1,0 +1,249 @@
+"""JSONWriter, XSVWriter, CSVWriter, TSVWriter: lines of text, and a meta file that knows where.
+
+Columns are `str`, `int` or `float`. The separated formats quote and escape nothing, so text with a
+separator or newline in it is refused: it could not be read back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings import describe
+from mds.errors import (
+    ConfigError,
+    EncodingError,
+    EncodingTypeError,
+    SeparatorError,
+    UnknownEncodingError,
+)
+from mds.format.layout import config_bytes, pack_meta
+from mds.writers.mds import sorted_names
+from mds.writers.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Unpack
+
+    from mds.writers.spec import Out, WriterOptions
+    from mds.writers.writer import Data
+
+_TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
+#: A letter beyond the basic plane as JSON escapes it.
+_MAX_LETTER_BYTES = 12
+_PIECE_LETTERS = 1 << 18
+
+
+class LineWriter(Writer):
+    """Base of the writers of text: a line a sample, offsets in a meta file."""
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        out: Out,
+        newline: str = "\n",
+        **options: Unpack[WriterOptions],
+    ) -> None:
+        self._ended = "never began"
+        names = sorted_names(columns)
+        for name in names:
+            if columns[name] not in _TYPES:
+                raise UnknownEncodingError(
+                    f"column {name!r}: {self.format} has no encoding {columns[name]!r}, only "
+                    f"{', '.join(_TYPES)}. MDSWriter has more."
+                )
+        self.newline = newline
+        self.columns = {name: columns[name] for name in names}
+        self._types = [(name, _TYPES[columns[name]]) for name in names]
+        self._header = b""
+        super().__init__(out=out, **options)
+        self._config = config_bytes(self.get_config())
+        self._width = len(names) if self._strict is not False else self._width
+
+    def get_config(self) -> dict[str, Any]:
+        """What every meta file and the index tell about the dataset."""
+        return {**super().get_config(), "newline": self.newline}
+
+    def _values(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the columns, their types checked."""
+        values = {}
+        name = ""
+        letters = 0
+        try:
+            for name, kind in self._types:
+                value = values[name] = sample[name]
+                if not isinstance(value, kind):
+                    raise EncodingTypeError(  # noqa: TRY301 - told with its column below
+                        f"encoding {kind.__name__}: expected a Python {kind.__name__}, "
+                        f"got {describe(value)}"
+                    )
+                if kind is str:
+                    letters += len(value)  # type: ignore[arg-type]  # a str, as its kind says
+        except Exception as error:
+            raise self._explain(error, name, sample) from error
+        if letters * _MAX_LETTER_BYTES > self.max_shard_size:
+            self._check_size(values)
+        return values
+
+    def _check_size(self, values: dict[str, Any]) -> None:
+        """Refuse texts that no shard can hold before memory is taken for the line."""
+        size = sum(
+            self._stored_size(text[start : start + _PIECE_LETTERS])
+            for text in values.values()
+            if isinstance(text, str)
+            for start in range(0, len(text), _PIECE_LETTERS)
+        )
+        if size > self.max_shard_size:
+            raise self._too_large(size)
+
+    def _stored_size(self, text: str) -> int:
+        """The bytes that a text takes in a line."""
+        return len(text.encode("utf-8", "surrogatepass"))
+
+    def _bytes(self, text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise EncodingError(
+                f"sample {self._samples}: expected text that UTF-8 can hold ({error})"
+            ) from error
+
+    def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
+        return (self._header, body), (pack_meta(sizes, len(self._header), self._config),)
+
+
+class JSONWriter(LineWriter):
+    r"""Writes samples as lines of JSON.
+
+    Arguments, all by name, beside those of `MDSWriter`:
+
+    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``newline`` (str, '\n'): what ends a line.
+    """
+
+    format = "json"
+
+    def get_config(self) -> dict[str, Any]:
+        """What every meta file and the index tell about the dataset."""
+        return {**super().get_config(), "columns": self.columns}
+
+    def _stored_size(self, text: str) -> int:
+        return len(json.dumps(text)) - 2  # without its quotes
+
+    def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
+        """A line of JSON. Raises EncodingError."""
+        return self._bytes(json.dumps(self._values(sample), sort_keys=True) + self.newline)
+
+
+class XSVWriter(LineWriter):
+    r"""Writes samples as lines of text, values between separators, names in the first line.
+
+    Arguments, all by name, beside those of `MDSWriter`:
+
+    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``separator`` (str): what stands between values.
+    * ``newline`` (str, '\n'): what ends a line.
+
+    Raises SeparatorError (an AssertionError and ValueError) for a name with a separator in it, and
+    `write` does for such a value.
+    """
+
+    format = "xsv"
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        separator: str,
+        out: Out,
+        newline: str = "\n",
+        **options: Unpack[WriterOptions],
+    ) -> None:
+        self._ended = "never began"
+        if not separator:
+            raise ConfigError(f"separator is a str that is not empty, got {separator!r}.")
+        if not newline:
+            raise ConfigError(f"newline must not be empty for {self.format}: no line could end.")
+        self.separator = separator
+        # Checked before anything is made on disk.
+        self._samples, self.newline = 0, newline
+        header = self._join(sorted_names(columns), "the names of the columns")
+        super().__init__(columns=columns, out=out, newline=newline, **options)
+        self._header = header
+
+    def get_config(self) -> dict[str, Any]:
+        """What every meta file and the index tell about the dataset."""
+        return {
+            **super().get_config(),
+            "column_names": list(self.columns),
+            "column_encodings": list(self.columns.values()),
+            "separator": self.separator,
+        }
+
+    def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
+        """A line. Raises EncodingError; SeparatorError for text that cannot be told apart."""
+        texts = [str(value) for value in self._values(sample).values()]
+        return self._join(texts, f"sample {self._samples}")
+
+    def _join(self, texts: list[str], what: str) -> bytes:
+        line = self.separator.join(texts)
+        # Splitting again finds separators inside values, and those that two neighbours make.
+        if self.newline in line or line.split(self.separator) != texts:
+            raise SeparatorError(
+                f"{what}: expected text without the separator {self.separator!r} and the newline "
+                f"{self.newline!r}, got {describe(line)}. {self.format} has no quoting; "
+                "use JSONWriter or MDSWriter."
+            )
+        return self._bytes(line + self.newline)
+
+
+class _FixedSeparatorWriter(XSVWriter):
+    """Base of csv and tsv, whose separator is a matter of the format and not stored."""
+
+    _separator: str
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        out: Out,
+        newline: str = "\n",
+        **options: Unpack[WriterOptions],
+    ) -> None:
+        super().__init__(
+            columns=columns, separator=self._separator, out=out, newline=newline, **options
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """What every meta file and the index tell about the dataset."""
+        config = super().get_config()
+        del config["separator"]
+        return config
+
+
+class CSVWriter(_FixedSeparatorWriter):
+    r"""Writes samples as lines with commas, names in the first line.
+
+    Arguments, all by name, beside those of `MDSWriter`:
+
+    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``newline`` (str, '\n'): what ends a line.
+    """
+
+    format = "csv"
+    _separator = ","
+
+
+class TSVWriter(_FixedSeparatorWriter):
+    r"""Writes samples as lines with tabs, names in the first line.
+
+    Arguments, all by name, beside those of `MDSWriter`:
+
+    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``newline`` (str, '\n'): what ends a line.
+    """
+
+    format = "tsv"
+    _separator = "\t"

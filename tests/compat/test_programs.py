@@ -1,0 +1,51 @@
+"""Programs in the ways of public code give the same under mosaicml-streaming 0.13 and here."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from mds.compat.streaming import FOLDER
+
+HERE = pathlib.Path(__file__).parent
+STORED = json.loads((HERE / "programs.json").read_text(encoding="utf-8"))
+OTHER = os.environ.get("MDS_INCUMBENT_PYTHON")
+
+
+def digests(python, **environment):
+    done = subprocess.run(
+        [python, "-W", "ignore", str(HERE / "programs.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def ours():
+    """The digests through the door."""
+    path = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
+    return digests(sys.executable, PYTHONPATH=path)
+
+
+@pytest.mark.parametrize("program", STORED)
+def test_a_program_gives_what_it_gave(ours, program):
+    """Samples, orders, files and states are those that 0.13 gave."""
+    assert ours[program] == STORED[program]
+
+
+@pytest.mark.skipif(
+    not OTHER,
+    reason="name a Python in MDS_INCUMBENT_PYTHON: python -m venv other && other/bin/pip install "
+    "mosaicml-streaming==0.13.0",
+)
+def test_the_digests_are_those_of_an_installed_one():
+    """What is stored is what 0.13 gives where it is installed."""
+    assert digests(OTHER) == STORED

@@ -1,0 +1,143 @@
+"""Writers through the door: the attributes and methods that preparation scripts of 0.13 use."""
+
+import inspect
+import json
+import os
+import struct
+
+import numpy as np
+import pytest
+from streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+from streaming.base.format.base.writer import JointWriter, SplitWriter, Writer
+from streaming.base.storage import CloudUploader
+
+import mds
+
+KINDS = {
+    "mds": (MDSWriter, {}),
+    "json": (JSONWriter, {}),
+    "csv": (CSVWriter, {}),
+    "tsv": (TSVWriter, {}),
+    "xsv": (XSVWriter, {"separator": "|"}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def writer(request, tmp_path):
+    """A writer of each format, which is finished at the end."""
+    kind, options = KINDS[request.param]
+    made = kind(columns={"b": "str", "a": "int"}, out=str(tmp_path), size_limit=400, **options)
+    yield made
+    made.finish()
+
+
+def test_what_is_under_way(writer):
+    """The samples of the shard being filled, its size, and the entries of the full ones."""
+    assert isinstance(writer, Writer)
+    assert writer.new_samples == []
+    assert writer.shards == []
+    sample = {"a": 1, "b": "xyz"}
+    writer.write(sample)
+    assert writer.new_samples == [writer.encode_sample(sample)]
+    before = writer.new_shard_size
+    writer.write(sample)
+    assert writer.new_shard_size > before
+    for _ in range(80):
+        writer.write(sample)
+    full = len(writer.shards)
+    assert full
+    assert writer.shards[0]["raw_data"]["basename"].startswith("shard.00000.")
+    assert writer._name_next_shard()[0].startswith(f"shard.{full:05}.")
+    writer.flush_shard()
+    assert len(writer.shards) == full + 1
+
+
+def test_where_it_goes(writer, tmp_path):
+    """The folder, the uploader of its files, and the columns."""
+    assert (writer.local, writer.remote, writer.keep_local) == (str(tmp_path), None, False)
+    assert isinstance(writer.cloud_writer, CloudUploader)
+    assert writer.cloud_writer.local == str(tmp_path)
+    assert writer.columns == {"a": "int", "b": "str"}
+    if not isinstance(writer, JSONWriter):
+        assert writer.column_names == ["a", "b"]
+        assert writer.column_encodings == ["int", "str"]
+    assert not writer.event.is_set()
+    assert writer.executor.submit(int, "3").result() == 3
+
+
+def test_a_shard_as_bytes(writer, tmp_path):
+    """The files that a writer encodes of its samples are those that it writes."""
+    for n in range(3):
+        writer.write({"a": n, "b": "x" * n})
+    if isinstance(writer, JointWriter):
+        files = [writer.encode_joint_shard()]
+    else:
+        assert isinstance(writer, SplitWriter)
+        files = [*writer.encode_split_shard()]
+    writer.finish()
+    (shard,) = json.loads((tmp_path / "index.json").read_text())["shards"]
+    names = [shard[kind]["basename"] for kind in ("raw_data", "raw_meta") if kind in shard]
+    assert [(tmp_path / name).read_bytes() for name in names] == files
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_bytes_are_the_librarys(name, tmp_path):
+    """Through the door and natively the same files come out, of fixed rows too."""
+    ours, options = KINDS[name]
+    native = getattr(mds, ours.__name__)
+    for kind, out in ((ours, "door"), (native, "native")):
+        columns = {"a": "int", "b": "float" if name != "mds" else "float64"}
+        with kind(columns=columns, out=str(tmp_path / out), size_limit=5000, **options) as writer:
+            for n in range(2000):
+                writer.write({"a": n, "b": n / 2})
+    names = sorted(os.listdir(tmp_path / "door"))
+    assert names == sorted(os.listdir(tmp_path / "native"))
+    for file in names:
+        assert (tmp_path / "door" / file).read_bytes() == (tmp_path / "native" / file).read_bytes()
+
+
+class Lengths(JointWriter):
+    """A format of one's own: a count, and then the samples."""
+
+    format = "lengths"
+
+    def __init__(self, *, out, **options):
+        super().__init__(out=out, extra_bytes_per_shard=4, **options)
+
+    def encode_sample(self, sample):
+        return struct.pack("<d", sample["x"])
+
+    def encode_joint_shard(self):
+        return struct.pack("<I", len(self.new_samples)) + b"".join(self.new_samples)
+
+
+def test_a_format_of_ones_own(tmp_path):
+    """A JointWriter's subclass encodes whole shards; they are described as others are."""
+    with Lengths(out=str(tmp_path), size_limit=44, hashes=["sha1"]) as writer:
+        for n in range(12):
+            writer.write({"x": n})
+    shards = json.loads((tmp_path / "index.json").read_text())["shards"]
+    assert [shard["samples"] for shard in shards] == [5, 5, 2]
+    first = (tmp_path / shards[0]["raw_data"]["basename"]).read_bytes()
+    assert np.frombuffer(first[4:]).tolist() == [0, 1, 2, 3, 4]
+    assert first[:4] == b"\x05\0\0\0"
+
+
+def test_a_subclass_that_spells_out_options(tmp_path):
+    """A writer of one's own may have defaults of its own, through the door and natively."""
+    for base in (MDSWriter, mds.MDSWriter):
+
+        class Packed(base):
+            def __init__(self, *, columns, out, compression="zstd", **options):
+                super().__init__(columns=columns, out=out, compression=compression, **options)
+
+        assert inspect.signature(Packed).parameters["compression"].default == "zstd"
+        with Packed(columns={"a": "int"}, out=str(tmp_path / base.__module__)) as writer:
+            writer.write({"a": 1})
+        assert (tmp_path / base.__module__ / "shard.00000.mds.zstd").exists()
+
+
+def test_overrides_that_are_not_called_are_told():
+    """A subclass that replaces how files are made hears what to use."""
+    with pytest.warns(UserWarning, match="overrides _process_file"):
+        type("Mine", (MDSWriter,), {"_process_file": lambda self: None})

@@ -1,0 +1,33 @@
+"""What holds for all tests: programs that they start run the library that is under test."""
+
+import gc
+import os
+import pathlib
+import signal
+
+import pytest
+
+import mds
+from mds.process.per_process import forget_all
+
+# A test starts interpreters in folders of its own, where an installed library, of another tree
+# perhaps, would be found first.
+_TREE = str(pathlib.Path(mds.__file__).parents[1])
+_PATH = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_TREE, *_PATH]))
+
+# A shell that starts a job in the background has it ignore Ctrl-C, and programs inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_MANY_DESCRIPTORS = 64  # more than after the last look, of the 256 that the suite has to do with
+_kept = [0]
+
+
+@pytest.fixture(autouse=True)
+def _few_connections():
+    """No test inherits the idle connections of many others, whose servers are gone."""
+    yield
+    if len(os.listdir("/proc/self/fd")) > _kept[0] + _MANY_DESCRIPTORS:
+        forget_all()
+        gc.collect()
+        _kept[0] = len(os.listdir("/proc/self/fd"))

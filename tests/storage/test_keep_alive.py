@@ -1,0 +1,174 @@
+"""Kept connections: what an answer is, what none is, and which connection is used again."""
+
+import contextlib
+import gc
+import socket
+import threading
+
+import pytest
+
+from mds.errors import StalledError
+from mds.storage.keep_alive import Connections, Host
+from mds.storage.pace import LeastRate
+from mds.testing.store_contract import noise
+
+LEAST = LeastRate(0, 5)
+ASK = b"GET / HTTP/1.1\r\n\r\n"
+
+
+@contextlib.contextmanager
+def serving(*answers, seconds=5):
+    """A pool of connections to a server that gives each request the next answer, then hangs up.
+
+    An answer of None has it hang up before; `accepted` counts connections.
+    """
+    rest = list(answers)
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while rest:
+                client, _ = listener.accept()
+                accepted.append(1)
+                with client, contextlib.suppress(OSError):
+                    while rest and client.recv(1000):
+                        answer = rest.pop(0)
+                        if answer is None:
+                            break
+                        client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        pool = Connections(Host("127.0.0.1", listener.getsockname()[1], seconds))
+        yield pool, accepted
+        del pool
+        gc.collect()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def plain(body, more=b""):
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), more, body)
+
+
+def whole(answer):
+    return b"".join(answer.body(LEAST, "x"))
+
+
+def test_one_connection_serves_one_request_after_another():
+    """Bodies of any size leave it as it was."""
+    bodies = [b"", noise(9), noise(60_000), noise(3 << 20), noise(100)]
+    with serving(*map(plain, bodies)) as (pool, accepted):
+        assert [whole(pool.get(ASK)) for _ in bodies] == bodies
+        assert len(accepted) == 1
+
+
+def test_a_connection_that_says_close_is_not_used_again():
+    """Nor one of HTTP/1.0, nor one that brought more than it said."""
+    answers = [
+        plain(b"one", b"Connection: Close\r\n"),
+        plain(b"two").replace(b"/1.1", b"/1.0"),
+        plain(b"three") + b"four",
+        plain(b"five"),
+    ]
+    with serving(*answers) as (pool, accepted):
+        for expected in (b"one", b"two", b"three", b"five"):
+            assert whole(pool.get(ASK)) == expected
+        assert len(accepted) == 4
+
+
+def test_interim_answers_are_passed_over():
+    """Of a status below 200 nothing is an answer."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    with serving(hints + hints + plain(b"body")) as (pool, _):
+        assert whole(pool.get(ASK)) == b"body"
+
+
+def test_headers_are_found_by_lower_name_and_joined():
+    """Spaces around values do not count."""
+    head = b'HTTP/1.1 206 Partial\r\nETAG:  "a" \r\nX: 1\r\nx: 2\r\nContent-Length: 0\r\n\r\n'
+    with serving(head) as (pool, _):
+        answer = pool.get(ASK)
+        assert answer.status == 206
+        assert answer.headers == {"etag": '"a"', "x": "1, 2", "content-length": "0"}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000,
+        b"",
+    ],
+    ids=["ssh", "status", "colon", "folded", "endless", "nothing"],
+)
+def test_what_is_no_answer_is_a_broken_connection(head):
+    """Which another try may mend."""
+    with serving(head or None) as (pool, _), pytest.raises(ConnectionError):
+        pool.get(ASK)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: -4\r\n",
+        b"Content-Length: \xb2\r\n",
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 1234567890123456789\r\n",
+        b"",
+    ],
+)
+def test_a_length_that_is_in_doubt_is_none(more):
+    """The caller is told that the server does not say it."""
+    with serving(b"HTTP/1.1 200 OK\r\n" + more + b"\r\nbody") as (pool, _):
+        answer = pool.get(ASK)
+        assert answer.length == -1
+        answer.close()
+
+
+def test_what_came_is_given_before_the_error():
+    """So that a transfer can go on behind it."""
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + noise(100)
+    with serving(cut, plain(b"next"), seconds=0.3) as (pool, _):
+        body = pool.get(ASK).body(LEAST, "x")
+        assert next(body) == noise(100)
+        with pytest.raises(TimeoutError):
+            next(body)
+        assert whole(pool.get(ASK)) == b"next"
+
+
+def test_a_rate_below_the_least_is_a_stall():
+    """The rate is counted in the time of waiting."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle():
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
+                while not over.wait(0.05):
+                    client.sendall(b"a")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        pool = Connections(Host("127.0.0.1", listener.getsockname()[1], 5))
+        body = pool.get(ASK).body(LeastRate(1000, 0.4), "there")
+        with pytest.raises(StalledError, match=r"get there: only \d+ bytes came"):
+            list(body)
+        over.set()
+        thread.join()
+
+
+def test_a_body_that_is_forgotten_closes_its_connection():
+    """Half read, it cannot be used for anything else."""
+    with serving(plain(noise(8 << 20)), plain(b"next")) as (pool, accepted):
+        body = pool.get(ASK).body(LEAST, "x")
+        next(body)
+        del body
+        gc.collect()
+        assert whole(pool.get(ASK)) == b"next"
+        assert len(accepted) == 2

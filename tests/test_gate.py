@@ -1,0 +1,87 @@
+"""What the gate believes: the commands of README, and which tests ran in no environment."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+GATE = pathlib.Path(__file__).parents[1] / ".ci"
+
+PROGRAM = '''
+import pytest
+
+def test_here():
+    """Runs everywhere."""
+
+@pytest.mark.skip(reason="pip install a_peer")
+def test_with_a_peer():
+    """Runs where the peer is."""
+
+@pytest.mark.skip(reason="needs a CUDA device")
+def test_on_an_accelerator():
+    """Runs nowhere here."""
+'''
+
+
+def run_tests(folder, name, program):
+    """The results of a test file in an environment of that name."""
+    (folder / "tests").mkdir(exist_ok=True)
+    (folder / "tests" / "test_it.py").write_text(program)
+    result = folder / f"{name}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    command += ["-o", "junit_family=xunit1", "--junitxml", str(result)]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return str(result)
+
+
+def ask(*arguments):
+    """Exit status and lines of the program that looks at skips."""
+    command = [sys.executable, str(GATE / "skips.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.fixture
+def results(tmp_path):
+    """The results of an environment without a peer, and of one that has it."""
+    with_peer = PROGRAM.replace('@pytest.mark.skip(reason="pip install a_peer")', "")
+    return run_tests(tmp_path, "bare", PROGRAM), run_tests(tmp_path, "peer", with_peer)
+
+
+def test_a_skip_in_every_environment_fails_the_gate(results):
+    """It is named with its reason; one that needs an accelerator is not."""
+    status, lines = ask("check", results[0])
+    assert status == 1
+    assert len(lines) == 1
+    assert "test_with_a_peer" in lines[0]
+    assert lines[0].endswith("pip install a_peer")
+
+
+def test_what_ran_in_one_environment_counts_as_run(results):
+    """One that has the peer is enough."""
+    assert ask("check", *results) == (0, [])
+
+
+def test_an_environment_that_was_not_delivered_is_excused(results):
+    """By the reason that its tests give."""
+    assert ask("check", results[0], "--without", "a_peer") == (0, [])
+
+
+def test_files_with_skips_are_run_again(results):
+    """In the environment that has the rest; a file that needs an accelerator alone is not."""
+    assert ask("files", results[0]) == (0, ["tests/test_it.py"])
+    assert ask("files", results[1]) == (0, [""])
+
+
+def test_readme_has_two_commands():
+    """The gate pastes them as they are."""
+    command = [sys.executable, str(GATE / "readme_command.py")]
+    first, second = (
+        subprocess.run([*command, n], capture_output=True, text=True, check=True).stdout
+        for n in ("1", "2")
+    )
+    assert "venv" in first
+    assert "quickstart.py" in first
+    assert "pytest" in second

@@ -1,0 +1,208 @@
+"""Names that the README, the docs and the incumbent's imports promise stay where they are."""
+
+import importlib
+import inspect
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+NAMES = """
+mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
+mds:TSVWriter World XSVWriter merge_index
+mds.dataset:StreamingDataset
+mds.dataset.stream:Stream
+mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
+mds.events:emit subscribe
+mds.metrics:Tally chrome_trace dump_state_on prometheus
+mds.plan:EpochPlan OrderHash
+mds.plan.audit:OrderHash
+mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle get_shuffle register_shuffle
+mds.storage:RetryPolicy Store open_store register_store
+mds.storage.memory:MemoryStore
+mds.testing.contract:StoreContract
+mds.testing.format_contracts:CodecContract EncodingContract
+mds.testing.input_contract:InputContract
+mds.testing.shuffle_contract:ShuffleContract
+mds.testing.store_contract:StoreContract
+mds.transforms:RowGenerator images pad ragged stack
+mds.world:World
+mds.writers:MDSWriter
+mds.writers.convert:BadRecord Column FileInput Input InputOptions InputPart
+mds.writers.convert:convert input_names prepare register_input
+mds.writers.engines:dataframe_to_mds
+"""
+
+
+@pytest.mark.parametrize("line", NAMES.split("\n")[1:-1])
+def test_documented_names_can_be_imported(line):
+    """Each name is found in the module under which it is documented."""
+    module, _, names = line.partition(":")
+    for name in names.split():
+        assert getattr(importlib.import_module(module), name) is not None, f"{module}.{name}"
+
+
+def test_imports_of_the_docs_are_in_the_list():
+    """No page imports a name of ours that the list above does not hold."""
+    listed = {
+        (line.partition(":")[0], name)
+        for line in NAMES.split("\n")[1:-1]
+        for name in line.partition(":")[2].split()
+    }
+    for page in [ROOT / "README.md", ROOT / "FORMAT.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        for module, names in re.findall(
+            r"^ *from (mds[\w.]*) import ([\w, ]+)", text, re.MULTILINE
+        ):
+            for name in names.split(","):
+                assert (module, name.strip()) in listed, f"{page.name}: {module}.{name.strip()}"
+
+
+def test_renamed_attributes_keep_answering(tmp_path):
+    """The former name of a public attribute gives what the new one gives."""
+    from mds import MDSWriter, StreamingDataset
+
+    with MDSWriter(out=str(tmp_path), columns={"id": "int"}) as writer:
+        writer.write({"id": 1})
+    dataset = StreamingDataset(local=str(tmp_path), batch_size=1).filter(lambda _: False)
+    assert not list(dataset)
+    assert dataset.left_out == dataset.skipped
+    assert dataset.skipped[0].sample == 0
+
+
+def own_names(made, beside=()):
+    """What Tab shows of an object, but for what its bases of torch have."""
+    return {n for n in dir(made) if not n.startswith("_")} - set(beside)
+
+
+def reference(section):
+    """The names that a section of the reference tells."""
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    text = next(part for part in page.split("\n## ")[1:] if part.startswith(f"{section}\n"))
+    told = re.findall(r"under their names[^:]*: (.*?)\.\n", text, re.DOTALL)
+    names = re.findall(r"`(\w+)`", " ".join(told))
+    rows = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+    names += [n for row in rows for n in re.findall(r"`(\w+)(?:\([^)]*\))?`", row)]
+    return {*names} - {"iter", "len"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    from mds import MDSWriter
+
+    with MDSWriter(out=str(tmp_path / "data"), columns={"id": "int"}) as writer:
+        for i in range(10):
+            writer.write({"id": i})
+    return str(tmp_path / "data")
+
+
+def test_tab_shows_what_the_reference_tells(folder, tmp_path):
+    """Public names of the classes of a user are those of docs/reference.md."""
+    from torch.utils.data import DataLoader
+
+    import mds
+
+    dataset = mds.StreamingDataset(local=folder, batch_size=2)
+    assert own_names(dataset) == reference("StreamingDataset")
+    assert own_names(mds.LocalDataset(folder)) == reference("LocalDataset")
+    loader = mds.StreamingDataLoader(dataset)
+    plain = dir(DataLoader(mds.LocalDataset(folder)))
+    assert own_names(loader, plain) == reference("StreamingDataLoader")
+    assert own_names(mds.Stream(local=folder)) == reference("Stream")
+    assert {*mds.transforms.__all__} == reference("Transforms") | {"RowGenerator"}
+    generator = mds.transforms.RowGenerator(np.zeros(1, np.uint64))
+    assert own_names(generator) == reference("RowGenerator")
+    for kind in (mds.MDSWriter, mds.JSONWriter, mds.CSVWriter):
+        with kind(out=str(tmp_path / kind.__name__), columns={"id": "int"}) as writer:
+            writer.write({"id": 1})
+            assert own_names(writer, {"newline", "separator"}) == reference("Writers")
+
+
+def listed_arguments(kind):
+    """(name, default) of the list in the docstring of a class, in order."""
+    doc = inspect.getdoc(kind)
+    rows = re.findall(r"^- ``(\w+)`` \(([^)]+)\): (\S.*?[.])$", doc, re.MULTILINE | re.DOTALL)
+    found = []
+    for name, facts, sentence in rows:
+        default = re.search(r", default (.*?)(?:, [a-z]+)?$", facts)
+        assert sentence[0].isupper(), name
+        found.append((name, default[1] if default else None))
+    return found
+
+
+@pytest.mark.parametrize("name", ["StreamingDataset", "LocalDataset", "Stream"])
+def test_help_lists_every_argument_once(name):
+    """With its default, in the order of the signature; the type is told too."""
+    import mds
+
+    kind = getattr(mds, name)
+    taken = [
+        (p.name, None if p.default is p.empty else repr(p.default))
+        for p in list(inspect.signature(kind.__init__).parameters.values())[1:]
+    ]
+    assert listed_arguments(kind) == taken
+
+
+def test_help_of_the_loader_lists_every_argument_once():
+    """Its own, and all that a DataLoader of torch takes but those that are refused."""
+    from torch.utils.data import DataLoader
+
+    from mds import StreamingDataLoader
+
+    refused = {"self", "shuffle", "sampler", "batch_sampler"}
+    torchs = {
+        p.name: None if p.default is p.empty else repr(p.default)
+        for p in inspect.signature(DataLoader.__init__).parameters.values()
+        if p.name not in refused
+    }
+    listed = listed_arguments(StreamingDataLoader)
+    assert len(dict(listed)) == len(listed)
+    assert torchs.items() <= dict(listed).items()
+    assert {name for name, _ in listed} - torchs.keys() <= {"workers", "in_order"}
+
+
+def test_reprs_say_what_a_user_wants_to_know(folder):
+    """One line each, with the place and the position, and no secret."""
+    from mds import LocalDataset, Stream, StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(local=folder, batch_size=2, shuffle=True)
+    told = "10 samples in 1 shard, 292 B, py1e shuffled, batches of 2, rank 0 of 1"
+    assert repr(dataset) == f"<StreamingDataset of {folder}: {told}, epoch 0 next>"
+    iterator = iter(dataset)
+    next(iterator)
+    assert repr(dataset).endswith("epoch 0 at sample 1>")
+    loader = StreamingDataLoader(dataset, num_workers=2)
+    assert repr(loader) == (
+        f"<StreamingDataLoader: batches of 2 by 2 threads, 0 samples yielded, from {dataset!r}>"
+    )
+    assert repr(LocalDataset(folder)) == f"<LocalDataset of {folder}: 10 samples in 1 shard, 292 B>"
+    stream = Stream(remote="https://me:secret@host/train?sig=hidden", split="en", repeat=2)
+    assert repr(stream) == "Stream(remote='https://***@host/train?...', split='en', repeat=2)"
+
+
+def test_what_is_to_be_installed_is_this_project():
+    """Errors, docs and reasons of skips name the distribution of pyproject.toml with its extras.
+
+    The name of the package, `mds`, is another project's on PyPI.
+    """
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    name = re.search(r'^name = "(.*)"', text, re.MULTILINE)[1]
+    extras = set(
+        re.findall(r"^(\w+) = \[", text.partition("optional-dependencies]")[2], re.MULTILINE)
+    )
+    folders = ("mds", "docs", "tests", "benchmarks", "examples")
+    pages = [page for folder in folders for page in (ROOT / folder).rglob("*.*")]
+    found = set()
+    for page in [ROOT / "README.md", ROOT / "pyproject.toml", *pages]:
+        if page.suffix in {".py", ".md", ".toml"}:
+            of_ours = re.findall(
+                r"([\w-]*\bmds[\w-]*)\[([a-z][a-z,]*)\]", page.read_text(encoding="utf-8")
+            )
+            for distribution, names in of_ours:
+                assert distribution == name, f"{page}: {distribution}[{names}]"
+                assert {*names.split(",")} <= extras, f"{page}: {names}"
+                found.add(distribution)
+    assert found == {name}

@@ -1,0 +1,178 @@
+"""The public API as a typed program uses it: checked by mypy and pyright, never run.
+
+An ``assert_type`` holds what a user's editor shows. A name that loses its type fails the gate.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from typing_extensions import assert_type
+
+import mds
+from mds import (
+    CSVWriter,
+    LocalDataset,
+    MDSWriter,
+    Samples,
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
+    World,
+    merge_index,
+)
+from mds.encodings import Encoding, encoding_names, parse_encoding, register_encoding
+from mds.errors import ConfigError, StoreError
+from mds.events import Event, subscribe
+from mds.metrics import Tally, chrome_trace
+from mds.plan import EpochPlan, OrderHash
+from mds.shuffle import Shuffle, get_shuffle, register_shuffle
+from mds.shuffle.py1s import Py1s
+from mds.storage import RetryPolicy, Store, open_store, register_store
+from mds.storage.memory import MemoryStore
+from mds.testing.format_contracts import EncodingContract
+from mds.testing.input_contract import InputContract
+from mds.testing.shuffle_contract import ShuffleContract
+from mds.testing.store_contract import StoreContract
+from mds.transforms import RowGenerator, images, pad, ragged, stack
+from mds.writers.convert import (
+    BadRecord,
+    Column,
+    FileInput,
+    Input,
+    InputPart,
+    convert,
+    input_names,
+    prepare,
+    register_input,
+)
+from mds.writers.engines import dataframe_to_mds
+
+
+def write(out: str) -> None:
+    assert_type(mds.__version__, str)
+    columns = {"id": "int", "tokens": "ndarray:int32"}
+    with MDSWriter(
+        out=out, columns=columns, compression="zstd", hashes=["xxh3_64"], size_limit="64mb"
+    ) as writer:
+        assert_type(writer, MDSWriter)
+        assert_type(writer.write({"id": 1, "tokens": np.zeros(4, np.int32)}), None)
+    with CSVWriter(
+        out=(out, "s3://bucket/rows"), columns={"id": "int"}, newline="\n", retry=3
+    ) as rows:
+        assert_type(rows, CSVWriter)
+    merge_index(out)
+
+
+class Doubled(StreamingDataset):
+    def __getitem__(self, at: Any) -> Any:
+        sample = super().__getitem__(at)
+        return {"id": sample["id"] * 2}
+
+
+def read(remote: str) -> None:
+    dataset = StreamingDataset(
+        streams=[Stream(remote=remote, proportion=0.5), Stream(local="more", proportion=0.5)],
+        batch_size=32,
+        shuffle=True,
+        cache_limit="10gb",
+    )
+    assert_type(len(dataset), int)
+    assert_type(dataset.num_samples, int)
+    assert_type(iter(dataset), Iterator[Any])
+    assert_type(dataset.explain(), str)
+    assert_type(dataset.stats(), dict[str, float])
+    assert_type(dataset.cache_usage, int)
+    assert_type(dataset.state_dict(0, True), dict[str, Any])
+    assert_type([each.reason for each in dataset.skipped], list[str])
+    part = dataset.select([1, 2, 3]).limit(2).filter(lambda sample: sample["id"] > 0)
+    assert_type(part, StreamingDataset)
+    mapped = Doubled(local="more", batch_size=2).map(lambda sample: sample["id"])
+    assert_type(mapped.map_batches(lambda columns: columns), Doubled)
+    mapped.map_batches(pad("tokens", add="mask")).map_batches(ragged("words", nested=True))
+    StreamingDataLoader(dataset, collate_fn=images("image", size=224, flip=True))
+    StreamingDataLoader(dataset, collate_fn=stack())
+    assert_type(RowGenerator(np.zeros(4, np.uint64)).integers(3), "np.typing.NDArray[np.int64]")
+    assert_type(dataset.split({"train": 0.9, "val": 0.1}), dict[str, StreamingDataset])
+    assert_type(Doubled(local="more", batch_size=2).limit(1), Doubled)
+    assert_type(len(LocalDataset(local="more")), int)
+    assert_type(iter(Samples(local="more", batch_size=1)), Iterator[Any])
+
+
+def train(dataset: StreamingDataset, state: Mapping[str, Any]) -> None:
+    loader = StreamingDataLoader(dataset, num_workers=2, workers="threads")
+    loader.load_state_dict(state)
+    for batch in loader:
+        assert batch is not None
+        assert_type(loader.state_dict(), dict[str, Any] | None)
+
+
+def plan() -> None:
+    world = World(num_nodes=2, ranks_per_node=4, workers_per_rank=2, worker=0)
+    epoch = EpochPlan([{"shards": [400, 250]}], world, batch_size=8, shuffle=True, epoch=3)
+    assert_type(epoch.steps, int)
+    assert_type(epoch.order_hash(epoch.steps), OrderHash)
+    assert_type(OrderHash().count, int)
+    assert_type(get_shuffle("py1e", [10, 20], 1, 0, 0).dtype, np.dtype[np.int64])
+
+
+def extend(url: str) -> None:
+    register_store("box", MemoryStore)
+    shuffle: type[Shuffle] = Py1s
+    register_shuffle("mine", shuffle)
+    with open_store(url, retry=RetryPolicy(attempts=3), timeout=10) as store:
+        assert_type(store, Store)
+        assert_type(store.get("index.json"), bytes)
+        assert_type([info.key for info in store.list()], list[str])
+    kind: type[Input] = Paragraphs
+    register_input("paragraphs", kind)
+    assert_type(input_names(), list[str])
+    register_encoding("same", lambda name: parse_encoding("bytes"))
+    assert_type(parse_encoding("int"), Encoding)
+    assert_type(encoding_names(), list[str])
+
+
+class Paragraphs(FileInput):
+    title = "paragraphs"
+    endings = frozenset({".par"})
+
+    def infer_columns(self) -> list[Column]:
+        return [Column("text", "str")]
+
+    def read(self, part: InputPart) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+        with open(self.listing.path(part.address[0])) as file:
+            for number, text in enumerate(file.read().split("\n\n"), 1):
+                yield number, {"text": text} if text else BadRecord("it is empty")
+
+    def locate(self, part: InputPart, position: int) -> str:
+        return f"{part.address[0]}, paragraph {position}"
+
+
+class TestMine(StoreContract): ...
+
+
+class TestSame(EncodingContract): ...
+
+
+class TestMixed(ShuffleContract): ...
+
+
+class TestParagraphs(InputContract):
+    input = Paragraphs
+
+
+def observe(event: Event) -> None:
+    tally = Tally()
+    tally(event)
+    with subscribe(tally), chrome_trace("trace.json"):
+        assert_type(tally.as_dict(), dict[str, float])
+
+
+def change(source: str, out: str) -> None:
+    assert_type(prepare(source, out).run().samples, int)
+    assert_type(convert(source, out, workers=1).samples, int)
+    dataframe_to_mds(None, mds_kwargs={"out": out})
+    try:
+        Stream(remote=source)
+    except (ConfigError, StoreError) as error:
+        assert_type(str(error), str)

@@ -10,16 +10,10 @@ import tempfile
 
 import pytest
 
-from devtools import door_page
+from devtools import door_page, incumbent
 from mds.compat.streaming import FOLDER
 
 HERE = pathlib.Path(__file__).parent
-OTHER = os.environ.get("MDS_INCUMBENT_PYTHON")
-needs_other = pytest.mark.skipif(
-    not OTHER,
-    reason="name a Python in MDS_INCUMBENT_PYTHON: python -m venv other && other/bin/pip install "
-    "mosaicml-streaming==0.13.0",
-)
 
 
 def run(python, file, **environment):
@@ -54,11 +48,12 @@ def test_commands_and_pages_that_messages_name_exist():
     assert "EpochPlan" in ABSENT["streaming.simulation"]
 
 
-@needs_other
+@incumbent.NEEDED
 def test_the_inventory_is_that_of_an_installed_one():
     """Names, parameters and defaults of the page are those of 0.13 where it is installed."""
     stored = json.loads(door_page.INVENTORY.read_text(encoding="utf-8"))
-    found = run(OTHER, "inventory.py")
+    with incumbent.alone():
+        found = run(incumbent.PYTHON, "inventory.py")
     assert found.keys() == stored.keys()
     for module, facts in found.items():
         # What a module imports itself may be missing here or there.
@@ -66,11 +61,13 @@ def test_the_inventory_is_that_of_an_installed_one():
             assert facts == stored[module], module
 
 
-@needs_other
+@incumbent.NEEDED
 def test_bad_calls_end_alike():
     """Each call that is fine there is fine here; each error is of the type that it has there."""
     path = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
-    there, here = run(OTHER, "bad_calls.py"), run(sys.executable, "bad_calls.py", PYTHONPATH=path)
+    with incumbent.alone():
+        there = run(incumbent.PYTHON, "bad_calls.py")
+    here = run(sys.executable, "bad_calls.py", PYTHONPATH=path)
     assert len(there) >= 100
     assert there.keys() == here.keys()
     different = {

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from devtools import incumbent
 from mds.compat.streaming import FOLDER
 
 HERE = pathlib.Path(__file__).parent
 STORED = json.loads((HERE / "programs.json").read_text(encoding="utf-8"))
-OTHER = os.environ.get("MDS_INCUMBENT_PYTHON")
 
 
 def digests(python, **environment):
@@ -41,11 +41,8 @@ def test_a_program_gives_what_it_gave(ours, program):
     assert ours[program] == STORED[program]
 
 
-@pytest.mark.skipif(
-    not OTHER,
-    reason="name a Python in MDS_INCUMBENT_PYTHON: python -m venv other && other/bin/pip install "
-    "mosaicml-streaming==0.13.0",
-)
+@incumbent.NEEDED
 def test_the_digests_are_those_of_an_installed_one():
     """What is stored is what 0.13 gives where it is installed."""
-    assert digests(OTHER) == STORED
+    with incumbent.alone():
+        assert digests(incumbent.PYTHON) == STORED

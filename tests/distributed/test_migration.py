@@ -3,6 +3,7 @@
 Needs an interpreter that has mosaicml-streaming installed: set MDS_INCUMBENT_PYTHON to it.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,19 +14,21 @@ import sys
 import pytest
 from scenarios import SIZES, write_streams
 
-PROGRAM = str(pathlib.Path(__file__).with_name("migrate_program.py"))
-INCUMBENT = os.environ.get("MDS_INCUMBENT_PYTHON")
-PYTHONS = {"mds": sys.executable, "streaming": INCUMBENT}
+from devtools import incumbent
 
-pytestmark = pytest.mark.skipif(
-    not INCUMBENT,
-    reason="MDS_INCUMBENT_PYTHON is not set: python -m venv V; V/bin/pip install "
-    "mosaicml-streaming; MDS_INCUMBENT_PYTHON=V/bin/python",
-)
+PROGRAM = str(pathlib.Path(__file__).with_name("migrate_program.py"))
+PYTHONS = {"mds": sys.executable, "streaming": incumbent.PYTHON}
+
+pytestmark = incumbent.NEEDED
 
 
 def run(library, config, ranks):
     """Run the ranks of one phase and give their batches and the state."""
+    with incumbent.alone() if library == "streaming" else contextlib.nullcontext():
+        return run_phase(library, config, ranks)
+
+
+def run_phase(library, config, ranks):
     work = pathlib.Path(config["work"])
     (work / "config.json").write_text(json.dumps(config))
     with socket.socket() as found:

@@ -5,9 +5,9 @@ ours: python -m venv other && other/bin/pip install mosaicml-streaming==0.13.0, 
 MDS_INCUMBENT_PYTHON=other/bin/python.
 """
 
+import contextlib
 import importlib.util
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -15,16 +15,12 @@ import sys
 import numpy as np
 import pytest
 
+from devtools import incumbent
 from mds import MDSWriter
 
 SIDE = pathlib.Path(__file__).with_name("side.py")
-OTHER = os.environ.get("MDS_INCUMBENT_PYTHON")
 
-pytestmark = pytest.mark.skipif(
-    not OTHER,
-    reason="name a Python in MDS_INCUMBENT_PYTHON: python -m venv other && other/bin/pip install "
-    "mosaicml-streaming==0.13.0",
-)
+pytestmark = incumbent.NEEDED
 
 
 def load_side():
@@ -42,7 +38,8 @@ LOSSY = {"encoding jpeg", "encoding list[jpeg]", "encoding jpeg_array", "encodin
 
 def run(python, library, *arguments):
     command = [python, str(SIDE), library, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    with incumbent.alone() if library == "streaming" else contextlib.nullcontext():
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     return json.loads(results[0].removeprefix("RESULT")) if results else None
@@ -53,7 +50,7 @@ def ours(tmp_path_factory):
     """Written here, read there and here."""
     folder = tmp_path_factory.mktemp("ours")
     run(sys.executable, "mds", "write", folder / "data")
-    there = run(OTHER, "streaming", "read", folder / "data", folder / "there")
+    there = run(incumbent.PYTHON, "streaming", "read", folder / "data", folder / "there")
     return there, run(sys.executable, "mds", "read", folder / "data", folder / "here")
 
 
@@ -61,9 +58,9 @@ def ours(tmp_path_factory):
 def theirs(tmp_path_factory):
     """Written there, read here and there."""
     folder = tmp_path_factory.mktemp("theirs")
-    run(OTHER, "streaming", "write", folder / "data")
+    run(incumbent.PYTHON, "streaming", "write", folder / "data")
     here = run(sys.executable, "mds", "read", folder / "data", folder / "here")
-    return here, run(OTHER, "streaming", "read", folder / "data", folder / "there")
+    return here, run(incumbent.PYTHON, "streaming", "read", folder / "data", folder / "there")
 
 
 @pytest.mark.parametrize("direction", ["ours", "theirs"])
@@ -89,5 +86,5 @@ def test_our_own_encodings_are_refused_there(tmp_path):
         out = str(tmp_path / "data" / name)
         with MDSWriter(out=out, columns={"x": name}) as writer:
             writer.write({"x": value})
-    found = run(OTHER, "streaming", "read", tmp_path / "data", tmp_path / "cache")
+    found = run(incumbent.PYTHON, "streaming", "read", tmp_path / "data", tmp_path / "cache")
     assert {name: type(found[name]) for name in values} == dict.fromkeys(values, str)

@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +19,7 @@ _LOCK = pathlib.Path(tempfile.gettempdir()) / f"mds-tests-incumbent-{os.getuid()
 
 
 @contextlib.contextmanager
-def alone():
+def alone() -> Iterator[None]:
     """Run it while no other test does: two of its jobs that start at once take the same names.
 
     It numbers its shared memory per machine, looks for a free number and takes it afterwards,

@@ -211,7 +211,9 @@ class ShardDownloader:
     ) -> tuple[bytes, int]:
         started = time.monotonic()
         if packed is None:
-            data = _judged(self, raw, self._stream(info, raw))
+            verifier = _Verifier(self, raw)
+            data = b"".join(verifier.checked(self._stream(info, raw)))
+            verifier.check()
             size = len(data)
         else:
             size = packed.size
@@ -229,13 +231,6 @@ class ShardDownloader:
 def _note_retry(counters: Counters, url: str, attempt: int, error: str) -> None:
     counters.add(retries=1)
     emit(Retried(url, attempt, error))
-
-
-def _judged(downloader: ShardDownloader, file: FileInfo, chunks: Iterator[bytes]) -> bytes:
-    verifier = _Verifier(downloader, file)
-    data = b"".join(verifier.checked(chunks))
-    verifier.check()
-    return data
 
 
 def _unpack_checked(

@@ -127,7 +127,7 @@ FILES = {
         {"emit", "shard_object"},
         {"parse", "table_check"},
         {"table"},
-        {"binary_copy"},
+        {"binary_copy", "companion"},
         {"__init__"},
     ],
     "loader": [

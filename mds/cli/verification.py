@@ -18,6 +18,7 @@ from mds.format.compression import parse_compression
 from mds.format.hashing import hexdigest
 from mds.format.layout import parse_meta_offsets, parse_offsets, split_sample
 from mds.index import FileInfo, ShardInfo
+from mds.index.companion import companions_of, parse_companion
 from mds.readers import make_decoder
 from mds.storage import open_store
 
@@ -72,7 +73,18 @@ def verify(
                 _take(waiting, whole, progress, len(index))
         while waiting:
             _take(waiting, whole, progress, len(index))
+    whole.faults += _companion_faults(url, index.fingerprint())
     return whole
+
+
+def _companion_faults(url: str, fingerprint: str) -> Iterator[str]:
+    """What is wrong with the files beside the index that belong to it."""
+    with open_store(url) as store:
+        for name in companions_of(store):
+            try:
+                parse_companion(store.get(name), name, None, fingerprint)
+            except MdsError as error:  # noqa: PERF203 - one file's fault hides no other's
+                yield str(error)
 
 
 def verify_shard(url: str, shard: ShardInfo, decode: bool = True) -> Report:

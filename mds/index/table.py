@@ -184,7 +184,7 @@ class Index:
         return self.digests[start : int(self._digest_ends[number])].tobytes().hex()
 
 
-def fingerprint_of(data: bytes) -> str:
+def fingerprint_of(data: bytes | memoryview) -> str:
     """The digest that tells one index from another."""
     import xxhash
 

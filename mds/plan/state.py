@@ -4,6 +4,10 @@ Five keys are those of the incumbent and mean the same. Ours adds a version, fin
 dataset and of the order parameters with the parameters themselves, so that a state which does not
 fit is refused with the differences, and a hash of the order so far. It is plain JSON of about a
 kilobyte. A state without our keys is taken for the incumbent's.
+
+Version 2 is written only where version 1 cannot say it: positions counted in packs, a schedule of
+the mixture, edits of the order. Its position lies under a key of its own, and those of the
+incumbent hold a text, so neither library takes a count of packs for one of samples.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ from typing import Any
 
 from mds.errors import StateError
 
-VERSION = 1
+#: The version of a state without extensions, and of one with any of them.
+VERSION, EXTENDED_VERSION = 1, 2
+#: What a position may count.
+UNITS = ("samples", "packs")
 KEYS = (
     "epoch",
     "sample_in_epoch",
@@ -46,6 +53,8 @@ _MAX_VALUES = {
 }
 _MAX_PADDING_SAMPLES = 1 << 20  # samples; a step of 16,384 ranks with batches of 64
 _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
+_MAX_EDITS, _MAX_NUMBERS, _MAX_DEPTH = 10_000, 1 << 20, 6
+_MOVED = "see position"  # what the keys of the incumbent hold where they would mean another thing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +64,11 @@ class ResumePoint:
     The one form of a position, from the dict that a user loads to the plan of a worker.
     ``initial_physical_nodes`` None: unknown, in states of the incumbent before 0.7. ``version``
     None: written by the incumbent.
+
+    ``unit``: what ``sample_in_epoch`` counts, "samples" or "packs". ``cursors``: of each canonical
+    node the window and the pack in it that come next, where it counts packs. ``schedule``,
+    ``edits`` and ``data`` are plain values, checked for their size alone; their writer checks the
+    rest. ``data`` names the data for people and is never compared.
     """
 
     epoch: int
@@ -66,6 +80,16 @@ class ResumePoint:
     dataset: Mapping[str, Any] | None = None
     order: Mapping[str, Any] | None = None
     order_hash: str | None = None
+    unit: str = "samples"
+    cursors: tuple[tuple[int, int], ...] | None = None
+    schedule: Mapping[str, Any] | None = None
+    edits: tuple[Mapping[str, Any], ...] = ()
+    data: Mapping[str, Any] | None = None
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether it says what a state of version 1 cannot."""
+        return self.unit != "samples" or self.schedule is not None or bool(self.edits)
 
     @property
     def is_ours(self) -> bool:
@@ -73,8 +97,14 @@ class ResumePoint:
         return self.version is not None
 
     def at(self, epoch: int, sample_in_epoch: int) -> ResumePoint:
-        """The same run at another position."""
-        return dataclasses.replace(self, epoch=epoch, sample_in_epoch=sample_in_epoch)
+        """The same run at another position, with the cursors where it is the same one."""
+        is_here = (epoch, sample_in_epoch) == (self.epoch, self.sample_in_epoch)
+        return dataclasses.replace(
+            self,
+            epoch=epoch,
+            sample_in_epoch=sample_in_epoch,
+            cursors=self.cursors if is_here else None,
+        )
 
     def following(self) -> ResumePoint:
         """The beginning of the next epoch."""
@@ -131,11 +161,15 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
     version = source.get("version")
     if version is not None:
         version = _as_int("version", version)
-        if not 1 <= version <= VERSION:
+        if not 1 <= version <= EXTENDED_VERSION:
             raise StateError(
-                f"the state has version {version}, this library knows up to {VERSION}: update it."
+                f"the state has version {version}, this library knows up to {EXTENDED_VERSION}: "
+                "update it."
             )
-    values = {key: _as_int(key, source[key]) for key in KEYS[:-1]}
+    extension = _extension(source) if version == EXTENDED_VERSION else {}
+    if extension:
+        source = {**source, **extension.pop("position")}
+    values: dict[str, Any] = {key: _as_int(key, source[key]) for key in KEYS[:-1]}
     # A slice of the incumbent's: its own states never have it, its plan does take it.
     least = {**_MIN_VALUES, "sample_in_epoch": -MAX_SAMPLES} if version is None else _MIN_VALUES
     nodes = source.get("initial_physical_nodes")
@@ -147,25 +181,115 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
                 f"the state has {key} {_short(value)}; a run has {least[key]} to "
                 f"{_MAX_VALUES[key]}."
             )
+    cursors = extension.get("cursors")
+    if cursors is not None and len(cursors) != values["num_canonical_nodes"]:
+        raise StateError(
+            f"the state has {len(cursors)} cursors and num_canonical_nodes "
+            f"{values['num_canonical_nodes']}; each canonical node has one."
+        )
     return ResumePoint(
         **values,
+        **extension,
         version=version,
         dataset=_facts("dataset", source.get("dataset")),
         order=_facts("order", source.get("order")),
         order_hash=_text("order_hash", source.get("order_hash")),
+        data=_facts("data", source.get("data")),
     )
 
 
 def emit_state(state: ResumePoint) -> dict[str, Any]:
     """The state as plain JSON, with the keys of the incumbent."""
-    found = {key: getattr(state, key) for key in KEYS}
+    found: dict[str, Any] = {key: getattr(state, key) for key in KEYS}
+    if state.is_ours and state.is_extended:
+        found |= {"epoch": _MOVED, "sample_in_epoch": _MOVED, "version": EXTENDED_VERSION}
+        found["unit"] = state.unit
+        found["position"] = {"epoch": state.epoch, "in_epoch": state.sample_in_epoch}
+        if state.cursors is not None:
+            found["position"]["cursors"] = [list(cursor) for cursor in state.cursors]
+        if state.schedule is not None:
+            found["schedule"] = dict(state.schedule)
+        if state.edits:
+            found["edits"] = [dict(edit) for edit in state.edits]
+    elif state.is_ours:
+        found["version"] = VERSION
     if state.is_ours:
-        found["version"] = state.version
-        for key in ("dataset", "order", "order_hash"):
+        for key in ("dataset", "order", "order_hash", "data"):
             value = getattr(state, key)
             if value is not None:
                 found[key] = dict(value) if isinstance(value, Mapping) else value
     return found
+
+
+def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What version 2 adds, with the position under the names of version 1."""
+    unit = source.get("unit")
+    if unit not in UNITS:
+        raise StateError(f"the state has unit {_short(unit)}; expected {' or '.join(UNITS)}.")
+    position = source.get("position")
+    if not isinstance(position, Mapping) or not {"epoch", "in_epoch"} <= set(position):
+        raise StateError(
+            f"the state has position {_short(position)}; expected a dict with epoch and in_epoch."
+        )
+    schedule = source.get("schedule")
+    if schedule is not None and not isinstance(schedule, Mapping):
+        raise StateError(f"the state has schedule {_short(schedule)}; expected a dict.")
+    edits = source.get("edits", ())
+    if not isinstance(edits, (list, tuple)) or not all(isinstance(e, Mapping) for e in edits):
+        raise StateError(f"the state has edits {_short(edits)}; expected a list of dicts.")
+    if len(edits) > _MAX_EDITS:
+        raise StateError(f"the state has {len(edits)} edits; expected at most {_MAX_EDITS}.")
+    room = _Room(_MAX_NUMBERS)
+    return {
+        "position": {"epoch": position["epoch"], "sample_in_epoch": position["in_epoch"]},
+        "unit": unit,
+        "cursors": _cursors(position.get("cursors")),
+        "schedule": None if schedule is None else room.plain("schedule", schedule, 0),
+        "edits": tuple(room.plain("edits", edit, 0) for edit in edits),
+    }
+
+
+def _cursors(value: Any) -> tuple[tuple[int, int], ...] | None:
+    if value is None:
+        return None
+    is_list = isinstance(value, (list, tuple)) and len(value) <= MAX_CANONICAL_NODES
+    if not is_list or not all(isinstance(c, (list, tuple)) and len(c) == 2 for c in value):
+        raise StateError(
+            f"the state has cursors {_short(value)}; expected a window and a pack for each "
+            "canonical node."
+        )
+    found = tuple((_as_int("cursors", w), _as_int("cursors", p)) for w, p in value)
+    if not all(0 <= number <= MAX_SAMPLES for cursor in found for number in cursor):
+        raise StateError(f"the state has cursors {_short(value)}; they count from 0.")
+    return found
+
+
+class _Room:
+    """Plain values of a nested dict as far as there is room for them."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def plain(self, key: str, value: Any, depth: int) -> Any:
+        """A copy of what JSON could hold; StateError for anything else, or for more than fits."""
+        self._left -= 1
+        if self._left < 0 or depth > _MAX_DEPTH:
+            raise StateError(f"the state has {key} that is too large or nested too deeply.")
+        if isinstance(value, Mapping):
+            if not all(isinstance(name, str) and len(name) <= _MAX_TEXT for name in value):
+                raise StateError(f"the state has {key} with a name that is no short text.")
+            return {name: self.plain(key, one, depth + 1) for name, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            if len(value) > self._left:
+                raise StateError(f"the state has {key} with {len(value)} entries in a list.")
+            return [self.plain(key, one, depth + 1) for one in value]
+        is_huge = isinstance(value, int) and value.bit_length() > 64
+        is_plain = value is None or isinstance(value, (bool, str, int, float))
+        if not is_plain or is_huge or (isinstance(value, str) and len(value) > _MAX_TEXT):
+            raise StateError(
+                f"the state has {key} with {_short(value)}; expected short texts and numbers."
+            )
+        return value
 
 
 def _as_int(key: str, value: Any) -> int:

@@ -19,12 +19,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds.errors import DeniedError, NotFoundError, WriterError
+from mds.errors import DeniedError, MdsError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
 from mds.format.layout import INDEX_NAME
+from mds.index.companion import companions_of, find_companions
 from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
 from mds.storage.directory import sync_file
 from mds.storage.files import sync
@@ -87,12 +88,13 @@ class Destination:
         if self._far is not None:
             with self._far.open(INDEX_NAME) as file:
                 old = _shard_names(file.read())
-            for name in (INDEX_NAME, *old):
+            for name in (INDEX_NAME, *old, *_companions_in(self._far, self._far.names())):
                 with contextlib.suppress(FileNotFoundError):
                     self._far.unlink(name)
         elif self._store is not None:
             old = _shard_names(self._store.get(INDEX_NAME))
-            for name in (INDEX_NAME, *old):
+            beside = list(find_companions(companions_of(self._store), self._store.get))
+            for name in (INDEX_NAME, *old, *beside):
                 self._store.delete(name)
 
     def _lock(self, folder: str) -> FolderLock:
@@ -182,6 +184,22 @@ class Destination:
                 raise WriterError(f"it has {target.tell()} bytes instead of {file.size}")
             if self._is_durable:
                 sync_file(target)
+
+    def publish_companion(self, name: str, data: bytes) -> None:
+        """Put a file beside the index that is about to be published. Raises WriterError."""
+        self.check_in_place()
+        try:
+            if self._store is not None and self._far is None:
+                self._store.put(name, data)
+            for folder in (self._far, self.directory if self._keeps_local else None):
+                if folder is not None:
+                    with folder.publish(name) as file:
+                        file.write(data)
+                        if self._is_durable:
+                            file.flush()
+                            sync_file(file)
+        except (OSError, MdsError) as error:
+            raise WriterError(f"{name} could not be brought to {self.name}: {error}") from error
 
     def publish_index(self, data: bytes, files: Sequence[ExpectedFile]) -> None:
         """The last thing of all: the index, in the store first, then in a folder that is kept.
@@ -318,9 +336,20 @@ def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
 
 def _clear_folder(folder: Directory, names: list[str]) -> None:
     ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
+    ours += _companions_in(folder, names)
     # The old index goes first: from here on it would name files that are not there.
     for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
         folder.unlink(name)
+
+
+def _companions_in(folder: Directory, names: Iterable[str]) -> list[str]:
+    """The files beside an old index that belong to it."""
+
+    def read(name: str) -> bytes:
+        with folder.open(name) as file:
+            return file.read()
+
+    return list(find_companions(names, read))
 
 
 def _shard_names(index: bytes) -> list[str]:

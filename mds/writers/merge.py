@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, overload
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
 from mds.format.layout import INDEX_NAME, VERSION
 from mds.index import Index
+from mds.index.companion import remove_stale_companions
+from mds.index.table import fingerprint_of
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
 from mds.storage.folder_lock import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
@@ -215,6 +217,7 @@ class _MergedIndex:
             try:
                 with open_store(place, timeout=self._timeout) as store:
                     store.put(INDEX_NAME, data)
+                    remove_stale_companions(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
                 raise WriterError(
                     f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"

@@ -226,3 +226,83 @@ def test_the_incumbent_s_position_far_beyond_the_end_is_refused():
     plan = make_plan([90], (1, 1, 2), resume=THEIRS | {"sample_in_epoch": 400})
     with pytest.raises(ValueError, match="cannot resume at sample 400 of an epoch of 90"):
         assert plan.steps
+
+
+EXTENDED = {
+    "epoch": "see position",
+    "sample_in_epoch": "see position",
+    "num_canonical_nodes": 2,
+    "shuffle_seed": 7,
+    "initial_physical_nodes": 2,
+    "version": 2,
+    "unit": "packs",
+    "position": {"epoch": 3, "in_epoch": 840, "cursors": [[0, 12], [1, 3]]},
+    "schedule": {"knots": [[0, {"web": 0.5}]], "between": "linear"},
+    "edits": [{"at": 5, "drop": [77123], "why": "gibberish"}],
+    "order": {"shuffle": True},
+    "data": {"remote": "s3://b/web", "index": "ab12"},
+}
+
+
+def test_a_state_of_version_2_comes_back_as_it_was():
+    """Text and back; the position lies apart, and the incumbent's keys hold no number."""
+    point = parse_state(json.loads(json.dumps(EXTENDED)))
+    assert (point.epoch, point.sample_in_epoch, point.unit) == (3, 840, "packs")
+    assert point.cursors == ((0, 12), (1, 3))
+    assert emit_state(point) == EXTENDED
+    assert parse_state(emit_state(point)) == point
+    assert not any(isinstance(EXTENDED[key], int) for key in ("epoch", "sample_in_epoch"))
+
+
+def test_without_extensions_nothing_changes():
+    """A state of samples alone has version 1 and the keys that it had, whatever was parsed."""
+    assert emit_state(parse_state(OURS)) == OURS
+    samples = {key: EXTENDED[key] for key in EXTENDED if key not in {"schedule", "edits", "data"}}
+    point = parse_state({**samples, "unit": "samples", "position": {"epoch": 1, "in_epoch": 5}})
+    assert emit_state(point) == {**THEIRS, "epoch": 1, "sample_in_epoch": 5, "version": 1,
+                                 "order": {"shuffle": True}}  # fmt: skip
+
+
+def test_cursors_belong_to_their_position():
+    """At another position of the run they say nothing."""
+    point = parse_state(EXTENDED)
+    assert point.at(3, 840).cursors == point.cursors
+    assert point.at(3, 848).cursors is None
+    assert point.following().cursors is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 3}, "update it"),
+        ({"version": 1}, "epoch 'see position'"),
+        ({"unit": "tokens"}, "unit 'tokens'"),
+        ({"unit": None}, "unit"),
+        ({"unit": ["packs"]}, "unit"),
+        ({"position": None}, "position"),
+        ({"position": {"epoch": 1}}, "position"),
+        ({"position": {"epoch": 1, "in_epoch": -1}}, "sample_in_epoch -1"),
+        ({"position": {"epoch": "1", "in_epoch": 1}}, "epoch '1'"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0, 1]]}}, "1 cursors"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": "ab"}}, "cursors"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0], [1]]}}, "cursors"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0, -1], [0, 0]]}}, "cursors"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [["0", 1], [0, 0]]}}, "cursors"),
+        ({"schedule": [1]}, "schedule"),
+        ({"schedule": {"x": object()}}, "schedule"),
+        ({"schedule": {1: 2}}, "schedule"),
+        ({"schedule": {"x": 10**500}}, "schedule"),
+        ({"schedule": {"x": [[[[[[[[[[1]]]]]]]]]]}}, "nested"),
+        ({"schedule": {"x": [0] * 2_000_000}}, "entries"),
+        ({"edits": {"at": 5}}, "edits"),
+        ({"edits": [5]}, "edits"),
+        ({"edits": [{}] * 20_000}, "20000 edits"),
+        ({"data": {"remote": ["s3://"]}}, "data"),
+    ],
+    ids=str,
+)
+def test_an_extension_is_checked(change, says):
+    """Every value that a plan would believe, in a short sentence."""
+    with pytest.raises(StateError, match=says) as told:
+        parse_state(EXTENDED | change)
+    assert len(str(told.value)) < 700

@@ -1,0 +1,172 @@
+"""Files beside an index.json: bound to it, checked before they are believed, never in the way."""
+
+import json
+import os
+
+import pytest
+
+from mds import MDSWriter, merge_index
+from mds.cli.verification import verify
+from mds.errors import ConfigError, DeniedError, IndexFileError
+from mds.index import Index
+from mds.index.companion import (
+    companion_name,
+    companions_of,
+    is_companion,
+    pack_companion,
+    parse_companion,
+    read_companion,
+    write_companion,
+)
+from mds.storage import open_store
+
+DIGEST = "0123456789abcdef" * 2
+
+
+def fill(folder, count=20):
+    """A dataset of a few samples; its store and its index."""
+    with MDSWriter(out=str(folder), columns={"x": "int"}, exist_ok=True, size_limit=200) as writer:
+        for i in range(count):
+            writer.write({"x": i})
+    store = open_store(str(folder))
+    return store, Index.parse(store.get("index.json"))
+
+
+def test_what_is_written_is_read(tmp_path):
+    """Kind, version, index and payload, with one line of JSON before the bytes."""
+    store, index = fill(tmp_path / "d")
+    name = companion_name("lengths", "tokens")
+    write_companion(store, name, "lengths", index.fingerprint(), b"\0\1\n\2", version=1)
+    found = read_companion(store, name, "lengths", index.fingerprint())
+    assert (found.kind, found.version, bytes(found.payload)) == ("lengths", 1, b"\0\1\n\2")
+    header, _, payload = (tmp_path / "d" / name).read_bytes().partition(b"\n")
+    assert payload == b"\0\1\n\2"
+    assert json.loads(header)["index"] == index.fingerprint()
+    assert companions_of(store) == [name]
+
+
+def test_none_is_an_answer(tmp_path):
+    """A missing file, and the 403 of a store that hides what is missing, are None."""
+    store, index = fill(tmp_path / "d")
+    assert read_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint()) is None
+
+    class Hiding:
+        def url_of(self, key):
+            return key
+
+        def stream(self, key):
+            raise DeniedError(key)
+
+    assert read_companion(Hiding(), "index.lengths-x.bin", "lengths", None) is None
+
+
+def test_names_of_columns_become_names_of_files():
+    """Any column has one, none leaves its folder, and no two share one."""
+    names = ["tokens", "a/b", "../x", "a b", "a=2Fb", "ä", "a%2Fb", ".", ""]
+    made = [companion_name("lengths", name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(is_companion(name) and "/" not in name for name in made)
+    with pytest.raises(ConfigError, match="too long"):
+        companion_name("lengths", "x" * 300)
+    assert not is_companion("index.json")
+    assert not is_companion("index.html")
+    assert not is_companion("shard.00000.mds")
+
+
+GOOD = pack_companion("lengths", 1, DIGEST, b"payload")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no header"),
+        (b"payload without a line", "no header"),
+        (b"{}\n", "no header"),
+        (b"[]\nx", "no header"),
+        (b"[" * 900 + b"\n", "no header"),
+        (b"\xff\xfe\n", "no header"),
+        (b" " * 5000 + GOOD, "no header"),
+        (GOOD[:-1], "damaged"),
+        (GOOD + b"x", "damaged"),
+        (GOOD[:-1] + b"D", "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": 1e9'), "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": -1'), "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": true'), "damaged"),
+        (GOOD.replace(b'"version": 1', b'"version": 2'), "update it"),
+        (GOOD.replace(b'"version": 1', b'"version": 0'), "version 0"),
+        (GOOD.replace(b'"version": 1', b'"version": "1"'), "version '1'"),
+        (GOOD.replace(b'"lengths"', b'"columns"'), "kind 'columns'"),
+        (GOOD.replace(b'"lengths"', b'["lengths"]'), "kind"),
+        (GOOD.replace(DIGEST.encode(), b"f" * 32), "another index.json"),
+        (GOOD.replace(DIGEST.encode(), b"../../../etc/passwd"), "kind"),
+    ],
+)
+def test_what_is_not_one_is_refused(data, says):
+    """The file, what is wrong with it, and what to do, in a short sentence."""
+    with pytest.raises(IndexFileError, match=says) as told:
+        parse_companion(data, "far/index.lengths-x.bin", "lengths", DIGEST)
+    assert "far/index.lengths-x.bin" in str(told.value)
+    assert len(str(told.value)) < 400
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path):
+    """Reading ends soon after the bytes that are plausible."""
+    store, index = fill(tmp_path / "d")
+    name = companion_name("lengths", "x")
+    write_companion(store, name, "lengths", index.fingerprint(), bytes(10_000_000))
+    came = []
+    stream = store.stream
+
+    def counted(key):
+        body = stream(key)
+        came.append(body)
+        return body
+
+    store.stream = counted
+    with pytest.raises(IndexFileError, match="more than 1000 bytes"):
+        read_companion(store, name, "lengths", index.fingerprint(), most=1000)
+    assert came[0]._came < 10_000_000
+
+
+def test_only_names_of_companions_are_written(tmp_path):
+    """The index itself and shards cannot be replaced by one."""
+    store, index = fill(tmp_path / "d")
+    for name in ("index.json", "shard.00000.mds", "../index.x-y.bin"):
+        with pytest.raises(ConfigError, match="no name"):
+            write_companion(store, name, "lengths", index.fingerprint(), b"")
+
+
+def test_a_new_dataset_in_the_place_has_none_of_the_old_one(tmp_path):
+    """exist_ok=True removes them with the index; a user's file of such a name stays."""
+    store, index = fill(tmp_path / "d")
+    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"old")
+    (tmp_path / "d" / "index.notes.json").write_text('{"mine": 1}')
+    fill(tmp_path / "d", 7)
+    assert "index.lengths-x.bin" not in os.listdir(tmp_path / "d")
+    assert (tmp_path / "d" / "index.notes.json").read_text() == '{"mine": 1}'
+
+
+def test_verify_tells_what_is_wrong_with_them(tmp_path):
+    """Damage, and one that belongs to another index."""
+    store, index = fill(tmp_path / "d")
+    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"good")
+    assert verify(str(tmp_path / "d")).faults == []
+    write_companion(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")
+    (tmp_path / "d" / "index.lengths-z.bin").write_bytes(GOOD[:-2])
+    faults = verify(str(tmp_path / "d")).faults
+    assert len(faults) == 2
+    assert "index.lengths-y.bin: belongs to another index.json" in faults[0]
+    assert "index.lengths-z.bin" in faults[1]
+
+
+def test_a_merged_index_has_no_companions_of_the_index_it_replaced(tmp_path):
+    """What belongs to the parts stays beside them."""
+    parts = [fill(tmp_path / name) for name in ("a", "b")]
+    for store, index in parts:
+        write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"part")
+    merge_index(str(tmp_path))
+    whole = open_store(str(tmp_path))
+    write_companion(whole, "index.lengths-x.bin", "lengths", DIGEST, b"stale")
+    merge_index(str(tmp_path))
+    assert companions_of(whole) == []
+    assert companions_of(parts[0][0]) == ["index.lengths-x.bin"]

@@ -13,6 +13,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "mds"
 ROOMS = [
     {"_lazy", "_version", "process", "text"},
     {"errors", "events"},
+    {"plugins"},
     {"encodings", "format", "shuffle", "storage", "units", "world"},
     {"index", "plan"},
     {"readers", "writers"},
@@ -170,6 +171,7 @@ FILES = {
         {"__init__", "fork_safe", "nameless", "parent"},
         {"mmaps", "per_process"},
     ],
+    "plugins": [{"installed"}, {"__init__"}],
     "readers": [
         {"base", "fields", "mmap_file"},
         {"codegen"},

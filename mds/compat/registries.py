@@ -6,10 +6,10 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points as installed
 from typing import Any, Generic, TypeVar
 
 from mds.errors import ConfigError
+from mds.plugins import load_plugin, plugin_names
 
 T = TypeVar("T")
 _all: list[TypedRegistry[Any]] = []
@@ -63,7 +63,8 @@ class TypedRegistry(Generic[T]):
         """The objects that installed packages offer."""
         if not self.entry_points:
             return {}
-        return {e.name: e.load() for e in installed(group="_".join(self.namespace))}
+        group = "_".join(self.namespace)
+        return {name: load_plugin(group, name, group) for name in plugin_names(group)}
 
     def __contains__(self, name: str) -> bool:
         return name in self.get_all()

@@ -15,6 +15,7 @@ from typing import Any
 
 from mds.cache.source import Source, default_folder
 from mds.errors import ConfigError
+from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, join
 
@@ -219,13 +220,11 @@ class StreamRegistry:
     def get(self, name: str) -> Callable[..., Stream]:
         """The class of that name; ConfigError names those that there are."""
         if name not in self._classes:
-            from importlib.metadata import entry_points
-
-            found = {e.name: e for e in entry_points(group="mds.streams")}
-            if name not in found:
-                known = ", ".join(sorted({*self._classes, *found}))
+            loaded = load_plugin("mds.streams", name, "stream class")
+            if loaded is None:
+                known = ", ".join(sorted({*self._classes, *plugin_names("mds.streams")}))
                 raise ConfigError(f"there is no stream class {name!r}. Registered are: {known}.")
-            self._classes[name] = found[name].load()
+            self._classes[name] = loaded
         return self._classes[name]
 
     def get_all(self) -> dict[str, Callable[..., Stream]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
+from mds.plugins import load_plugin
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,10 +102,7 @@ def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
 
 def _installed(family: str) -> Factory | None:
     """The factory that an installed package offers under this name."""
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=ENTRY_POINTS, name=family):
-        factory: Factory = entry.load()
+    factory: Factory | None = load_plugin(ENTRY_POINTS, family, "encoding")
+    if factory is not None:
         register_encoding(family, factory)
-        return factory
-    return None
+    return factory

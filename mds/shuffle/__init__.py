@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import ConfigError, UnknownNameError
+from mds.plugins import load_plugin
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.naive import Naive
 from mds.shuffle.py1b import Py1b
@@ -64,10 +65,9 @@ def find_shuffle(name: str) -> type[Shuffle]:
     """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name in algos:
         return algos[name]
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group="mds.shuffles", name=name):
-        return algos.setdefault(name, _checked_shuffle(name, point.load()))
+    loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
+    if loaded is not None:
+        return algos.setdefault(name, _checked_shuffle(name, loaded))
     raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mds.errors import ConfigError
+from mds.plugins import load_plugin
 from mds.storage.base import Store
 from mds.storage.options import split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
@@ -98,10 +99,8 @@ def _factory(url: str) -> Factory:
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:
-        from importlib.metadata import entry_points
-
-        for point in entry_points(group="mds.stores", name=scheme):
-            loaded: Factory = point.load()
+        loaded: Factory | None = load_plugin("mds.stores", scheme, "store")
+        if loaded is not None:
             return loaded
     if scheme not in _HOMES and "://" not in url:
         raise ConfigError(f"{redact(url)!r} is neither a path nor a URL with a scheme.")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib.metadata import entry_points
 
 from mds.errors import ConfigError
+from mds.plugins import load_plugin, plugin_names
 from mds.writers.convert.inputs.arrow import ArrowInput
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.csv import DelimitedTextInput
@@ -56,21 +56,15 @@ def register_input(name: str, kind: type[Input]) -> None:
 
 def input_names() -> list[str]:
     """The names of all inputs; those of installed packages last."""
-    return list(dict.fromkeys([*inputs, *sorted(entry_points(group=ENTRY_POINTS).names)]))
+    return list(dict.fromkeys([*inputs, *plugin_names(ENTRY_POINTS)]))
 
 
 def find_input(name: str) -> type[Input]:
     """The input of that name. Raises ConfigError."""
     if name in inputs:
         return inputs[name]
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            loaded = point.load()
-        except Exception as error:  # a package may raise anything
-            raise ConfigError(
-                f"the input {name!r} ({point.value}) cannot be loaded: {error}. Mend or remove the "
-                "package that brings it."
-            ) from error
+    loaded = load_plugin(ENTRY_POINTS, name, "input")
+    if loaded is not None:
         return inputs.setdefault(name, _checked_input(name, loaded))
     raise ConfigError(f"there is no kind {name!r} of source. Known are {', '.join(input_names())}.")
 

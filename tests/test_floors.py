@@ -16,7 +16,9 @@ ROOMS = [
     {"plugins"},
     {"encodings", "format", "shuffle", "storage", "units", "world"},
     {"index", "plan"},
-    {"readers", "writers"},
+    {"readers"},
+    {"formats"},
+    {"writers"},
     {"cache", "cli", "testing", "transforms"},
     {"__main__", "metrics", "prefetch"},
     {"dataset"},
@@ -45,7 +47,7 @@ FILES = {
         {"folder", "ledger", "refuges"},
         {"disk_check", "versions"},
         {"catalog", "download", "index_copy", "recovery"},
-        {"budget", "peers", "ranged"},
+        {"budget", "decode", "find_table", "peers", "ranged"},
         {"fetch", "keep_limit"},
         {"process_cache"},
         {"random_access"},
@@ -122,6 +124,14 @@ FILES = {
     "format": [
         {"__init__", "decompression", "hashing", "layout"},
         {"compression"},
+    ],
+    "formats": [
+        {"columns", "facts", "place"},
+        {"encode", "source"},
+        {"base"},
+        {"registry", "table"},
+        {"dataset"},
+        {"__init__"},
     ],
     "index": [
         {"distinct", "schema", "unfinished"},
@@ -201,6 +211,7 @@ FILES = {
     "testing": [
         {
             "__init__",
+            "file_format_contract",
             "format_contracts",
             "input_contract",
             "shuffle_contract",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mds.cache.folder import CacheFolder, check_file
 from mds.cache.seal import seal
 from mds.cache.versions import ObjectVersions, raise_replaced
-from mds.errors import CorruptError, ReplacedError, ShardError
+from mds.errors import CacheError, CorruptError, ReplacedError, ShardError
 from mds.events import Fetched, Retried, emit
 from mds.format.hashing import new_hash
 from mds.format.layout import is_shard_name
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
 
 T = TypeVar("T")
+
+
+class NoRoomError(CacheError):
+    """A shard turned out to be larger than the limit has room for."""
 
 
 class ShardDownloader:
@@ -72,8 +76,12 @@ class ShardDownloader:
         """Whether the remote is behind a network, so that round trips count."""
         return self.store.local_path is None
 
-    def download(self, info: ShardInfo) -> int:
-        """Fetch all files of a shard into the cache folder; the bytes that came over the wire."""
+    def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
+        """Fetch all files of a shard into the cache folder; the bytes that came over the wire.
+
+        ``grow`` is for shards of which the index does not know the size (`decode.py`).
+        """
+        del grow
         received = 0
         self.folder.check_inside(info)
         for raw, packed in info.files:

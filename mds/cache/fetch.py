@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from mds.cache.budget import URGENT, Bid, Budget
-from mds.cache.download import ShardDownloader
+from mds.cache.decode import ShardDecoder
+from mds.cache.download import NoRoomError, ShardDownloader
 from mds.cache.folder import check_file
 from mds.cache.ledger_file import MANAGED, UNMANAGED
 from mds.cache.recovery import OpenFolder, open_folder
@@ -57,7 +58,10 @@ class ShardFetcher:
     ) -> None:
         self._catalog, self._limit = catalog, limit
         self._readers, self._counters, self._tuning = readers, counters, tuning
-        self.downloaders = [ShardDownloader(folder, counters) for folder in catalog.folders]
+        self.downloaders = [
+            (ShardDecoder if folder.is_decoded else ShardDownloader)(folder, counters)
+            for folder in catalog.folders
+        ]
         #: The folders that are open, by name: in this order they are locked.
         self.folders: list[OpenFolder] = []
         self._opened: dict[int, OpenFolder | None] = {}
@@ -158,18 +162,30 @@ class ShardFetcher:
     def _fetch(self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid) -> bool:
         """Make room and download, anew when the folder is deleted under it; False without room."""
         folder, deletions = opened.folder, 0
+        entered = folder.peak(info)
+
+        def grow(size: int) -> bool:
+            """Enter more bytes of a shard that turns out to be larger than was thought."""
+            nonlocal entered
+            if size <= entered:
+                return True
+            entered = size + size // 8
+            return self._reserve(opened, shard, entered, bid)
+
         self._check_way(opened, shard, info)
         self._clear(opened, info)
         while True:
             try:
-                if not self._reserve(opened, shard, info, bid):
+                if not self._reserve(opened, shard, entered, bid):
                     return False
                 try:
-                    received = self.downloaders[folder.number].download(info)
+                    received = self.downloaders[folder.number].download(info, grow)
                 except BaseException:
                     opened.rescan(shard)
                     raise
                 break
+            except NoRoomError:
+                return False
             except NoSpaceError:
                 if not self.budget.evict_for_disk(folder.root, folder.peak(info)):
                     raise
@@ -186,9 +202,8 @@ class ShardFetcher:
         self._counters.add(fetched_shards=1, fetched_bytes=received)
         return True
 
-    def _reserve(self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid) -> bool:
+    def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid) -> bool:
         """Enter the bytes of a shard before they come; False when there is no room for them."""
-        size = opened.folder.peak(info)
         if self._limit is not None:
             return self.budget.reserve(opened, shard, size, bid)
         with opened.ledger.change():
@@ -225,7 +240,7 @@ class ShardFetcher:
             path = opened.folder.path(raw)
             with contextlib.suppress(OSError):
                 size = os.lstat(path).st_size
-                if size != raw.size:
+                if size != raw.size and not opened.folder.is_decoded:
                     reason = f"{path}: the index says {raw.size} bytes, found {size}"
                     self._throw_away(opened, raw, reason)
                 elif opened.folder.hash_of(raw) is None:

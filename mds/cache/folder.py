@@ -48,9 +48,10 @@ class CacheFolder:
         self.source_folder = source.folder if is_home else None
         self.root = derived_folder(source.folder) if is_home else source.folder
         self.remote = Url(source.folder if is_home else source.remote or "")
-        self._ownership = Ownership(
-            source_of(self.remote, source.options), self.index, self._version(), self.root
-        )
+        #: Whether shards are decoded out of files in a format: files of sizes that no index knows.
+        self.is_decoded = source.data is not None and not is_home
+        name = source.source_name or source_of(self.remote, source.options)
+        self._ownership = Ownership(name, self.index, self._version(), self.root)
         # What was made out of the user's own compressed files never needs them a second time.
         self.keep_zip = source.keep_zip and not is_home
         self.validate_hash = source.validate_hash
@@ -134,6 +135,8 @@ class CacheFolder:
         return None
 
     def _has(self, info: ShardInfo, folder: str) -> bool:
+        if self.is_decoded:
+            return self.is_sealed(info)
         return all(size_of(self.path(raw, folder)) == raw.size for raw, _ in info.files)
 
     def check_files(self, info: ShardInfo, folder: str) -> None:
@@ -196,6 +199,12 @@ class CacheFolder:
             for file in (raw, packed):
                 if file is not None and "/" in file.basename:
                     check_beneath(self.root, file.basename)
+
+    def as_found(self, info: ShardInfo) -> ShardInfo:
+        """A shard in the cache folder with the size that it has there, where no index tells."""
+        if not self.is_decoded:
+            return info
+        return info._replace(raw=info.raw._replace(size=max(size_of(self.path(info.raw)), 0)))
 
     # ------------------------------------------------------------------ identity
 

@@ -88,7 +88,7 @@ def find_index(
     now = folder_for(folder, source) or folder
     # Where there is a copy, waiting for minutes is pointless.
     within = 60.0 if _is_copy(read_origin(now), source, now) else 300.0
-    retry = RetryPolicy(retries, within=within, notify=_retried)
+    retry = RetryPolicy(retries, within=within, notify=retried)
     store = open_store(remote, options=options, retry=retry, timeout=timeout)
     found = despite_deletion(_Search(store, source, folder).run)
     return dataclasses.replace(found, store=store)
@@ -120,9 +120,9 @@ class _Search:
             found = _read_copy(*before)
             if found is not None:
                 return found
-        if not _can_write(self.folder):
+        if not can_write(self.folder):
             return self._without_writing()
-        with disk(os.path.join(self.folder, INDEX)), self._lock():
+        with disk(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
             now = self._copy()
             # One download for all processes that start together.
             found = _read_copy(*now) if now is not None and now != before else None
@@ -145,19 +145,6 @@ class _Search:
         if not info.version:
             return False  # a store that tells nothing: the index itself must
         return (origin.version, origin.size) == (_short(info.version), info.size)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        make_folders(self.folder)
-        control = control_folder(self.folder, CONTROL)
-        make_control_folder(control)
-        path = os.path.join(control, "lock")
-        lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, _mode(self.folder))
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.close()
 
     # ------------------------------------------------------------------ fetching
 
@@ -325,7 +312,23 @@ def _is_copy(origin: Origin | None, source: str, folder: str) -> bool:
     return origin is not None and origin.source == source and origin.copy == found
 
 
-def _can_write(folder: str) -> bool:
+@contextlib.contextmanager
+def locked_folder(folder: str) -> Iterator[None]:
+    """The lock by which one process at a time finds out what a folder is to hold."""
+    make_folders(folder)
+    control = control_folder(folder, CONTROL)
+    make_control_folder(control)
+    path = os.path.join(control, "lock")
+    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, _mode(folder))
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def can_write(folder: str) -> bool:
+    """Whether a folder can be written to, or made."""
     while not os.path.exists(folder):
         parent = os.path.dirname(os.path.abspath(folder))
         if parent == folder:
@@ -344,5 +347,6 @@ def _short(version: str) -> str:
     return version if len(version) <= 256 else identity_of(version, "", "")
 
 
-def _retried(url: str, attempt: int, error: str) -> None:
+def retried(url: str, attempt: int, error: str) -> None:
+    """Tell of a request for an index that is tried again."""
     emit(Retried(url, attempt, error))

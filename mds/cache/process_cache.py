@@ -123,6 +123,7 @@ class ProcessCache:
         folder, number = self.catalog.locate(shard)
         return not (
             folder.validate_hash
+            or folder.is_decoded
             or folder.source_folder is not None
             or folder.index.zip_size[number]
         )
@@ -161,7 +162,7 @@ class ProcessCache:
                 folder.check_files(info, in_place)
                 self._verified.add(shard)
             self.counters.add(hits=1)
-            return OpenReader(self._open_files(in_place, info))
+            return OpenReader(self._open_files(in_place, info, folder))
         opened = self.fetcher.open(folder)
         if opened is None:
             return self._open_unwritable(folder, info)
@@ -182,7 +183,8 @@ class ProcessCache:
             return None
         try:
             if self.fetcher.is_ready(opened, number, info):
-                reader = self._open_files(opened.folder.root, info)
+                found = opened.folder.as_found(info)
+                reader = self._open_files(opened.folder.root, found, opened.folder)
                 if not self.fetcher.is_ready(opened, number, info):
                     reader.close()  # exchanged just now
                     reader = None
@@ -210,10 +212,13 @@ class ProcessCache:
         if folder.folder_of(info) is None:
             raise unwritable(folder)
         folder.check_files(info, folder.root)
-        return OpenReader(self._open_files(folder.root, info))
+        return OpenReader(self._open_files(folder.root, info, folder))
 
-    def _open_files(self, folder: str, info: ShardInfo) -> Reader:
-        return open_reader(folder, info, allow_unsafe_types=self._unsafe, columns=self._columns)
+    def _open_files(self, where: str, info: ShardInfo, folder: CacheFolder) -> Reader:
+        data = folder.source.data
+        if data is not None and not folder.is_decoded:
+            return data.reader(info.number, where, self._columns)
+        return open_reader(where, info, allow_unsafe_types=self._unsafe, columns=self._columns)
 
     # ------------------------------------------------------------------ some rows
 

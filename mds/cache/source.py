@@ -8,9 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mds.storage.url import source_name
+from mds.storage import url
 
 if TYPE_CHECKING:
+    from mds.formats.dataset import FormatData
     from mds.index import Index
     from mds.storage.retry import Retrying
 
@@ -32,6 +33,10 @@ class Source:
     timeout: float = 60.0
     #: The version of the index at its store; None: as is noted of the folder.
     version: str | None = None
+    #: What reads the files, where they are in a format; None: they are MDS.
+    data: FormatData | None = dataclasses.field(default=None, repr=False)
+    #: The name of the source where its URL does not say all; None: the URL.
+    source_name: str | None = None
     #: The store that the index came from. It stays behind in a pickle: another process opens its
     #: own, for a store of a user's own need not travel.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -43,7 +48,7 @@ class Source:
 
 def default_folder(remote: str) -> str:
     """The folder of this user's cache for a remote."""
-    digest = hashlib.blake2s(source_name(remote).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2s(url.source_name(remote).encode(), digest_size=16).hexdigest()
     return os.path.join(cache_root(), digest)
 
 

@@ -27,7 +27,7 @@ from mds.dataset.indexing import resolve
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.settings import check_settings, resolve_predownload
 from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
-from mds.dataset.stream import STREAM_SETTINGS, Stream, fill_streams, find_sources
+from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import (
     PaddedWorkerEpoch,
     ReadersAtHand,
@@ -97,6 +97,7 @@ class Samples:
         images: str = "pil",
         on_error: str = "raise",
         copy: bool = True,
+        format: Any = None,  # noqa: A002 - what it is
     ) -> None:
         given = locals()  # they go on by name, so that none is taken for another
         check_settings(predownload, on_error)
@@ -106,7 +107,7 @@ class Samples:
         self.initial_physical_nodes: int | None = None
         self.predownload = resolve_predownload(predownload, batch_size)
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
-        place = {"remote": remote, "local": local, "split": split, **(stream_config or {})}
+        place = {name: given[name] for name in PLACE} | dict(stream_config or {})
         defaults = {name: given[name] for name in STREAM_SETTINGS}
         self.streams = fill_streams(streams, place, stream_name, defaults)
         self._check_streams()

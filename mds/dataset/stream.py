@@ -6,18 +6,23 @@ user's own. What the cache has to know of it is a Source.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mds.cache.source import Source, default_folder
 from mds.errors import ConfigError
+from mds.formats.registry import format_of_names, format_of_url, parse_format
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, join
+
+if TYPE_CHECKING:
+    from mds.formats import Format
 
 _DEFAULTS = {
     "download_retry": 2,
@@ -25,8 +30,10 @@ _DEFAULTS = {
     "validate_hash": None,
     "keep_zip": False,
 }
+#: What a dataset without streams makes one of.
+PLACE = ("remote", "local", "split", "format")
 #: What a dataset gives to its streams that were not told themselves.
-STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options")
+STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
 
 
 class Stream:
@@ -49,6 +56,9 @@ class Stream:
     - ``keep_zip`` (bool | None, default None): Whether compressed files stay beside what they hold.
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
       come before the environment (see docs/storage.md).
+    - ``format`` (str | Format | None, default None): What files are read as they lie, without
+      conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``; None goes by their endings
+      and takes everything else for MDS.
 
     Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
 
@@ -70,6 +80,7 @@ class Stream:
         validate_hash: str | None = None,
         keep_zip: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        format: str | Format | None = None,  # noqa: A002 - what it is
     ) -> None:
         self.remote = Url(os.fspath(remote)) if remote is not None else None
         self.split = split_folder(split)
@@ -82,6 +93,8 @@ class Stream:
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
         self.storage_options = storage_options
+        self.format = parse_format(format)
+        self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
         self._check_numbers()
 
     def _check_weights(self) -> None:
@@ -119,6 +132,7 @@ class Stream:
         """A copy with the defaults applied; the user's stream stays as it is."""
         stream = copy.copy(self)
         stream.apply_default({**_DEFAULTS, **default})
+        stream._wanted = default.get("columns")
         return stream
 
     @property
@@ -155,6 +169,9 @@ class Stream:
         from mds.cache import find_index
 
         filled = self._filled({})
+        kind = self._format()
+        if kind is not None:
+            return self._find_in(kind, filled)
         found = find_index(
             self.remote_folder,
             self.folder,
@@ -173,6 +190,36 @@ class Stream:
             validate_hash=self.validate_hash or None,
             retries=int(filled.download_retry or 0),
             timeout=float(filled.download_timeout or _DEFAULTS["download_timeout"]),  # type: ignore[arg-type]
+        )
+
+    def _format(self) -> Format | None:
+        """What the files are, if not MDS: as told, or by their endings."""
+        if self.format is not None:
+            return self.format
+        if self.remote is not None:
+            return format_of_url(self.remote)
+        found = format_of_url(self.local)
+        if found is None and not os.path.exists(os.path.join(self.folder, "index.json")):
+            with contextlib.suppress(OSError):
+                found = format_of_names(os.listdir(self.folder))
+        return found
+
+    def _find_in(self, kind: Format, filled: Stream) -> Source:
+        """The source of files in a format."""
+        from mds.cache.find_table import find_table
+
+        if self.validate_hash:
+            raise ConfigError(
+                f"validate_hash={self.validate_hash!r}: files of {kind.name} have no digests."
+            )
+        return find_table(
+            kind,
+            join(self.remote if self.remote is not None else self.local, self.split),
+            self.folder if self.remote is not None else None,
+            self._wanted,
+            self.storage_options,
+            timeout=float(filled.download_timeout or 60.0),
+            retries=int(filled.download_retry or 0),
         )
 
     @classmethod
@@ -249,11 +296,14 @@ def fill_streams(
     if streams is None:
         if place["remote"] is None and place["local"] is None:
             raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
-        return [streams_registry.get(stream_name)(**place)._filled(defaults)]
+        given = {name: value for name, value in place.items() if name != "format" or value}
+        return [streams_registry.get(stream_name)(**given)._filled(defaults)]
     if place["remote"] is not None or place["local"] is not None:
         raise ConfigError(
             "streams= goes without remote= and local=; put them into a Stream of their own."
         )
+    if place.get("format") is not None:
+        raise ConfigError("streams= goes without format=; give each Stream its own.")
     if not streams:
         raise ConfigError("streams= is empty; give at least one Stream.")
     return [stream._filled(defaults) for stream in streams]

@@ -77,6 +77,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       ``"skip"`` leaves it out, see ``skipped``.
     - ``copy`` (bool, default True): Whether arrays are the caller's own; False gives read-only
       views of the files, and writing into one through torch ends the process.
+    - ``format`` (str | Format | None, default None): What files are read as they lie, such as
+      ``"parquet"`` or ``Parquet(columns=["text"])``; None goes by their endings.
 
     Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.

@@ -1,0 +1,66 @@
+"""Shards of files in a format: fetched, decoded and written as one MDS file each.
+
+It takes the place of a download where a source has a format. How large a shard is shows while it is
+decoded, so its bytes are entered into the ledger as they come, before they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mds.cache.download import NoRoomError, ShardDownloader
+from mds.formats.encode import shard_bytes, write_shard
+from mds.formats.source import Files
+from mds.storage.files import open_target, publish
+
+if TYPE_CHECKING:
+    from mds.formats.dataset import FormatData
+    from mds.index import ShardInfo
+
+
+class ShardDecoder(ShardDownloader):
+    """The files of one source in a format. Thread-safe."""
+
+    @property
+    def _data(self) -> FormatData:
+        data = self.folder.source.data
+        assert data is not None
+        return data
+
+    def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
+        """Decode a shard into the cache folder; the bytes that came over the wire.
+
+        Raises NoRoomError when ``grow`` refuses the bytes that it takes.
+        """
+
+        def ask(size: int) -> None:
+            if grow is not None and not grow(size):
+                raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
+
+        came = _Count()
+        files = Files(self.store, came.add)
+        self.folder.check_inside(info)
+        data = self._data
+        with publish(self.folder.path(info.raw)) as temporary:
+            with open_target(temporary) as file:
+                blocks = data.blocks(info.number, files)
+                where = data.where(info.number, files)
+                write_shard(file, info.samples, data.columns, blocks, where, ask)
+            self._finish(info, temporary)
+        return came.total
+
+    def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
+        """A shard decoded in memory, and how many bytes came over the wire."""
+        came, data = _Count(), self._data
+        files = Files(self.store, came.add)
+        blocks, where = data.blocks(info.number, files), data.where(info.number, files)
+        return [shard_bytes(info.samples, data.columns, blocks, where)], came.total
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, size: int) -> None:
+        self.total += size

@@ -1,0 +1,151 @@
+"""The table of a dataset in a format: found beside the cache, or made, once for all of a node.
+
+The process that comes first takes the lock of the folder, lists the files and looks at those that
+are new; those that waited for the lock meanwhile take what it published and ask for nothing. A
+later start lists once and looks at no file that has the version it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mds.cache.filesystem import control_folder
+from mds.cache.folder import derived_folder
+from mds.cache.index_copy import can_write, locked_folder, retried
+from mds.cache.origin import CONTROL, Origin, apart, claim, folder_for, make_folders, source_of
+from mds.cache.ownership import identity_for
+from mds.cache.source import Source
+from mds.errors import CacheError, FormatError, VanishedError
+from mds.formats.base import Format
+from mds.formats.dataset import FormatData, make_table, reads_of
+from mds.formats.place import FilePlace, parse_place
+from mds.formats.source import Files
+from mds.formats.table import FileTable
+from mds.storage.control_files import make_control_folder, publish_control_file, read_control_file
+from mds.storage.files import disk
+from mds.storage.url import is_local, local_path
+
+#: The folder of tables, in the control folder of a cache folder.
+TABLES = "tables"
+_LARGEST = 1 << 32
+
+
+def find_table(
+    kind: Format,
+    url: str,
+    folder: str | None,
+    columns: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeout: float = 60.0,
+    retries: int = 2,
+) -> Source:
+    """The source of a dataset in a format, at a URL with or without wildcards.
+
+    What is decoded goes to ``folder``, or to one below it if that holds other columns or other
+    data; None is a folder of this user. Raises NotFoundError when there are no such files,
+    FormatError (a ValueError) for one that cannot be read, and ConfigError for a column that no
+    file has.
+    """
+    from mds.storage import RetryPolicy, open_store
+
+    place = parse_place(url, kind.endings)
+    retry = RetryPolicy(retries, within=300.0, notify=retried)
+    store = open_store(place.root, options=options, retry=retry, timeout=timeout)
+    name = f"{source_of(place.root, options)}#{_digest(place.patterns, reads_of(kind))}"
+    base = folder if folder is not None else derived_folder(url)
+    table = _TableSearch(kind, place, Files(store), base, name).run()
+    data = FormatData.of(kind, table, columns)
+    index = data.index()
+    source = f"{name}-{_digest(data.columns.names)}"
+    if data.is_in_place and is_local(place.root):
+        return Source(index, None, local_path(place.root), options, data=data, version="")
+    where = _own_folder(base, source, identity_for(source, index, ""))
+    return Source(
+        index, place.root, where, options, retries=retries, timeout=timeout, version="",
+        store=store, data=data, source_name=source,
+    )  # fmt: skip
+
+
+class _TableSearch:
+    """One search for a table."""
+
+    def __init__(
+        self, kind: Format, place: FilePlace, files: Files, folder: str, name: str
+    ) -> None:
+        self.kind, self.place, self.files, self.folder, self.name = kind, place, files, folder, name
+        self._tables = os.path.join(control_folder(folder, CONTROL), TABLES)
+        self._path = os.path.join(self._tables, _digest(name))
+
+    def run(self) -> FileTable:
+        """The table as it is now."""
+        began = time.time_ns()
+        if not can_write(self.folder):
+            return self._make(None)
+        with disk(self._path), locked_folder(self.folder):
+            make_control_folder(self._tables)
+            old, since = self._read()
+            if old is not None and since >= began:
+                return old  # another process has just listed the files
+            table = self._make(old)
+            if table is old:
+                os.utime(self._path)
+            else:
+                with publish_control_file(self._path, 0o600 | _mode(self.folder)) as file:
+                    file.write(table.to_bytes())
+            return table
+
+    def _make(self, old: FileTable | None) -> FileTable:
+        found = self.kind.choose(self.files.find(self.place), self.files)
+        if not found:
+            raise self._nothing()
+        if old is not None and old.files == found and all(file.version for file in found):
+            return old
+        return make_table(self.kind, self.files, found, old, {"source": self.name})
+
+    def _nothing(self) -> FormatError:
+        wanted = " or ".join(self.kind.endings)
+        pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
+        where = self.files.url("")
+        return FormatError(f"{where}: there are no files of {self.kind.name} ({wanted}){pattern}.")
+
+    def _read(self) -> tuple[FileTable | None, int]:
+        with contextlib.suppress(OSError, CacheError, FormatError):
+            data = read_control_file(self._path, _LARGEST)
+            table = FileTable.parse(data, self._path)
+            if table.header.get("source") == self.name:
+                return table, os.stat(self._path).st_mtime_ns
+        return None, 0
+
+
+def _own_folder(folder: str, source: str, identity: str) -> str:
+    """The folder for what is decoded of a source from now on, noted to be its own."""
+    where = folder_for(folder, source)
+    if where is None:
+        is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))
+        where = apart(folder, source) if is_taken else folder
+    if can_write(folder):
+        make_folders(where)
+        if not claim(where, Origin(source, identity), _mode(where)):
+            where = apart(folder, source)
+            make_folders(where)
+            if not claim(where, Origin(source, identity), _mode(where)):
+                raise VanishedError(
+                    f"open {where}: other data took the folder just now.", url=where, verb="open"
+                )
+    return where
+
+
+def _mode(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mode & 0o666 | 0o600
+    except OSError:
+        return 0o600
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.blake2s(repr(facts).encode(), digest_size=8).hexdigest()

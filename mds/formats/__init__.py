@@ -1,0 +1,44 @@
+"""Formats: files that are read as they lie, without conversion; `base.py` says how to add one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mds._lazy import on_first_touch
+
+if TYPE_CHECKING:
+    from mds.formats.base import Format
+    from mds.formats.encode import encode_records, join_columns
+    from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+    from mds.formats.registry import find_format, format_names, register_format
+    from mds.formats.source import Files
+
+_HOMES = {
+    "Block": "facts",
+    "DataFile": "facts",
+    "FilePlan": "facts",
+    "Files": "source",
+    "Format": "base",
+    "ShardPlace": "facts",
+    "encode_records": "encode",
+    "find_format": "registry",
+    "format_names": "registry",
+    "join_columns": "encode",
+    "register_format": "registry",
+}
+
+__all__ = [
+    "Block",
+    "DataFile",
+    "FilePlan",
+    "Files",
+    "Format",
+    "ShardPlace",
+    "encode_records",
+    "find_format",
+    "format_names",
+    "join_columns",
+    "register_format",
+]
+
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -1,0 +1,142 @@
+"""What a format is: files that are read as they lie, behind one seam.
+
+A format says three things. `plan_file` looks at one file and says which shards it holds: how many
+samples each has (the order follows from nothing else), about how many bytes, and which columns.
+`blocks` reads one shard and gives its samples as the bytes that an MDS shard stores; the cache
+writes them to one MDS file in its folder, so everything that is known of MDS shards (readers,
+batches, limits, eviction, ranges in memory) holds for every format. `reader` may read a shard where
+it lies instead, without a copy, when the file is on a local disk.
+
+To add a format: inherit `Format`, a frozen dataclass, in a file of this folder; set ``name`` and
+``endings``; write `plan_file` and `blocks`; name the class in `registry.py` (outside of this
+package: `register_format`). `blocks` may yield `encode_records(shard.columns, records)` for samples
+that are dicts, or `join_columns` for columns that are encoded already (`encode.py`). Bytes come
+through the `Files` that both are given: it retries, joins ranges, and refuses a file that changed
+since it was planned. `mds.testing.file_format_contract.FormatContract` is the test that every
+format passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import ConfigError, FormatError
+from mds.formats.columns import merge_encodings
+from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+
+if TYPE_CHECKING:
+    from mds.formats.source import Files
+    from mds.readers import ColumnSelection, Reader
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format(ABC):
+    """A kind of files, and the settings with which they are read; frozen, and fit for a pickle.
+
+    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there; else it is an error.
+    """
+
+    #: What ``format=`` calls it.
+    name: ClassVar[str]
+    #: How its files end, in lower case, the longest first.
+    endings: ClassVar[tuple[str, ...]]
+    #: Changes when the same file would give other samples than before.
+    revision: ClassVar[int] = 1
+
+    columns: Sequence[str] | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            if isinstance(self.columns, str):
+                raise ConfigError(f"columns= takes a list of names, got the text {self.columns!r}.")
+            object.__setattr__(self, "columns", tuple(self.columns))
+        if self.missing not in (None, "null"):
+            raise ConfigError(f"missing= is 'null' or None, got {self.missing!r}.")
+
+    # ------------------------------------------------------------------ what a format says
+
+    @abstractmethod
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """The shards of one file; called for many files side by side.
+
+        Raises FormatError with the file's name and the reason where it cannot be read.
+        """
+
+    @abstractmethod
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The samples of a shard, in order, some thousands at a time.
+
+        Raises FormatError with the file's name, the shard and the reason.
+        """
+
+    def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
+        """Which of the files that were found hold samples, in the order that samples have."""
+        del source
+        return sorted(file for file in files if self.takes(file.key))
+
+    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
+        """A reader of the shard in a file on this machine; None to have it decoded to the cache.
+
+        Either all shards of a dataset are read in place or none (`is_read_in_place`).
+        """
+        del shard, path, columns
+        return None
+
+    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
+        """Whether shards in these files, on a local disk, are read without a copy."""
+        del files
+        return False
+
+    def shard_of(self, shard: ShardPlace) -> str:
+        """What a shard is called in errors, behind the name of its file."""
+        return f"shard {shard.span[0]}"
+
+    def settings(self) -> Mapping[str, Any]:
+        """What of the settings changes samples, as JSON; not the columns."""
+        told = dataclasses.asdict(self)
+        return {name: value for name, value in sorted(told.items()) if name != "columns"}
+
+    # ------------------------------------------------------------------ what follows from it
+
+    def takes(self, key: str) -> bool:
+        """Whether a file is of this format by its name; hidden files and ``_...`` are not."""
+        parts = key.split("/")
+        if any(part.startswith((".", "_")) for part in parts):
+            return False
+        return parts[-1].lower().endswith(self.endings)
+
+    def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+        """The columns of a dataset whose files (the first with such columns is named) have these.
+
+        Raises FormatError for files that do not go together.
+        """
+        merged = dict(found[0][1]) if found else {}
+        first = found[0][0] if found else ""
+        for key, columns in found[1:]:
+            for name in sorted({*merged, *columns}):
+                one, other = merged.get(name), columns.get(name)
+                if one is None or other is None:
+                    if self.missing != "null":
+                        where, there = (first, key) if one is None else (key, first)
+                        raise FormatError(
+                            f"{where}: there is no column {name!r}, which {there} has. Leave it "
+                            f"out with columns=, or have it None there with missing='null'."
+                        )
+                    given = one or other or ""
+                    is_optional = given == "json" or given.startswith("optional[")
+                    merged[name] = given if is_optional else f"optional[{given}]"
+                    continue
+                both = merge_encodings(one, other)
+                if both is None:
+                    raise FormatError(
+                        f"{key}: column {name!r} is {other}, and {one} in {first}. Leave it out "
+                        f"with columns=, or read the files as streams of their own."
+                    )
+                merged[name] = both
+        return merged

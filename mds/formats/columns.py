@@ -1,0 +1,73 @@
+"""Encodings of the columns of files: what two files have in common, and what is projected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mds.encodings import parse_encoding
+from mds.errors import ConfigError
+from mds.format.layout import Columns
+
+_SIGNED = ("int8", "int16", "int32", "int")
+_UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+_FLOATS = ("float16", "float32", "float64")
+
+
+def merge_encodings(one: str, other: str) -> str | None:
+    """The encoding that takes the values of both without a loss; None when there is none."""
+    if one == other:
+        return one
+    if "json" in (one, other):
+        return "json" if {one, other} <= {"json"} else None
+    inner_one, inner_other = _inside(one), _inside(other)
+    if one.startswith("optional[") or other.startswith("optional["):
+        inner = merge_encodings(inner_one, inner_other)
+        if inner is None or inner == "json":
+            return inner
+        return f"optional[{inner}]"
+    if one.startswith("ndarray:") and other.startswith("ndarray:"):
+        return _merge_arrays(one.split(":"), other.split(":"))
+    return _wider(one, other)
+
+
+def as_columns(encodings: Mapping[str, str], wanted: Sequence[str] | None = None) -> Columns:
+    """Columns in the order of their bytes, those that are ``wanted`` or all.
+
+    Raises ConfigError for a name that is not there.
+    """
+    for name in wanted or ():
+        if name not in encodings:
+            raise ConfigError(
+                f"there is no column {name!r}. There are {', '.join(map(repr, sorted(encodings)))}."
+            )
+    names = tuple(sorted(encodings if wanted is None else set(wanted)))
+    chosen = tuple(encodings[name] for name in names)
+    return Columns(names, chosen, tuple(parse_encoding(each).size for each in chosen))
+
+
+def _inside(name: str) -> str:
+    return name[len("optional[") : -1] if name.startswith("optional[") else name
+
+
+def _merge_arrays(one: list[str], other: list[str]) -> str | None:
+    wider = _wider(_as_scalar(one[1]), _as_scalar(other[1]))
+    if wider is None:
+        return None
+    dtype = "int64" if wider == "int" else wider
+    is_fixed = len(one) == len(other) == 3 and one[2] == other[2]
+    return f"ndarray:{dtype}:{one[2]}" if is_fixed else f"ndarray:{dtype}"
+
+
+def _as_scalar(dtype: str) -> str:
+    return "int" if dtype == "int64" else dtype
+
+
+def _wider(one: str, other: str) -> str | None:
+    for family in (_SIGNED, _UNSIGNED, _FLOATS):
+        if one in family and other in family:
+            return family[max(family.index(one), family.index(other))]
+    for signed, unsigned in ((one, other), (other, one)):
+        if signed in _SIGNED and unsigned in _UNSIGNED[:3]:
+            at = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)
+            return _SIGNED[at]
+    return one if one == other else None

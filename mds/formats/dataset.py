@@ -1,0 +1,159 @@
+"""A dataset in a format: its table, which columns are wanted, and the index that follows.
+
+The index is of the same kind as that of an index.json, so whatever plans, chooses and counts shards
+knows no difference. Its shards are called as MDS shards are, and their sizes are estimates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import FormatError
+from mds.format.layout import Columns, header_size, shard_name
+from mds.formats.base import Format
+from mds.formats.columns import as_columns
+from mds.formats.encode import LARGEST_DECODED, shard_config
+from mds.formats.facts import Block, DataFile
+from mds.formats.source import Files
+from mds.formats.table import FileTable
+from mds.index import Index, ShardSchema, Stored
+
+if TYPE_CHECKING:
+    from mds.readers import ColumnSelection, Reader
+
+_SIDE_BY_SIDE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class FormatData:
+    """What is needed to plan and to read a dataset in a format: plain, and fit for a pickle."""
+
+    format: Format
+    table: FileTable
+    columns: Columns
+
+    @classmethod
+    def of(cls, kind: Format, table: FileTable, wanted: Sequence[str] | None = None) -> FormatData:
+        """The dataset of a table; ``wanted`` columns, else those of the format, else all."""
+        chosen = kind.columns if kind.columns is not None else wanted
+        found = table.found_columns()
+        if chosen is not None:
+            # Files may differ in columns that are not wanted.
+            found = [(k, {n: e for n, e in c.items() if n in set(chosen)}) for k, c in found]
+        return cls(kind, table, as_columns(kind.merge(found), chosen))
+
+    def index(self) -> Index:
+        """The shards as an index."""
+        import xxhash
+
+        schema = ShardSchema("mds", self.columns, None, (), None, None, None,
+                             (Stored("raw_data", ()),))  # fmt: skip
+        count = len(self.table)
+        names = [shard_name(number, "mds").encode() for number in range(count)]
+        zeros = np.zeros(count, np.int64)
+        columns: dict[str, Any] = {
+            "samples": np.array(self.table.samples, np.int64),
+            "raw_size": self._sizes(),
+            "zip_size": zeros,
+            "raw_meta_size": zeros.copy(),
+            "zip_meta_size": zeros.copy(),
+            "schema_of": np.zeros(count, np.int32),
+            "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
+            "names": np.frombuffer(b"".join(names), np.uint8),
+            "digests": np.zeros(0, np.uint8),
+        }
+        told = repr((self.format.name, self.format.revision, self.format.settings(), self.columns))
+        digest = xxhash.xxh3_128_hexdigest((told + self.table.digest()).encode())
+        return Index(columns, [schema] if count else [], digest)
+
+    def _sizes(self) -> Any:
+        """About how many bytes shards take, within what a shard may have."""
+        least = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
+        fixed = sum(size for size in self.columns.sizes if size is not None)
+        least += self.table.samples * (fixed + 4 * self.columns.variable)
+        whole = {name for columns in self.table.schemas for name in columns}
+        share = min(1.0, max(len(self.columns.names), 1) / max(len(whole), 1))
+        told = (self.table.decoded * share).astype(np.int64)
+        return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
+
+    def where(self, number: int, files: Files) -> str:
+        """A shard, for people."""
+        place = self.table.place(number, self.columns)
+        return f"{files.url(place.file)}, {self.format.shard_of(place)}"
+
+    def blocks(self, number: int, files: Files) -> Iterator[Block]:
+        """The samples of a shard."""
+        return self.format.blocks(self.table.place(number, self.columns), files)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether shards are read where they lie, if that is on this machine's disk."""
+        return self.format.is_read_in_place(self.table.files)
+
+    def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
+        """A reader of a shard that is read in place, below a folder."""
+        place = self.table.place(number, self.columns)
+        path = os.path.join(folder, *place.file.key.split("/"))
+        _check_unchanged(place.file, path)
+        found = self.format.reader(place, path, columns)
+        assert found is not None, "what is read in place has readers"
+        return found
+
+
+def make_table(
+    kind: Format,
+    files: Files,
+    found: Sequence[DataFile],
+    old: FileTable | None = None,
+    header: Mapping[str, Any] | None = None,
+) -> FileTable:
+    """The table of files: each is looked at, many at once, but for those that ``old`` knows.
+
+    Raises what the first file met, in the order of the files.
+    """
+    known = {}
+    if old is not None and old.header.get("reads") == reads_of(kind):
+        known = {file: plan for file, plan in old.plans().items() if file.version}
+
+    def look(file: DataFile) -> Any:
+        return known.get(file) or kind.plan_file(file, files)
+
+    workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
+    with ThreadPoolExecutor(min(workers, max(len(found), 1)), "mds-table") as pool:
+        try:
+            plans = list(pool.map(look, found))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if not sum(map(len, (plan.samples for plan in plans))):
+        raise FormatError(
+            f"{files.url('')}: there are no samples in {len(found):,} {kind.name} files."
+        )
+    return FileTable.build({**(header or {}), "reads": reads_of(kind)}, found, plans)
+
+
+def reads_of(kind: Format) -> list[Any]:
+    """What the facts of a table depend on besides the files."""
+    return [kind.name, kind.revision, kind.settings()]
+
+
+def _check_unchanged(file: DataFile, path: str) -> None:
+    from mds.errors import NotFoundError, ReplacedError
+
+    try:
+        state = os.stat(path)
+    except OSError as error:
+        raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
+    if file.version and file.version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
+        raise ReplacedError(
+            f"open {path}: the file changed while it is in use. Start again to read what is there "
+            f"now.",
+            url=path,
+            verb="open",
+        )

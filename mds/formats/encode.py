@@ -1,0 +1,171 @@
+"""Samples as the bytes of an MDS shard: of columns that are encoded, or of records one by one.
+
+A sample is the size of every column without a fixed one, then the values (`format/layout.py`).
+Fixed columns that are neighbours are one array here, so a row costs one slice for each of those and
+one for each other column, some 0.1 us, and a copy.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.encodings import parse_encoding
+from mds.errors import EncodingError, FormatError, ShardError
+from mds.format.layout import VERSION, Columns, config_bytes, header_size
+from mds.formats.facts import Block
+
+Bytes = npt.NDArray[np.uint8]
+#: Values of one column: (rows, size) bytes where the size is fixed, else one piece a row.
+ColumnBytes = Bytes | list[bytes] | list[memoryview]
+
+#: Samples that `encode_records` makes a block of, unless they are large.
+_ROWS, _BYTES = 1024, 8 << 20
+#: The most bytes that a shard may take when it is decoded.
+LARGEST_DECODED = 1 << 30
+
+
+def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
+    """A block of ``rows`` samples whose columns, in their order, have these bytes."""
+    variable = [each for each in values if not isinstance(each, np.ndarray)]
+    sizes = np.zeros((rows, len(variable)), "<u4")
+    for at, pieces in enumerate(variable):
+        sizes[:, at] = np.fromiter(map(len, pieces), np.int64, rows)
+    head: Bytes = sizes.view(np.uint8).reshape(rows, 4 * len(variable))
+    lengths = sizes.sum(axis=1, dtype=np.int64) + 4 * len(variable)
+    parts: list[list[Any]] = []
+    fixed = [head]
+    for each in values:
+        if isinstance(each, np.ndarray):
+            fixed.append(each)
+            lengths += each.shape[1]
+        else:
+            parts += _cut(fixed)
+            parts.append(list(each))
+            fixed = []
+    if not parts:
+        return Block(lengths, np.concatenate(fixed, axis=1).tobytes())
+    parts += _cut(fixed)
+    return Block(lengths, b"".join(itertools.chain.from_iterable(zip(*parts, strict=True))))
+
+
+def _cut(fixed: Sequence[Bytes]) -> list[list[bytes]]:
+    """Fixed columns that are neighbours, as one piece a row; nothing where they have no bytes."""
+    width = sum(each.shape[1] for each in fixed)
+    if not width:
+        return []
+    data = np.concatenate(fixed, axis=1).tobytes()
+    return [[data[at : at + width] for at in range(0, len(data), width)]]
+
+
+def encode_records(
+    columns: Columns, records: Iterable[Mapping[str, Any]], where: str
+) -> Iterator[Block]:
+    """Blocks of samples that are dicts; ``where`` names the shard in errors.
+
+    Raises FormatError for a value that its column does not take, and for one that is not there.
+    """
+    packers: list[tuple[str, int | None, Callable[[Any], bytes]]] = [
+        (name, size, parse_encoding(encoding).pack)
+        for name, encoding, size in zip(
+            columns.names, columns.encodings, columns.sizes, strict=True
+        )
+    ]
+    samples: list[bytes] = []
+    waiting = 0
+    for row, record in enumerate(records):
+        heads, values = [], []
+        for name, size, pack in packers:
+            try:
+                value = pack(record[name])
+            except KeyError as error:
+                if name in record:
+                    raise FormatError(f"{where}, sample {row}, column {name!r}: {error}") from error
+                raise FormatError(f"{where}, sample {row}: there is no column {name!r}.") from error
+            except EncodingError as error:
+                raise FormatError(f"{where}, sample {row}, column {name!r}: {error}") from error
+            if size is None:
+                heads.append(len(value).to_bytes(4, "little"))
+            values.append(value)
+        sample = b"".join((*heads, *values))
+        samples.append(sample)
+        waiting += len(sample)
+        if len(samples) == _ROWS or waiting >= _BYTES:
+            yield block_of(samples)
+            samples, waiting = [], 0
+    if samples:
+        yield block_of(samples)
+
+
+def block_of(samples: Sequence[bytes]) -> Block:
+    """A block of samples that are bytes already."""
+    return Block(np.fromiter(map(len, samples), np.int64, len(samples)), b"".join(samples))
+
+
+def write_shard(
+    file: BinaryIO,
+    samples: int,
+    columns: Columns,
+    blocks: Iterable[Block],
+    where: str,
+    grow: Callable[[int], object] = lambda _: None,
+) -> int:
+    """Write an MDS shard of blocks; its bytes.
+
+    ``grow`` is called before the file becomes that long. Raises ShardError when the blocks have
+    another number of samples than was planned, or more bytes than a shard may have.
+    """
+    config = shard_config(columns)
+    first = header_size(samples) + len(config)
+    lengths = np.zeros(samples + 1, np.int64)
+    row, end = 0, first
+    file.seek(first)
+    for sizes, data in blocks:
+        end += len(data)
+        if row + len(sizes) > samples:
+            raise ShardError(f"{where}: there are more than the {samples:,} samples planned.")
+        if end > LARGEST_DECODED:
+            raise ShardError(
+                f"{where}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes "
+                f"whole. Write the file anew with fewer rows together."
+            )
+        grow(end)
+        file.write(data)
+        lengths[row + 1 : row + 1 + len(sizes)] = sizes
+        row += len(sizes)
+    if row != samples:
+        raise ShardError(f"{where}: there are {row:,} samples, {samples:,} were planned.")
+    offsets = np.cumsum(lengths) + first
+    if int(offsets[-1]) != end:
+        raise ShardError(f"{where}: its blocks have {end - first:,} bytes, not what they say.")
+    file.seek(0)
+    file.write(samples.to_bytes(4, "little") + offsets.astype("<u4").tobytes() + config)
+    return end
+
+
+def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], where: str) -> bytes:
+    """An MDS shard of blocks, in memory; see `write_shard`."""
+    file = io.BytesIO()
+    write_shard(file, samples, columns, blocks, where)
+    return file.getvalue()
+
+
+def shard_config(columns: Columns) -> bytes:
+    """What stands between the offsets and the samples."""
+    return config_bytes(
+        {
+            "version": VERSION,
+            "format": "mds",
+            "compression": None,
+            "hashes": [],
+            "size_limit": None,
+            "column_names": columns.names,
+            "column_encodings": columns.encodings,
+            "column_sizes": columns.sizes,
+        }
+    )

@@ -1,0 +1,57 @@
+"""What is known of the files of a dataset and of the shards in them: plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.format.layout import Columns
+
+
+class DataFile(NamedTuple):
+    """One file of a dataset: its key below the root, its bytes, and the store's version of it."""
+
+    key: str
+    size: int
+    version: str = ""
+
+
+class Block(NamedTuple):
+    """Some samples of a shard as an MDS shard stores them: the bytes of each, and all of them."""
+
+    sizes: npt.NDArray[np.int64]
+    data: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FilePlan:
+    """What there is in one file.
+
+    - ``columns``: the encoding of every column by name.
+    - ``samples``: samples of each shard, in order; a shard without samples is left out.
+    - ``sizes``: about how many bytes each shard takes as an MDS file.
+    - ``spans``: where in the file each shard is, as two numbers of the format's own choice; what is
+      not given is (0, 0), (1, 1), ...
+    - ``note``: what the format wants to know of the file when its shards are read.
+    """
+
+    columns: Mapping[str, str]
+    samples: Sequence[int]
+    sizes: Sequence[int]
+    spans: Sequence[tuple[int, int]] | None = None
+    note: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """One shard to be read: its file, its span and its note as planned, the columns wanted."""
+
+    file: DataFile
+    span: tuple[int, int]
+    samples: int
+    note: bytes
+    columns: Columns

@@ -1,0 +1,100 @@
+"""Formats by name and by the endings of their files; open to a user's own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+from importlib import import_module
+
+from mds.errors import ConfigError
+from mds.formats.base import Format
+from mds.plugins import load_plugin, plugin_names
+from mds.storage.url import reveal
+
+ENTRY_POINTS = "mds.formats"
+
+#: Module, class and endings of the formats of this package, by name; loaded when asked for.
+_HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+_formats: dict[str, type[Format]] = {}
+
+
+def register_format(kind: type[Format]) -> type[Format]:
+    """Make a format known to this process; also a decorator.
+
+    - ``kind`` (type[Format]): The class, with ``name`` and ``endings``.
+
+    Packages name theirs in the entry point group ``mds.formats``, so that worker processes know
+    them too. Raises ConfigError for a name that is taken.
+
+    >>> register_format(Fasta)  # doctest: +SKIP
+    """
+    name = kind.name
+    if name in _HOMES or _formats.get(name, kind) is not kind:
+        raise ConfigError(f"the format {name!r} is there already; choose another name.")
+    _formats[name] = kind
+    return kind
+
+
+def format_names() -> list[str]:
+    """The formats that are known, sorted."""
+    return sorted({*_HOMES, *_formats, *plugin_names(ENTRY_POINTS)})
+
+
+def find_format(name: str) -> type[Format]:
+    """The class of a format. Raises ConfigError, which names those that there are."""
+    if name in _formats:
+        return _formats[name]
+    if name in _HOMES:
+        module, attribute, _ = _HOMES[name]
+        found: type[Format] = getattr(import_module(f"mds.formats.{module}"), attribute)
+        return _formats.setdefault(name, found)
+    loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
+    if loaded is not None:
+        return _formats.setdefault(name, loaded)
+    raise ConfigError(f"there is no format {name!r}. Known are {', '.join(format_names())}.")
+
+
+def parse_format(given: str | Format | None) -> Format | None:
+    """What ``format=`` means: a name, a format with its settings, or nothing."""
+    if given is None or isinstance(given, Format):
+        return given
+    if not isinstance(given, str):
+        raise ConfigError(f"format= is a name or a Format, got {type(given).__name__}.")
+    return None if given == "mds" else find_format(given)()
+
+
+def format_of_names(names: Iterable[str]) -> Format | None:
+    """The one format that takes some of these names; None where none does.
+
+    Raises ConfigError where several do.
+    """
+    listed = [name.lower() for name in names if not name.startswith((".", "_"))]
+    found = [
+        name
+        for name in format_names()
+        if any(map(str.endswith, listed, itertools.repeat(_endings_of(name))))
+    ]
+    if len(found) > 1:
+        told = " and ".join(found)
+        raise ConfigError(f"there are files of {told}; say with format= which are meant.")
+    return find_format(found[0])() if found else None
+
+
+def format_of_url(url: str) -> Format | None:
+    """The format of files that a URL names or has a pattern for; None for any other URL."""
+    text = reveal(url).rstrip("/")
+    name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
+    if ("." not in name and "*" not in text) or os.path.isdir(text):
+        return None
+    found = format_of_names([name]) if name else None
+    if found is None and "*" in text:
+        raise ConfigError(
+            f"{url!r} has a wildcard and its ending is of no format; give format=, one of "
+            f"{', '.join(format_names())}."
+        )
+    return found
+
+
+def _endings_of(name: str) -> tuple[str, ...]:
+    return _HOMES[name][2] if name in _HOMES else find_format(name).endings

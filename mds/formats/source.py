@@ -1,0 +1,152 @@
+"""The files of a dataset as a format sees them: whole, in ranges, as a stream; of one version.
+
+Every answer is compared with the size and the version that the file had when it was planned, so a
+file that is replaced behind a run is told and never read half old, half new. Ranges are joined over
+small gaps and long ones cut, and come side by side where the store is behind a network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from mds.errors import CorruptError, NotFoundError, ReplacedError
+from mds.events import Fetched, emit
+from mds.formats.facts import DataFile
+from mds.formats.place import FilePlace
+
+if TYPE_CHECKING:
+    from mds.storage import ObjectInfo, Store
+
+#: Gaps up to so many bytes are fetched along, and no request is for more than the other.
+GAP, LONGEST = 64 << 10, 8 << 20
+_SIDE_BY_SIDE = 8
+
+
+class Files:
+    """Files below the root of a dataset. Thread-safe; ``on_bytes`` is told what came."""
+
+    def __init__(self, store: Store, on_bytes: Callable[[int], object] | None = None) -> None:
+        self.store = store
+        self._on_bytes = on_bytes
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the files are behind a network."""
+        return self.store.local_path is None
+
+    def url(self, file: DataFile | str) -> str:
+        """Where a file is, for people."""
+        return self.store.url_of(file if isinstance(file, str) else file.key)
+
+    def path(self, file: DataFile) -> str | None:
+        """The path of a file on this machine's disk; None behind a network."""
+        folder = self.store.local_path
+        return None if folder is None else f"{folder.rstrip('/')}/{file.key}"
+
+    def find(self, place: FilePlace) -> list[DataFile]:
+        """The files of a place, by their keys. Raises NotFoundError when one that is named is not.
+
+        Files are asked for one by one only where no wildcard is and the store cannot list.
+        """
+        names = place.names
+        if names is not None and (len(names) == 1 or not self.store.can_list):
+            with ThreadPoolExecutor(min(32, len(names))) as pool:
+                return [_file(info) for info in pool.map(self.store.head, names)]
+        found = sorted(_file(i) for i in self.store.list(place.prefix) if place.takes(i.key))
+        if names is not None and (gone := sorted(set(names) - {file.key for file in found})):
+            more = f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+            raise NotFoundError(
+                f"list {self.url('')}: there is no {gone[0]}{more}.", url=self.url(gone[0])
+            )
+        return found
+
+    # ------------------------------------------------------------------ bytes
+
+    def get(self, file: DataFile) -> bytes:
+        """The whole file."""
+        return b"".join(self.stream(file))
+
+    def range(self, file: DataFile, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to before ``end``."""
+        return b"".join(self.stream(file, start, end))
+
+    def ranges(self, file: DataFile, spans: Sequence[tuple[int, int]]) -> list[bytes | memoryview]:
+        """Several half-open ranges, in the order given."""
+        joined = list(_joined(sorted(spans)))
+        cut = [
+            (start, min(start + LONGEST, end))
+            for first, end in joined
+            for start in range(first, end, LONGEST)
+        ]
+        if len(cut) > 1 and self.is_far:
+            with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(cut))) as pool:
+                pieces = list(pool.map(lambda each: self.range(file, *each), cut))
+        else:
+            pieces = [self.range(file, *each) for each in cut]
+        return [_taken(span, cut, pieces) for span in spans]
+
+    def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes in chunks as they arrive; ReplacedError for another file than planned."""
+        began, size = time.monotonic(), 0
+        try:
+            with self.store.stream(file.key, start, end) as body:
+                self._agree(file, body.info)
+                for chunk in body:
+                    size += len(chunk)
+                    yield chunk
+        except ReplacedError:
+            raise
+        except CorruptError as error:
+            raise self._replaced(file, str(error)) from error
+        if self._on_bytes is not None:
+            self._on_bytes(size)
+        emit(Fetched(self.url(file), size, time.monotonic() - began, ranged=end is not None))
+
+    def _agree(self, file: DataFile, info: ObjectInfo) -> None:
+        if info.size not in (-1, file.size):
+            raise self._replaced(file, f"it had {file.size} bytes, and has {info.size} now")
+        if info.version and file.version and info.version != file.version:
+            raise self._replaced(file, f"its version was {file.version}, and is {info.version} now")
+
+    def _replaced(self, file: DataFile, what: str) -> ReplacedError:
+        url = self.url(file)
+        return ReplacedError(
+            f"get {url}: the file changed while it is in use: {what}. Start again to read what is "
+            f"there now.",
+            url=url,
+            verb="get",
+        )
+
+
+def _file(info: ObjectInfo) -> DataFile:
+    return DataFile(info.key, info.size, info.version)
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Fewer spans that cover those, which come in rising order."""
+    if not spans:
+        return
+    start, end = spans[0]
+    for first, last in spans[1:]:
+        if first - end <= GAP:
+            end = max(end, last)
+        else:
+            yield start, end
+            start, end = first, last
+    yield start, end
+
+
+def _taken(
+    span: tuple[int, int], cut: Sequence[tuple[int, int]], pieces: Sequence[bytes]
+) -> bytes | memoryview:
+    """A span out of the pieces that cover it."""
+    start, end = span
+    parts = [
+        memoryview(piece)[max(start - first, 0) : end - first]
+        for (first, last), piece in zip(cut, pieces, strict=True)
+        if first < end and last > start
+    ]
+    return parts[0] if len(parts) == 1 else b"".join(parts)

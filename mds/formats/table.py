@@ -1,0 +1,243 @@
+"""The table of a dataset in a format: its files as they were, and the shards that are in them.
+
+It is made once from a listing and a look at each file, kept beside the cache, and holds everything
+that planning and reading need, so a start that finds it asks the store for one listing and a fork
+or a spawned worker asks for nothing. Columns of numbers and packed names, never an object a shard.
+Bytes that come from a disk or a store are believed no more than an index.json is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.encodings import parse_encoding
+from mds.errors import FormatError, MdsError
+from mds.format.layout import Columns
+from mds.formats.facts import DataFile, FilePlan, ShardPlace
+from mds.storage.base import check_key
+
+_MAGIC = b"mds table 1\n"
+_CHECK = 8  # bytes of the digest of everything behind it
+#: Most samples, bytes and files of a table: sums stay inside int64.
+_LARGEST = 1 << 48
+
+_FILE_COLUMNS = {"sizes": "<i8", "schema_of": "<i4", "note_ends": "<i8"}
+_NUMBERS = ("samples", "decoded", "begin", "end")
+_SHARD_COLUMNS = {"file": "<i4", **dict.fromkeys(_NUMBERS, "<i8")}
+
+
+class FileTable:
+    """Files and shards of a dataset.
+
+    ``samples``, ``decoded`` (bytes as MDS, about), ``file``, ``begin`` and ``end`` are of shards,
+    ``keys``, ``versions`` and ``sizes`` of files.
+    """
+
+    samples: npt.NDArray[np.int64]
+    decoded: npt.NDArray[np.int64]
+    file: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    schema_of: npt.NDArray[np.int32]
+    note_ends: npt.NDArray[np.int64]
+
+    def __init__(
+        self,
+        header: Mapping[str, Any],
+        columns: Mapping[str, npt.NDArray[Any]],
+        keys: Sequence[str],
+        versions: Sequence[str],
+        notes: bytes | memoryview,
+    ) -> None:
+        self.header = dict(header)
+        self.schemas: list[dict[str, str]] = list(header["schemas"])
+        for name in (*_FILE_COLUMNS, *_SHARD_COLUMNS):
+            column = columns[name]
+            column.flags.writeable = False
+            setattr(self, name, column)
+        self.keys, self.versions = list(keys), list(versions)
+        self._notes = memoryview(notes)
+
+    @classmethod
+    def build(
+        cls, header: Mapping[str, Any], files: Sequence[DataFile], plans: Sequence[FilePlan]
+    ) -> FileTable:
+        """The table of files and of what was found in each; ``header``: whose table it is."""
+        schemas: dict[str, int] = {}
+        schema_of = [
+            schemas.setdefault(json.dumps(plan.columns, sort_keys=True), len(schemas))
+            for plan in plans
+        ]
+        rows: list[tuple[int, int, int, int, int]] = []
+        for number, plan in enumerate(plans):
+            spans = plan.spans or [(at, at) for at in range(len(plan.samples))]
+            found = zip(plan.samples, plan.sizes, spans, strict=True)
+            rows += [(number, n, size, *span) for n, size, span in found if n]
+        table = np.array(rows, np.int64).reshape(-1, 5)
+        at = ("file", "samples", "decoded", "begin", "end")
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: np.ascontiguousarray(table[:, n]).astype(_SHARD_COLUMNS[name])
+            for n, name in enumerate(at)
+        }
+        columns["sizes"] = np.array([file.size for file in files], "<i8")
+        columns["schema_of"] = np.array(schema_of, "<i4")
+        columns["note_ends"] = np.cumsum([len(p.note) for p in plans], dtype="<i8")
+        told = {**header, "schemas": [json.loads(each) for each in schemas]}
+        keys, versions = [file.key for file in files], [file.version for file in files]
+        return cls(told, columns, keys, versions, b"".join(plan.note for plan in plans))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def files(self) -> list[DataFile]:
+        """The files, in the order of their samples."""
+        return [*map(DataFile, self.keys, self.sizes.tolist(), self.versions)]
+
+    def file_of(self, number: int) -> DataFile:
+        """One file."""
+        return DataFile(self.keys[number], int(self.sizes[number]), self.versions[number])
+
+    def note_of(self, number: int) -> bytes:
+        """What its format noted of a file."""
+        start = int(self.note_ends[number - 1]) if number else 0
+        return bytes(self._notes[start : int(self.note_ends[number])])
+
+    def place(self, number: int, columns: Columns) -> ShardPlace:
+        """One shard to be read, of which these columns are wanted."""
+        file = int(self.file[number])
+        return ShardPlace(
+            self.file_of(file),
+            (int(self.begin[number]), int(self.end[number])),
+            int(self.samples[number]),
+            self.note_of(file),
+            columns,
+        )
+
+    def plans(self) -> dict[DataFile, FilePlan]:
+        """What is known of each file, for a table of files of which some are the same."""
+        bounds = np.searchsorted(self.file, np.arange(len(self.keys) + 1)).tolist()
+        out = {}
+        for number, file in enumerate(self.files):
+            mine = slice(bounds[number], bounds[number + 1])
+            out[file] = FilePlan(
+                self.schemas[self.schema_of[number]],
+                self.samples[mine].tolist(),
+                self.decoded[mine].tolist(),
+                list(zip(self.begin[mine].tolist(), self.end[mine].tolist(), strict=True)),
+                self.note_of(number),
+            )
+        return out
+
+    def found_columns(self) -> list[tuple[str, Mapping[str, str]]]:
+        """The kinds of columns that there are, each with the first file that has them."""
+        firsts = [int(np.argmax(self.schema_of == at)) for at in range(len(self.schemas))]
+        pairs = sorted(zip(firsts, self.schemas, strict=True), key=lambda pair: pair[0])
+        return [(self.keys[first], columns) for first, columns in pairs]
+
+    def digest(self) -> str:
+        """What stands for the content: files, versions, shards, columns."""
+        import xxhash
+
+        hasher = xxhash.xxh3_128()
+        for data in self._parts():
+            hasher.update(data)
+        return hasher.hexdigest()
+
+    # ------------------------------------------------------------------ as bytes
+
+    def _parts(self) -> Iterable[bytes | memoryview]:
+        texts = ["\0".join(self.keys).encode(), "\0".join(self.versions).encode()]
+        header = {
+            **self.header,
+            "files": len(self.keys),
+            "shards": len(self),
+            "parts": [len(texts[0]), len(texts[1]), len(self._notes)],
+        }
+        yield json.dumps(header, sort_keys=True).encode() + b"\n"
+        for name in (*_FILE_COLUMNS, *_SHARD_COLUMNS):
+            array: npt.NDArray[Any] = getattr(self, name)
+            yield array.tobytes()
+        yield from texts
+        yield self._notes
+
+    def to_bytes(self) -> bytes:
+        """The table as a file."""
+        import xxhash
+
+        body = b"".join(self._parts())
+        return _MAGIC + xxhash.xxh3_64_digest(body) + body
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview, where: str) -> FileTable:
+        """The table of a file. Raises FormatError for anything that is none."""
+        import xxhash
+
+        view = memoryview(data)
+        start = len(_MAGIC) + _CHECK
+        if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
+            raise FormatError(f"{where}: this is no table of files, or one of another version.")
+        if xxhash.xxh3_64_digest(view[start:]) != bytes(view[len(_MAGIC) : start]):
+            raise FormatError(f"{where}: the table of files is damaged; delete it.")
+        try:
+            return cls._parse(view[start:])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MdsError) as error:
+            raise FormatError(f"{where}: this is no table of files: {error}") from error
+
+    @classmethod
+    def _parse(cls, body: memoryview) -> FileTable:
+        end = bytes(body[: 16 << 20]).index(b"\n")
+        header = json.loads(bytes(body[:end]))
+        files, shards = int(header.pop("files")), int(header.pop("shards"))
+        lengths = [int(each) for each in header.pop("parts")]
+        if min(files, shards, *lengths) < 0 or len(lengths) != 3:
+            raise ValueError("a count is negative")
+        at, columns = end + 1, {}
+        for kinds, count in ((_FILE_COLUMNS, files), (_SHARD_COLUMNS, shards)):
+            for name, dtype in kinds.items():
+                columns[name] = np.frombuffer(body, dtype, count, at)
+                at += columns[name].nbytes
+        parts = []
+        for length in lengths:
+            parts.append(body[at : at + length])
+            at += length
+        if at != len(body):
+            raise ValueError("it has another length than it says")
+        keys, versions = (bytes(part).decode().split("\0") for part in parts[:2])
+        if not files:
+            keys = versions = []
+        table = cls(header, columns, keys, versions, parts[2])
+        table._check(files, lengths[2])
+        return table
+
+    def _check(self, files: int, notes: int) -> None:
+        if len(self.keys) != files or len(self.versions) != files:
+            raise ValueError("another number of files than names")
+        for key in self.keys:
+            check_key(key)
+        for columns in self.schemas:
+            for encoding in columns.values():
+                parse_encoding(encoding)
+        bounds = {
+            "file": files - 1,
+            "schema_of": len(self.schemas) - 1,
+            **dict.fromkeys(("samples", "decoded", "sizes"), _LARGEST),
+        }
+        for name, most in bounds.items():
+            column = getattr(self, name)
+            if column.size and (int(column.min()) < 0 or int(column.max()) > most):
+                raise ValueError(f"{name} is out of its bounds")
+        ends = self.note_ends
+        if ends.size and (int(np.diff(ends, prepend=0).min()) < 0 or int(ends[-1]) != notes):
+            raise ValueError("notes that overlap")
+        if np.any(np.diff(self.file) < 0):
+            raise ValueError("shards are not in the order of their files")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileTable.parse, (self.to_bytes(), "a table of files")

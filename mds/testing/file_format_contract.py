@@ -1,0 +1,165 @@
+"""Contract test suite of formats: what every kind of files that is read as it lies must do.
+
+class TestFasta(FormatContract):
+    format = Fasta()
+
+    @pytest.fixture
+    def folder(self, tmp_path):              # files of the format: ten samples or more, two shards
+        ...
+        return tmp_path
+
+    @pytest.fixture
+    def damaged(self, tmp_path):             # one that cannot be read, and words of the error
+        ...
+        return tmp_path / "broken.fa", "broken.fa"
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import shutil
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from mds.errors import MdsError
+from mds.formats.base import Format
+from mds.formats.dataset import FormatData, make_table
+from mds.formats.encode import shard_bytes
+from mds.formats.place import parse_place
+from mds.formats.registry import find_format
+from mds.formats.source import Files
+from mds.formats.table import FileTable
+from mds.readers.fixed import joint_reader
+from mds.storage import open_store
+
+if TYPE_CHECKING:
+    from mds.readers import Reader
+
+
+class FormatContract:
+    """Inherit it, name it ``Test...``, give it ``format``, fixtures ``folder`` and ``damaged``."""
+
+    format: ClassVar[Format]
+
+    def test_it_says_what_it_is(self) -> None:
+        """It has a name and endings, is known by that name, and goes through a pickle."""
+        kind = type(self.format)
+        assert kind.name == kind.name.lower()
+        assert all(each == each.lower() and each[0] == "." for each in kind.endings)
+        assert find_format(kind.name) is kind
+        again = pickle.loads(pickle.dumps(self.format))
+        assert again == self.format
+        assert again.settings() == self.format.settings()
+
+    def test_a_plan_says_what_comes(self, folder: pathlib.Path) -> None:
+        """Every shard gives as many samples as was planned, each a sample of its columns."""
+        data, files = self._open(folder)
+        assert len(data.table) >= 2
+        assert int(data.table.samples.sum()) >= 10
+        for number in range(len(data.table)):
+            reader = self._reader(data, number, files, folder)
+            assert len(reader) == int(data.table.samples[number])
+            for sample in reader:
+                assert tuple(sorted(sample)) == data.columns.names
+
+    def test_shards_come_twice_the_same(self, folder: pathlib.Path) -> None:
+        """A shard that is read again, of a plan that was made again, has the same bytes."""
+        one, files = self._open(folder)
+        other, others = self._open(folder)
+        assert one.table.digest() == other.table.digest()
+        assert one.index().fingerprint() == other.index().fingerprint()
+        for number in range(len(one.table)):
+            first = self._bytes(one, number, files)
+            assert first == self._bytes(other, number, others)
+
+    def test_a_plan_survives_as_bytes_and_in_a_pickle(self, folder: pathlib.Path) -> None:
+        """The table of a dataset comes back from its file and from another process the same."""
+        data, files = self._open(folder)
+        table = FileTable.parse(data.table.to_bytes(), "a table")
+        assert table.digest() == data.table.digest()
+        again = pickle.loads(pickle.dumps(data))
+        assert again.index().fingerprint() == data.index().fingerprint()
+        assert self._bytes(again, 0, files) == self._bytes(data, 0, files)
+
+    def test_columns_can_be_left_out(self, folder: pathlib.Path) -> None:
+        """With one column wanted, samples have that column alone, with the values it had."""
+        data, files = self._open(folder)
+        for name in data.columns.names:
+            one = FormatData.of(self.format, data.table, [name])
+            found = self._reader(one, 0, files, folder)
+            whole = self._reader(data, 0, files, folder)
+            assert [*found[0]] == [name]
+            _same(found[0][name], whole[0][name])
+            _same(found[len(found) - 1][name], whole[len(whole) - 1][name])
+
+    def test_what_changed_is_told(self, folder: pathlib.Path) -> None:
+        """A file that is another one than was planned is refused, not read."""
+        data, files = self._open(folder)
+        file = data.table.file_of(0)
+        path = os.path.join(folder, file.key)
+        with open(path, "ab") as more:
+            more.write(b"\0")
+        _raises(lambda: self._reader(data, 0, files, folder), file.key)
+
+    def test_what_is_damaged_is_told(self, damaged: tuple[pathlib.Path, str]) -> None:
+        """A damaged file is an error of the library that names it, in a line."""
+        path, words = damaged
+        folder = path.parent / "damaged"
+        folder.mkdir()
+        shutil.copy(path, folder / path.name)
+
+        def read() -> None:
+            data, files = self._open(folder)
+            for number in range(len(data.table)):
+                self._reader(data, number, files, folder).samples(
+                    range(int(data.table.samples[number]))
+                )
+
+        _raises(read, words)
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self, folder: pathlib.Path) -> tuple[FormatData, Files]:
+        files = Files(open_store(str(folder)))
+        found = files.find(parse_place(str(folder), self.format.endings))
+        chosen = self.format.choose(found, files)
+        return FormatData.of(self.format, make_table(self.format, files, chosen)), files
+
+    @staticmethod
+    def _bytes(data: FormatData, number: int, files: Files) -> bytes:
+        samples = int(data.table.samples[number])
+        blocks = data.blocks(number, files)
+        return shard_bytes(samples, data.columns, blocks, data.where(number, files))
+
+    def _reader(self, data: FormatData, number: int, files: Files, folder: pathlib.Path) -> Reader:
+        if data.is_in_place:
+            from mds.readers import ColumnSelection
+
+            return data.reader(number, str(folder), ColumnSelection())
+        shard = self._bytes(data, number, files)
+        index = data.index()
+        info = index.shard(number)
+        reader: Reader = joint_reader(info.schema, info.samples, shard, data.where(number, files))
+        return reader
+
+
+def _raises(act: Any, words: str) -> None:
+    text = ""
+    try:
+        act()
+    except MdsError as error:
+        text = str(error)
+    assert words in text
+    assert len(text.splitlines()) == 1
+
+
+def _same(one: object, other: object) -> None:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        assert np.array_equal(np.asarray(one), np.asarray(other))
+    elif hasattr(one, "tobytes"):  # an image
+        assert one.tobytes() == other.tobytes()  # type: ignore[attr-defined]
+    else:
+        assert one == other

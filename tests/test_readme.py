@@ -3,15 +3,12 @@
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OF_THE_GATE = 2  # its first two commands are what the gate itself runs
 
 
 def blocks(page, language):
@@ -20,56 +17,44 @@ def blocks(page, language):
     return [code for kind, code in BLOCK.findall(text) if kind == language]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working folder with what the README takes for granted."""
-    from PIL import Image
-
-    from mds import MDSWriter
-
+def test_the_readme_from_top_to_bottom_in_an_empty_folder(tmp_path, monkeypatch, capsys):
+    """Python and commands run in the order of the page; nothing is defined outside of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "user-cache"))
-    for name in ("cats", "dogs"):
-        os.makedirs(f"data/photos/{name}")
-        for i in range(5):
-            Image.new("RGB", (32, 32), (i * 40, 0, 0)).save(f"data/photos/{name}/{i}.jpg")
-    columns = {"text": "str", "tokens": "ndarray:int32", "meta": "json"}
-    with MDSWriter(out="data/more", columns=columns) as writer:
-        for i in range(300):
-            writer.write({"text": f"more {i}", "tokens": make_tokens(i), "meta": {"id": i}})
-    return tmp_path
-
-
-def make_tokens(i):
-    """The README's stand-in for a tokenizer."""
-    return np.arange(16, dtype=np.int32) + i
-
-
-def test_python_of_the_readme(folder):
-    """The Python blocks run one after the other."""
-    names = {"make_tokens": make_tokens}
-    for code in blocks("README.md", "python"):
-        exec(compile(code, "README.md", "exec"), names)
+    tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    names, commands = {}, 0
+    for kind, code in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+        if kind == "bash":
+            commands += 1
+            if commands > OF_THE_GATE:
+                script = ["bash", "-euo", "pipefail", "-c", code]
+                subprocess.run(script, check=True, timeout=120, env={**os.environ, "PATH": tools})
+        else:
+            exec(compile(code, "README.md", "exec"), names)
     assert len(names["following"]["text"]) == 32
     assert names["state"]["sample_in_epoch"] == 6 * 32
+    assert "py1e" in capsys.readouterr().out  # explain() was printed
 
 
-def test_commands_of_the_readme(folder):
-    """The commands run; the first two are what the gate itself runs."""
-    pages = blocks("README.md", "bash")
-    assert "examples/quickstart.py" in pages[0]
-    assert "pytest" in pages[1]
-    for line in "".join(pages[2:]).splitlines():
-        words = shlex.split(line, comments=True)
-        if words:
-            tool = pathlib.Path(sys.executable).parent / words[0]
-            subprocess.run([tool, *words[1:]], check=True, timeout=120)
+def test_from_ones_own_files_to_training_is_one_command_and_ten_lines():
+    """The first program of README that trains has no more lines, and the command is one."""
+    _, program = blocks("README.md", "python")[:2]
+    assert "loss.backward()" in program
+    assert len([line for line in program.splitlines() if line.strip()]) <= 10
+    assert blocks("README.md", "bash")[OF_THE_GATE].split() == [
+        "mds-convert",
+        "photos",
+        "data/photos",
+    ]
 
 
 def test_the_gate_runs_the_readmes_commands():
     """What the gate takes from the page as README's two commands are the first two."""
+    setup, suite = blocks("README.md", "bash")[:OF_THE_GATE]
+    assert "examples/quickstart.py" in setup
+    assert "pytest" in suite
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for number, page in enumerate(blocks("README.md", "bash")[:2], start=1):
+    for number, page in enumerate(blocks("README.md", "bash")[:OF_THE_GATE], start=1):
         assert f"\nreadme {number}\n" in gate
         command = [sys.executable, ".ci/readme_command.py", str(number)]
         printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

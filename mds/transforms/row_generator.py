@@ -23,7 +23,7 @@ _MAX_RANGE = 1 << 53
 class RowGenerator:
     """Random numbers for each row of a batch, which do not depend on the other rows.
 
-    Each method gives an array of shape (rows, *shape), and each call other numbers than the one
+    Each method gives an array of shape ``(rows, *shape)``, and each call other numbers than the one
     before. One number a row costs nearly nothing; many are drawn by a Philox generator for each
     row, 2 us and 5 ns a number.
 

@@ -1,0 +1,148 @@
+"""Every code block of the docs is run by a test, or listed here with the reason why it is not."""
+
+import pathlib
+import re
+
+import pytest
+
+from devtools import servers
+from devtools.pages import RUN, blocks, run_page
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+# Pages whose blocks another test runs, with more to say about them: that test's file.
+RUN_BY = {
+    "cache.md": "tests/cache/test_page.py",
+    "convert.md": "tests/convert/test_docs.py",
+    "distributed.md": "tests/distributed/test_docs.py",
+    "frameworks.md": "tests/frameworks/test_recipes.py",
+    "migrating.md": "tests/compat/test_docs.py",
+    "order.md": "tests/order/test_docs.py",
+    "safety.md": "tests/test_safety_page.py",
+    "storage.md": "tests/storage/test_docs.py",
+    "transforms.md": "tests/transforms/test_docs.py",
+    "writing.md": "tests/writers/test_docs.py",
+}
+RECIPES = "tests/docs/test_recipes.py"
+
+COMMAND = "a command for places that are only an example"
+PROVIDER = "for the console of a provider"
+SETUP = "the setup that the tests stand on"
+# Blocks that do not run: by page and how their first line begins, the reason.
+NOT_RUN = {
+    ("benchmarks.md", "python -m benchmarks  "): (
+        "takes an hour; the gate runs a smoke of every benchmark"
+    ),
+    ("contributing.md", "python -m pytest -q tests/cache"): "runs the tests from within a test",
+    ("convert.md", "mds-convert records.jsonl out/records --resume"): (
+        "needs a conversion that was interrupted; tests/convert interrupts some"
+    ),
+    ("convert.md", "mds-convert photos s3://bucket/photos"): COMMAND,
+    ("convert.md", "from mds.writers.engines import dataframe_to_mds"): (
+        "needs a Spark data frame; tests/convert/test_dataframe.py has some"
+    ),
+    ("distributed.md", "long = dataset.select("): "a line of a program; tests/dataset runs it",
+    ("distributed.md", "state = loader.state_dict()"): (
+        "lines of a program; tests/distributed runs them in many worlds"
+    ),
+    ("frameworks.md", "srun --nodes 2"): "needs SLURM",
+    ("guides/credentials.md", '{"Version": "2012-10-17"'): PROVIDER,
+    ("guides/credentials.md", "Allow group Trainers"): PROVIDER,
+    ("guides/credentials.md", "AZURE_ACCOUNT_NAME=myaccount mds info"): COMMAND,
+    ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",
+    ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
+    ("index.md", "pip install mds-streaming"): SETUP,
+    ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
+    ("migrating.md", "python -m mds.compat train.py"): (
+        "starts a program of the reader's; tests/compat starts some"
+    ),
+    ("migrating.md", "export PYTHONPATH="): (
+        "changes the shell; tests/compat does it for a process"
+    ),
+    ("start.md", "pip install mds-streaming"): SETUP,
+    ("storage.md", "from mds.testing.store_contract import StoreContract"): (
+        "a file of tests for a store of the reader's; ours are such files"
+    ),
+    ("writing.md", "mds clean s3://bucket/train"): COMMAND,
+}
+LAUNCHER = re.compile(r"(python train\.py|torchrun|composer) .*SHARDS FOLDER")  # by its test
+
+
+def excuse(page, block):
+    """The entry of the list above that is about a block, or None."""
+    found = [k for k in NOT_RUN if k[0] == name_of(page) and block.title.startswith(k[1])]
+    return found[0] if found else None
+
+
+def runs(page, block):
+    """Whether a block is for running."""
+    return block.mark in RUN and excuse(page, block) is None
+
+
+def name_of(page):
+    """A page as the lists above call it."""
+    return page.relative_to(DOCS).as_posix()
+
+
+def is_recipe(page):
+    """Whether a page is one of the recipes, which have a test of their own."""
+    return page.parent.name == "recipes"
+
+
+MINE = [
+    page
+    for page in PAGES
+    if name_of(page) not in RUN_BY
+    and not is_recipe(page)
+    and any(runs(page, block) for block in blocks(page))
+]
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """`my-bucket` of S3 and of Google, each on a server of this machine."""
+    (tmp_path / "s3" / "my-bucket").mkdir(parents=True)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "tried")
+    try:
+        with servers.s3_server(str(tmp_path / "s3")) as s3, servers.gcs_server("my-bucket") as gcs:
+            monkeypatch.setenv("S3_ENDPOINT_URL", s3)
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
+            yield
+    except servers.ServerMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("page", MINE, ids=name_of)
+def test_the_page_runs_in_an_empty_folder(page, tmp_path, monkeypatch, request):
+    """Top to bottom, Python and commands."""
+    text = page.read_text(encoding="utf-8")
+    if "://my-bucket" in text:
+        request.getfixturevalue("bucket")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "user-cache"))
+    run_page(page)
+
+
+def test_no_block_is_left_out_unsaid():
+    """A block that is marked to run is run; any other is listed with its reason."""
+    left = set(NOT_RUN)
+    for page in PAGES:
+        for block in blocks(page):
+            entry = excuse(page, block)
+            left.discard(entry)
+            is_known = runs(page, block) or entry is not None
+            is_launcher = page.name == "frameworks.md" and LAUNCHER.match(block.title)
+            assert is_known or is_launcher, f"{name_of(page)}:{block.line}: {block.title}"
+    assert not left, f"there is no such block: {left}"
+
+
+def test_pages_that_another_test_runs_are_known_there():
+    """The test that is named for a page speaks of that page."""
+    for page, test in RUN_BY.items():
+        assert page in (ROOT / test).read_text(encoding="utf-8"), test
+    assert all(is_recipe(page) for page in (DOCS / "recipes").glob("*.md"))
+    assert '"recipes"' in (ROOT / RECIPES).read_text(encoding="utf-8")

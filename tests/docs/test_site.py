@@ -1,0 +1,128 @@
+"""The site is built without a warning, has no dead link, and a place for every public name."""
+
+import html
+import html.parser
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+pytest.importorskip(
+    "sphinx", reason="the site needs the extra docs: pip install 'mds-streaming[docs]'"
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = (ROOT / "tests" / "test_public_names.py").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built so that a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", str(folder / "trees"), str(ROOT / "docs"), str(folder / "html")],
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+class Page(html.parser.HTMLParser):
+    """The links of a page, and the places in it that a link may name."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.places = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.places.add(given.get("id"))
+        target = given.get("href" if tag in {"a", "link"} else "src")
+        if target:
+            self.links.append(target)
+
+
+def test_no_link_is_dead(site):
+    """Every link to a page, a place in one, a picture or a style leads to something."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    assert len(pages) > 40
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            target = urllib.parse.urlsplit(link)
+            if target.scheme or target.netloc:
+                continue
+            there = (path.parent / urllib.parse.unquote(target.path)).resolve()
+            there = path if not target.path else there
+            if not there.exists():
+                dead.append(f"{path.name}: {link}")
+            elif target.fragment and there in pages:
+                place = urllib.parse.unquote(target.fragment)
+                if place not in pages[there].places:
+                    dead.append(f"{path.name}: {link}")
+    assert not dead, "\n".join(sorted(set(dead)))
+
+
+def test_every_page_can_be_reached(site):
+    """From the first page, by the links of its navigation."""
+    first = Page((site / "index.html").read_text(encoding="utf-8"))
+    reached = {link.partition("#")[0] for link in first.links}
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        if name != "index.html" and not re.match(r"decisions/0|api/(?!index)", name):
+            assert name in reached, name
+
+
+def test_every_public_name_has_a_place(site):
+    """What can be imported by the docs is described in the reference, under one of its names."""
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    described = {
+        name for kind in inventory.data if kind.startswith("py:") for name in inventory.data[kind]
+    }
+    things = {}
+    for name in described:
+        module, _, last = name.rpartition(".")
+        try:
+            things[id(getattr(importlib.import_module(module), last))] = name
+        except (ImportError, AttributeError):
+            continue  # a method: its class is what is imported
+    listed = re.search(r'NAMES = """\n(.*?)"""', NAMES, re.DOTALL)[1]
+    for line in listed.splitlines():
+        module, _, names = line.partition(":")
+        for name in names.split():
+            assert id(getattr(importlib.import_module(module), name)) in things, f"{module}.{name}"
+
+
+def test_every_command_and_option_has_a_place(site):
+    """As `--help` lists them."""
+    from mds.cli import main
+
+    page = (site / "commands.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for name, command in main.commands.items():
+        assert f'id="mds-{name}"' in page
+        for option in command.params:
+            for spelled in option.opts:
+                assert spelled in text, f"mds {name} {spelled}"
+
+
+def test_every_variable_of_the_environment_has_a_place():
+    """What the package asks the environment for is told in docs/environment.md."""
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    asked = set()
+    for path in (ROOT / "mds").rglob("*.py"):
+        if "compat" not in path.parts:
+            text = path.read_text(encoding="utf-8")
+            asked |= set(
+                re.findall(r'\b(?:env|environ\.get|_env_int)\([\w, ]*"([A-Z_0-9]+)"', text)
+            )
+    assert len(asked) > 10
+    assert {name for name in asked if f"`{name}`" not in page} == set()

@@ -1,0 +1,125 @@
+"""docs/troubleshooting.md has an entry for every place that raises an error of the library."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+import mds.errors
+from mds.format.layout import INDEX_NAME
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+VARIABLE = "\N{REPLACEMENT CHARACTER}"  # stands for what is only known when it happens
+CONSTANTS = {"INDEX_NAME": INDEX_NAME}  # names in messages that are the same for all
+LEAST_LETTERS = 5  # of a message in a pattern, or it would be about anything
+CLASSES = {
+    name: kind
+    for name, kind in vars(mds.errors).items()
+    if isinstance(kind, type) and issubclass(kind, mds.errors.MdsError)
+}
+
+
+def template(node):
+    """The text of an expression, with its variable parts as one character."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.FormattedValue):
+        return template(node.value)
+    if isinstance(node, ast.Name) and node.id in CONSTANTS:
+        return CONSTANTS[node.id]
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(template, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return template(node.left) + template(node.right)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".rstrip"):
+        return template(node.func.value)
+    return VARIABLE
+
+
+def raised():
+    """(module, line, class, template) of every error of ours that is made in the package."""
+    for path in sorted((ROOT / "mds").rglob("*.py")):
+        module = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args:
+                called = node.func
+                name = getattr(called, "attr", None) or getattr(called, "id", "")
+                if name in CLASSES:
+                    yield module, node.lineno, name, template(node.args[0])
+
+
+def warned():
+    """The same of warnings, and of lines of the log that warn."""
+    for path in sorted((ROOT / "mds").rglob("*.py")):
+        module = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args:
+                where = ast.unparse(node.func)
+                if where in {"warnings.warn", "log.warning", "warn"}:
+                    text = re.sub(r"%[^a-z%]*[a-z]", VARIABLE, template(node.args[0]))
+                    yield module, node.lineno, "warning", text
+
+
+SITES = [*raised(), *warned()]
+
+
+def entries():
+    """What is quoted in the first column: ('text', pattern), or ('kinds', classes, folder)."""
+    for cell in re.findall(r"^\| (.*?) \| ", PAGE, re.MULTILINE):
+        quoted = re.findall(r"`([^`]+)`", cell)
+        kinds = frozenset(quoted) & CLASSES.keys()
+        folders = [text for text in quoted if text.startswith("mds/")]
+        if kinds:
+            yield cell, ("kinds", kinds, *(folders or ["mds"]))
+        for text in quoted:
+            if text not in kinds and text not in folders:
+                parts = map(re.escape, text.split("..."))
+                yield cell, ("text", re.compile(".+".join(parts), re.DOTALL))
+
+
+def fits(entry, site):
+    """Whether an entry is about a place in the code."""
+    module, _, name, text = site
+    if entry[0] == "kinds":
+        return name in entry[1] and (module + "/").startswith((entry[2] + "/", entry[2] + "."))
+    return entry[1].match(text) is not None
+
+
+ENTRIES = list(entries())
+
+
+def test_every_message_has_an_entry():
+    """By its first words, or by its kind where many are alike."""
+    passed_on = {VARIABLE}  # what another place has said already
+    missing = [
+        f"{module}:{line} {name}: {text}"
+        for module, line, name, text in SITES
+        if not any(fits(entry, (module, line, name, text)) for _, entry in ENTRIES)
+        and not (name == "warning" and text in passed_on)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize(("cell", "entry"), ENTRIES, ids=lambda value: str(value)[:50])
+def test_no_entry_is_of_a_message_that_is_gone(cell, entry):
+    """Each pattern fits the code somewhere, and each kind is raised where the entry says."""
+    assert any(fits(entry, site) for site in SITES), cell
+
+
+def test_patterns_say_enough():
+    """No pattern is so short that messages of the future would fit it by chance."""
+    for cell, entry in ENTRIES:
+        if entry[0] == "text":
+            fixed = entry[1].pattern.replace("\\", "").replace(".+", "")
+            assert sum(map(str.isalpha, fixed)) >= LEAST_LETTERS, f"{entry[1].pattern} in {cell}"
+
+
+def test_every_row_has_a_cause_and_a_cure():
+    """Three cells that say something."""
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert len(cells) == 3, row
+        assert all(cells), row

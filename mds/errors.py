@@ -13,6 +13,7 @@
     │   ├── UnknownEncodingError (TypeError, KeyError, AttributeError, AssertionError)
     │   └── UnsafeTypeError               pickle without allow_unsafe_types=True
     ├── ConfigError (ValueError)          an argument that makes no sense
+    │   └── ArgumentError (TypeError)     one of another name or type
     ├── PlanError (ValueError)            an order that cannot be made
     │   └── UnknownNameError (ConfigError, KeyError)  no such method or algorithm
     ├── StateError (ValueError)           a checkpoint that does not fit the run
@@ -102,6 +103,10 @@ class UnsafeTypeError(EncodingError):
 
 class ConfigError(MdsError, ValueError):
     """An argument that makes no sense, alone or beside the others."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """An argument that does not exist, has no name, or is of another type."""
 
 
 class PlanError(MdsError, ValueError):

@@ -16,6 +16,8 @@ class StreamingDataLoader(Loader):
     ``_get_batch_size`` counts by that instead.
     """
 
+    _is_strict = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mds.arguments import find_faults
 from mds.cache.origin import source_of
 from mds.compat.dataset_parts import (
     GivenWork,
@@ -31,6 +32,7 @@ from mds.compat.uncalled import warn_uncalled
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.indexing import normal
 from mds.dataset.samples import Samples
+from mds.dataset.settings import DATASET_RULES
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import Stream as NativeStream
 from mds.dataset.stream import streams_registry
@@ -62,6 +64,10 @@ _UNCALLED = {
 }
 
 
+#: What 0.13 takes as it comes, whatever it is.
+_TAKEN = ("keep_zip", "allow_unsafe_types", "num_canonical_nodes", "shuffle_block_size")
+
+
 class NoSamplesError(ConfigError, RuntimeError):
     """A dataset whose index names no samples."""
 
@@ -75,6 +81,8 @@ class StreamingDataset(Dataset, Array):
 
     Raises ConfigError (a ValueError) when another living dataset reads another remote through it.
     """
+
+    _is_strict = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -223,6 +231,9 @@ def _accepted(given: dict[str, Any]) -> dict[str, Any]:
             stacklevel=3,
         )
         del made["shuffle_algo"]
+    taken = {name: DATASET_RULES[name] for name in _TAKEN}
+    for fault in find_faults("StreamingDataset", given, taken):
+        warnings.warn(f"{fault} It is taken as 0.13 takes it.", stacklevel=3)
     is_usual = given.get("stream_name", "stream") == "stream"
     if is_usual and given.get("streams") is None and streams_registry.get("stream") is NativeStream:
         place = {name: made.pop(name, None) for name in ("remote", "local", "split")}

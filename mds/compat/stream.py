@@ -67,6 +67,7 @@ class Stream(NativeStream):
     """As `mds.Stream`, with the methods by which 0.13 brings shards."""
 
     __doc__ = NativeStream.__doc__
+    _is_strict = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -45,6 +45,7 @@ class Writer(NativeWriter):
     """As `mds.writers.Writer`."""
 
     format = ""
+    _is_strict = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

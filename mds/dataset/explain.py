@@ -68,6 +68,8 @@ def explain(
     predownload: int,
     cache_limit: int | None,
     chain: FunctionChain,
+    *,
+    has_batches: bool,
 ) -> str:
     """The resolved configuration of a dataset as a text of some twenty lines."""
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
@@ -76,7 +78,7 @@ def explain(
         f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
     )
     rows = [
-        *_settings(shards, plan, ranks, predownload),
+        *_settings(shards, plan, ranks, predownload, has_batches),
         *_costs(shards, plan, cache_limit),
         *describe_costs(chain),
     ]
@@ -90,7 +92,7 @@ _SIZES = ("raw_size", "zip_size")
 
 
 def _settings(
-    shards: ShardMap, plan: EpochPlan, ranks: Ranks, predownload: int
+    shards: ShardMap, plan: EpochPlan, ranks: Ranks, predownload: int, has_batches: bool
 ) -> list[tuple[str, str, str]]:
     spec, world = plan.spec, plan.world
     given = "as given"
@@ -101,7 +103,9 @@ def _settings(
         (
             "batch_size",
             f"{batch:,}",
-            f"of one rank; {batch * world.num_ranks:,} of all, {plan.steps:,} steps an epoch",
+            f"of one rank; {batch * world.num_ranks:,} of all, {plan.steps:,} steps an epoch"
+            if has_batches
+            else f"not given: samples one by one, {plan.steps:,} of each rank an epoch",
         ),
         (
             "epoch_size",

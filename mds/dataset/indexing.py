@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mds.arguments import shown
 from mds.errors import ConfigError
 
 
@@ -32,15 +33,24 @@ def resolve(at: Any, count: int, get: Callable[[int], Any]) -> Any:
     if hasattr(at, "tolist") and hasattr(at, "dtype"):  # NumPy arrays and torch tensors
         return resolve(_integers(at), count, get)
     raise ConfigError(
-        f"a sample is named by an integer, a slice, a list or an array, got {type(at).__name__}."
+        f"dataset[{shown(at)}]: a sample is named by an integer, a slice, a list or an array, got "
+        f"{type(at).__name__}.{_way_out(at)}"
     )
+
+
+def _way_out(at: Any) -> str:
+    return f" For a column write dataset[0][{at!r}]." if isinstance(at, str) else ""
 
 
 def normal(number: int, count: int) -> int:
     """A number from 0 to count - 1; negative ones count from the end. Raises IndexError."""
     place = number + count if number < 0 else number
     if not 0 <= place < count:
-        raise IndexError(f"there is no sample {number} among {count:,}.")
+        raise IndexError(
+            f"there is no sample {number} among {count:,}: they go from 0 to {count - 1:,}."
+            if count
+            else f"there is no sample {number}: the dataset is empty."
+        )
     return place
 
 

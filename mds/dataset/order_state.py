@@ -7,6 +7,7 @@ and gives the state that leads back to the same place. It has never met a shard'
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
@@ -32,6 +33,7 @@ class OrderState:
     """Order settings of a dataset, and how far its epochs are; a part of the dataset.
 
     ``shares``: what was asked for of each stream. ``epoch_size``: what was asked for of an epoch.
+    ``may_lack_batches``: without a batch size samples come one by one, where one worker reads.
     It is of no shards, and counts no epochs, before `reset`.
     """
 
@@ -43,8 +45,11 @@ class OrderState:
         spec: OrderSpec,
         shares: Sequence[Mapping[str, float]] = (),
         epoch_size: int | None = None,
+        *,
+        may_lack_batches: bool = True,
     ) -> None:
         self.spec = spec
+        self.may_lack_batches = may_lack_batches
         self._shares, self._epoch_size = shares, epoch_size
         self.weights = no_weights(len(shares))
 
@@ -53,7 +58,9 @@ class OrderState:
 
         Raises ConfigError when there are no samples, and for weights that do not fit.
         """
-        fresh = OrderState(self.spec, self._shares, self._epoch_size)
+        fresh = OrderState(
+            self.spec, self._shares, self._epoch_size, may_lack_batches=self.may_lack_batches
+        )
         fresh._shards, fresh.epochs = shards, SharedEpochCounter()
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
@@ -76,6 +83,10 @@ class OrderState:
 
     def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
         """The order of one epoch in a world, as every process computes it."""
+        spec = spec or self.spec
+        if self._lacks_batches(spec) and world.workers_per_rank == 1:
+            # Without a loader samples come one by one; several workers deal out whole batches.
+            spec = dataclasses.replace(spec, batch_size=1)
         point = start.resume or self.epochs.loaded
         if point is not None:
             # What a state brought stays in force after its epoch; its position does not.
@@ -86,11 +97,22 @@ class OrderState:
                 for sizes, share in zip(self._shards.sizes_per_stream, self._shares, strict=True)
             ],
             world,
-            spec or self.spec,
+            spec,
             epoch=start.epoch,
             resume=point,
             weights=self.weights,
             dataset=self._shards.fingerprint,
+        )
+
+    def _lacks_batches(self, spec: OrderSpec) -> bool:
+        """Whether there is no batch size, and the order of samples can do without."""
+        is_free = spec.batch_size is None and spec.batching_method == "random"
+        return is_free and self.may_lack_batches
+
+    def _has_order(self, world: World) -> bool:
+        """Whether the order is settled, so that a state can be held against it."""
+        return bool(self.spec.batch_size) or (
+            self._lacks_batches(self.spec) and world.workers_per_rank == 1
         )
 
     def state(
@@ -116,7 +138,7 @@ class OrderState:
         in_force = self.epochs.loaded
         initial = in_force.initial_physical_nodes if in_force is not None else None
         plan = None
-        if self.spec.batch_size:
+        if self._has_order(world):
             plan = self.plan(EpochStart(max(epoch, 0), in_force), world)
         return emit_state(
             ResumePoint(
@@ -135,7 +157,8 @@ class OrderState:
         """Let the next epoch begin from a state. Raises StateError where it does not fit."""
         point = parse_state(state)
         point.check_position(self.weights.epoch_size)
-        if self.spec.batch_size:
+        self._warn_past_end(point, world)
+        if self._has_order(world):
             # With the state's own canonical nodes, on which the default block size depends.
             self.plan(EpochStart(max(point.epoch, 0), point), world).check(point)
         self.spec = dataclasses.replace(
@@ -145,6 +168,17 @@ class OrderState:
         )
         self.epochs.load(point)
         return point
+
+    def _warn_past_end(self, point: ResumePoint, world: World) -> None:
+        """Say when nothing is left of the epoch of a state, beyond what padding explains."""
+        size = self.weights.epoch_size
+        if point.sample_in_epoch > size + world.num_ranks * (self.spec.batch_size or 1):
+            warnings.warn(
+                f"the state has sample_in_epoch {point.sample_in_epoch:,}, and an epoch has "
+                f"{size:,} samples: the next iteration is empty, and epoch {point.epoch + 1} comes "
+                "after it. Is the state of a larger dataset, or epoch_size= smaller than it was?",
+                stacklevel=4,
+            )
 
 
 _T = TypeVar("_T")

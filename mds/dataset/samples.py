@@ -9,24 +9,25 @@ on the epoch through a SharedEpochCounter and need nothing else of each other.
 from __future__ import annotations
 
 import copy
-import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mds.arguments import takes_names
 from mds.cache import ShardCache
 from mds.cache.order_files import shared_plan
 from mds.cache.source import cache_root
 from mds.dataset import mapping, subsets
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.epoch_iterator import EpochIterator
-from mds.dataset.explain import describe, explain
-from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
+from mds.dataset.explain import explain
+from mds.dataset.facts import DatasetFacts
+from mds.dataset.filtering import DropCount, SampleFilter
 from mds.dataset.indexing import resolve
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.settings import check_settings, resolve_predownload
-from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
+from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import (
     PaddedWorkerEpoch,
@@ -40,7 +41,7 @@ from mds.units import parse_bytes, parse_count
 from mds.world import Ranks, World, find_ranks, in_worker, worker_group, worker_place
 
 
-class Samples:
+class Samples(DatasetFacts):
     """Samples of one or several streams, in an order that is a function of its arguments alone.
 
     `StreamingDataset` is this and a torch IterableDataset; its help lists the arguments. Torch is
@@ -62,6 +63,10 @@ class Samples:
     shuffle_block_size = OrderSetting[int | None]()
     shuffle_seed = OrderSetting[int]()
 
+    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    _is_strict = True
+
+    @takes_names
     def __init__(
         self,
         *,
@@ -100,7 +105,8 @@ class Samples:
         format: Any = None,  # noqa: A002 - what it is
     ) -> None:
         given = locals()  # they go on by name, so that none is taken for another
-        check_settings(predownload, on_error)
+        if self._is_strict:
+            check_settings(type(self).__name__, given)
         spec = OrderSpec(**{name: given[name] for name in SETTING_NAMES}, skip_empty_streams=True)
         self.replication, self.topology = replication, topology
         self.allow_unsafe_types = allow_unsafe_types
@@ -112,7 +118,8 @@ class Samples:
         self.streams = fill_streams(streams, place, stream_name, defaults)
         self._check_streams()
         size = None if epoch_size is None else parse_count(epoch_size)
-        self._order = OrderState(spec, [stream._share for stream in self.streams], size)
+        shares = [stream._share for stream in self.streams]
+        self._order = OrderState(spec, shares, size, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
         self._filter = SampleFilter(skip_broken=on_error == "skip")
@@ -137,63 +144,7 @@ class Samples:
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
         self._at_hand = ReadersAtHand()  # of the iteration that asks for a sample now
 
-    # ------------------------------------------------------------------ what there is
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of all streams, before anything is left out or repeated."""
-        return self._shards.num_samples
-
-    @property
-    def size(self) -> int:
-        """The same as ``num_samples``."""
-        return self._shards.num_samples
-
-    @property
-    def num_shards(self) -> int:
-        """Shards of all streams."""
-        return self._shards.num_shards
-
-    @property
-    def num_streams(self) -> int:
-        """How many streams are mixed."""
-        return len(self.streams)
-
-    @property
-    def shards(self) -> ShardList:
-        """Facts about each shard, made when asked for."""
-        return ShardList(self._shards)
-
-    @property
-    def spanner(self) -> Spanner:
-        """``spanner[sample]`` is (shard, row)."""
-        return Spanner(self._shards)
-
-    @property
-    def skipped(self) -> list[SkippedSample]:
-        """Samples that were dropped by a filter or on_error="skip"; the first 10,000 of them."""
-        return self._dropped.listed
-
-    @property
-    def length(self) -> int:
-        """Samples of an epoch that this rank sees, rounded up."""
-        return math.ceil(self.epoch_size / self._world().num_ranks)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getattr__(self, name: str) -> Any:
-        # Sizes and maps that outside code reads live in one place.
-        if name in SIZES and "_shards" in self.__dict__:
-            return getattr(self._shards, name)
-        if name == "left_out":  # the former name
-            return self.skipped
-        if name == "epoch_seed_change":  # the incumbent's
-            return self.sampling_method == "balanced"
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __repr__(self) -> str:
-        return describe(self)
+    # ------------------------------------------------------------------ what it became
 
     def explain(self) -> str:
         """What every setting became and why, and what it will cost; a text to print."""
@@ -208,6 +159,7 @@ class Samples:
             self.predownload,
             self.cache_limit,
             self._filter.chain,
+            has_batches=self.batch_size is not None,
         )
 
     # ------------------------------------------------------------------ samples by number

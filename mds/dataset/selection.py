@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError
+from mds.errors import ArgumentError, ConfigError, NotFoundError
 from mds.format.hashing import hexdigest
 
 if TYPE_CHECKING:
@@ -62,7 +62,12 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     another length.
     """
     if isinstance(choice, (str, os.PathLike)):
-        choice = np.load(choice, mmap_mode="r", allow_pickle=False)
+        choice = _load(choice)
+    if callable(choice):
+        raise ArgumentError(
+            "select() takes sample numbers, a boolean mask or a .npy file, got a function. Write "
+            "select(where=function)."
+        )
     chosen = np.asarray(choice)
     if chosen.dtype == bool:
         if chosen.shape != (samples,):
@@ -73,7 +78,7 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not chosen.size):
         raise ConfigError(
             f"select() takes sample numbers or a boolean mask, got {chosen.dtype} of shape "
-            f"{chosen.shape}."
+            f"{chosen.shape}. Write select([0, 7]), select(dataset_mask) or select(where=function)."
         )
     ids = np.unique(chosen.astype(np.int64))
     if len(ids) != len(chosen):
@@ -82,8 +87,26 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
             "repeat= of a Stream to see samples more often."
         )
     if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
-        raise ConfigError(f"sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples.")
+        raise ConfigError(
+            f"select() was given sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples: "
+            f"they go from 0 to {samples - 1}."
+        )
     return ids
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"select({os.fspath(path)!r}): there is no such .npy file. Give sample numbers, a mask "
+            "or the path of a .npy file of either; to choose by content write select(where=...)."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"select({os.fspath(path)!r}): this is no .npy file of numbers or of a mask ({error}). "
+            "Write one with numpy.save()."
+        ) from error
 
 
 def split_by_hash(
@@ -96,7 +119,10 @@ def split_by_hash(
     if not shares or any(s < 0 for s in shares.values()):
         raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
     if not np.isclose(total := sum(shares.values()), 1.0):
-        raise ConfigError(f"the shares of split() must sum to 1, got {total:g}.")
+        raise ConfigError(
+            f"the shares of split() must sum to 1, got {total:g}: {dict(shares)}. Change one of "
+            "them."
+        )
     bounds = np.cumsum(list(shares.values()))[:-1]
     part = np.searchsorted(bounds, _uniform(keys, seed), "right")
     return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}

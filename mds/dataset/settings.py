@@ -1,16 +1,113 @@
-"""Checks and defaults of a dataset's settings, apart from those of the order (OrderSpec)."""
+"""Rules and defaults of what a dataset and a Stream are given.
+
+Add a rule here for a new argument of their constructors. What depends on other arguments, on the
+data or on registered names is checked where it is used.
+"""
 
 from __future__ import annotations
 
-from mds.errors import ConfigError
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mds.arguments import (
+    Rule,
+    amount,
+    check_arguments,
+    flag,
+    mapping,
+    names,
+    number,
+    one_of,
+    text,
+    whole,
+)
+from mds.errors import ArgumentError, ConfigError
+from mds.shuffle import find_shuffle
+from mds.text.near import did_you_mean
+from mds.units import parse_bytes, parse_count
+
+_PLACE: dict[str, Rule] = {
+    "remote": text("a URL or a path").or_none(),
+    "local": text("the path of a folder").or_none(),
+    "split": text("the name of a folder below").or_none(),
+    "storage_options": mapping("settings of the store", "{'anonymous': True}").or_none(),
+    "validate_hash": text("the name of a digest such as 'xxh3_64'").or_none(),
+}
+
+STREAM_RULES: dict[str, Rule] = {
+    **_PLACE,
+    "proportion": number(above=0, reaches=True).or_none(),
+    "repeat": number(above=0, reaches=True).or_none(),
+    "choose": whole(0, unit="samples").or_none(),
+    "download_retry": whole(0, unit="tries").or_none(),
+    "download_timeout": number(above=0, unit="seconds").or_none(),
+    "keep_zip": flag().or_none(),
+}
 
 
-def check_settings(predownload: int | None, on_error: str) -> None:
-    """Refuse settings that no dataset can have (ConfigError)."""
-    if predownload is not None and predownload < 0:
-        raise ConfigError(f"predownload must not be negative, got {predownload}.")
-    if on_error not in {"raise", "skip"}:
-        raise ConfigError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
+DATASET_RULES: dict[str, Rule] = {
+    **_PLACE,
+    "download_retry": STREAM_RULES["download_retry"],
+    "download_timeout": STREAM_RULES["download_timeout"],
+    "keep_zip": STREAM_RULES["keep_zip"],
+    "epoch_size": amount(parse_count, "100k", unit="samples").or_none("all of them"),
+    "predownload": whole(0, unit="samples").or_none("eight batches"),
+    "cache_limit": amount(parse_bytes, "50gb", least=1, unit="bytes").or_none("no limit"),
+    "sampling_granularity": whole(unit="samples"),  # its value, and the seed's: OrderSpec
+    "num_canonical_nodes": whole(1).or_none("the usual number"),
+    "batch_size": whole(1, unit="samples").or_none(),
+    "shuffle": flag(),
+    "shuffle_seed": whole(),
+    "shuffle_block_size": whole(1, unit="samples").or_none("the usual size"),
+    "allow_unsafe_types": flag(),
+    "replication": whole(1, unit="ranks").or_none(),
+    "stream_config": mapping("arguments of the stream's class", "{'repeat': 2}").or_none(),
+    "columns": names("names of columns", "['image', 'label']").or_none("all of them"),
+    "images": one_of("pil", "array"),
+    "on_error": one_of("raise", "skip"),
+    "copy": flag(),
+}
+
+LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}
+
+
+def check_settings(owner: str, given: Mapping[str, Any]) -> None:
+    """Refuse settings of a dataset that are of another type or value than they can be.
+
+    ``owner``: the name of the caller's class. Raises ConfigError, of which ArgumentError and
+    UnknownNameError are kinds.
+    """
+    check_arguments(owner, given, DATASET_RULES)
+    _check_streams(owner, given["streams"])
+    find_shuffle(given["shuffle_algo"])
+    _check_topology(owner, given["topology"])
+
+
+def _check_streams(owner: str, streams: Any) -> None:
+    if streams is None:
+        return
+    if not isinstance(streams, (list, tuple)):
+        raise ArgumentError(
+            f"{owner}(streams=<{type(streams).__name__}>): streams is a list, as in "
+            "streams=[Stream(remote=...), Stream(remote=...)]."
+        )
+    for at, each in enumerate(streams):
+        if not hasattr(each, "remote"):
+            raise ArgumentError(
+                f"{owner}: streams[{at}] is a Stream, got {type(each).__name__}. Write "
+                "Stream(remote=...) or Stream(local=...)."
+            )
+
+
+def _check_topology(owner: str, topology: Any) -> None:
+    if not isinstance(topology, tuple):
+        return
+    is_pair = len(topology) == 2 and all(isinstance(n, int) for n in topology)
+    if not is_pair or not 0 <= topology[0] < topology[1]:
+        raise ConfigError(
+            f"{owner}(topology={topology!r}): a pair is (rank, world size), with the rank from 0 "
+            "and below the size, as in (0, 2)."
+        )
 
 
 def resolve_predownload(predownload: int | None, batch_size: int | None) -> int:
@@ -18,3 +115,23 @@ def resolve_predownload(predownload: int | None, batch_size: int | None) -> int:
     if predownload is not None:
         return predownload
     return 8 * batch_size if batch_size else 64
+
+
+def check_function(owner: str, method: str, given: Any, example: str) -> Callable[..., Any]:
+    """A function that was given to a method; ArgumentError for anything else."""
+    if callable(given):
+        return given  # type: ignore[no-any-return]
+    raise ArgumentError(
+        f"{owner}.{method}() takes a function, got {type(given).__name__} {given!r}. Write "
+        f"{method}({example})."
+    )
+
+
+def find_column(owner: str, name: Any, columns: list[str]) -> str:
+    """The name of a column that there is; ConfigError for another, with the nearest."""
+    if name in columns:
+        return str(name)
+    raise ConfigError(
+        f"{owner}: there is no column {name!r}.{did_you_mean(name, columns)} The columns are "
+        f"{', '.join(map(repr, columns))}."
+    )

@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import check_arguments, takes_names
 from mds.cache.source import Source, default_folder
+from mds.dataset.settings import STREAM_RULES
 from mds.errors import ConfigError
 from mds.formats.registry import format_of_names, format_of_url, parse_format
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, join
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from mds.formats import Format
@@ -66,6 +69,9 @@ class Stream:
     Stream(remote='s3://bucket/c4', split='train', proportion=0.7)
     """
 
+    _is_strict = True
+
+    @takes_names
     def __init__(
         self,
         *,
@@ -82,6 +88,8 @@ class Stream:
         storage_options: Mapping[str, Any] | None = None,
         format: str | Format | None = None,  # noqa: A002 - what it is
     ) -> None:
+        if self._is_strict:
+            check_arguments(type(self).__name__, locals(), STREAM_RULES)
         self.remote = Url(os.fspath(remote)) if remote is not None else None
         self.split = split_folder(split)
         if local is None and self.remote is None:
@@ -269,8 +277,11 @@ class StreamRegistry:
         if name not in self._classes:
             loaded = load_plugin("mds.streams", name, "stream class")
             if loaded is None:
-                known = ", ".join(sorted({*self._classes, *plugin_names("mds.streams")}))
-                raise ConfigError(f"there is no stream class {name!r}. Registered are: {known}.")
+                known = sorted({*self._classes, *plugin_names("mds.streams")})
+                raise ConfigError(
+                    f"there is no stream class {name!r}.{did_you_mean(name, known)} Registered "
+                    f"are: {', '.join(known)}."
+                )
             self._classes[name] = loaded
         return self._classes[name]
 

@@ -6,19 +6,23 @@ These functions are methods of Samples.
 from __future__ import annotations
 
 import copy
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from mds.arguments import check_arguments
 from mds.cache.source import cache_root
 from mds.dataset.filtering import Fate
 from mds.dataset.reading import ReadableDataset, all_numbers, judge_numbers
+from mds.dataset.schema import column_names
 from mds.dataset.selection import Selection, key_of, parse_selection, split_by_hash
 from mds.dataset.selection_files import evaluate_once
+from mds.dataset.settings import LIMIT_RULES, check_function, find_column
 from mds.dataset.shard_map import ShardMap
-from mds.errors import ConfigError
+from mds.errors import ArgumentError, ConfigError
 from mds.units import parse_count
 
 if TYPE_CHECKING:
@@ -57,17 +61,20 @@ def select(
     >>> long = dataset.select(where=lambda s: len(s["text"]) > 99, key="long")  # doctest: +SKIP
     """
     if (choice is None) == (where is None):
-        raise ConfigError("select() takes sample numbers or where=, and one of them.")
+        raise ConfigError(
+            "select() takes sample numbers or where=, and one of them: select([0, 7]), or "
+            "select(where=lambda sample: ...)."
+        )
     if where is not None:
+        check_function(type(self).__name__, "select", where, "where=lambda sample: ...")
         return _selected(self, _evaluated(self, where, key))
     return _selected(self, parse_selection(choice, self._shards.num_samples))
 
 
 def limit(self: D, samples: int | str) -> D:
     """A dataset of the first ``samples`` samples (a number, or a text as "10k"; 0: none)."""
+    check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
     count = parse_count(samples)
-    if count < 0:
-        raise ConfigError(f"limit() takes 0 samples or more, got {samples!r}.")
     return _selected(self, np.arange(min(count, self._shards.num_samples)))
 
 
@@ -103,9 +110,17 @@ def split(
             "split() takes a share for each name, as in {'train': 0.9, 'val': 0.1}, got "
             f"{shares!r}."
         )
+    share: Any
+    for name, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, numbers.Real):
+            raise ArgumentError(
+                f"split() takes a number for each name, got {share!r} for {name!r}. Write "
+                "{'train': 0.9, 'val': 0.1}."
+            )
     if by is None:
         keys = np.arange(self._shards.num_samples, dtype=np.uint64)
     else:
+        find_column(f"split(by={by!r})", by, column_names(self._shards.indexes))
         samples = (self.get_item(i)[by] for i in all_numbers(self))
         keys = np.fromiter(map(key_of, samples), np.uint64, self._shards.num_samples)
     parts = split_by_hash(keys, shares, seed)

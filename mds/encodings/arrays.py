@@ -133,13 +133,28 @@ class ArrayEncoding(Encoding):
             raise self.refuse(value)
         return np.asarray(value)
 
+    def way_out(self, value: Any) -> str:
+        """How to make an array of it."""
+        if hasattr(value, "detach"):
+            return "Write value.detach().cpu().numpy(), or use the encoding 'tensor'."
+        if isinstance(value, (list, tuple)):
+            dtype = f", np.{self._dtype_name}" if self._dtype_name else ""
+            return f"Write np.asarray(value{dtype})."
+        if hasattr(value, "getbands"):
+            return "Write np.asarray(image), or use the encoding 'jpeg' or 'png'."
+        return super().way_out(value)
+
     def _fitting(
         self, array: np.ndarray[Any, Any], value: Any
     ) -> tuple[np.ndarray[Any, Any], str | None]:
         """The array in the byte order of the file, and its dtype's name; refused if another."""
         name = array.dtype.name
         if self._dtype_name is not None and name != self._dtype_name:
-            raise self._wrong(value, f"the column's dtype is {self._dtype_name}")
+            raise self._wrong(
+                value,
+                f"the column's dtype is {self._dtype_name}. Write "
+                f"value.astype(np.{self._dtype_name}), or use the encoding 'ndarray:{name}'.",
+            )
         if name not in self.codes:
             raise self._wrong(value, f"only {', '.join(self.codes)} can be stored here")
         return array.astype(_stored_dtype(name), copy=False), name

@@ -98,10 +98,21 @@ class Encoding(ABC):
             )
         return data
 
+    def check_bytes(self, value: Any) -> None:
+        """Refuse bytes that would be stored untouched and are no value. Raises EncodingError."""
+        del value  # any bytes are one, unless an encoding knows better
+
     def refuse(self, value: Any, way_out: str = "") -> EncodingTypeError:
         """The error for a value of a type that the encoding does not take."""
         text = f"encoding {self.name}: expected {self.expects}, got {describe(value)}"
+        way_out = way_out or self.way_out(value)
         return EncodingTypeError(f"{text}. {way_out}" if way_out else text)
+
+    def way_out(self, value: Any) -> str:
+        """What may be done with a value of another type, a sentence; '' where nothing is known."""
+        if value is None:
+            return f"A column that may be empty is 'optional[{self.name}]'."
+        return ""
 
     def too_large(self, value: Any, size: int) -> EncodingError:
         """The error for a value that no shard can hold, raised before memory is taken for it."""

@@ -49,6 +49,12 @@ class ListEncoding(Encoding):
                 raise located(error, f"item {number}") from error
         return b"".join((b"\0\0\0\0", pack_sizes(parts), *parts))
 
+    def way_out(self, value: Any) -> str:
+        """How to make a list of it."""
+        if isinstance(value, (tuple, set)) or hasattr(value, "tolist"):
+            return "Write list(value)."
+        return super().way_out(value)
+
     def decode(self, data: Data) -> list[Any]:
         """A list."""
         if len(data) < 8:

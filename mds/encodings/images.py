@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _MAGIC = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+_BEGINNINGS = (*_MAGIC.values(), b"GIF8", b"BM", b"II*\0", b"MM\0*")
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 # Bytes of a pixel in Pillow's raw form; mode "1" packs eight pixels into one.
 _PIXEL = {
@@ -38,6 +39,11 @@ _PIXEL = {
     **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
     **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
 }
+
+
+def is_picture(data: bytes | bytearray) -> bool:
+    """Whether bytes begin as a file does that Pillow reads here."""
+    return data.startswith(_BEGINNINGS) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 
 class PilEncoding(Encoding):
@@ -105,6 +111,16 @@ class FileImageEncoding(Encoding):
         super().__init__(plain(name, family))
         self.expects = f"a PIL image, the bytes of a {name} file, or the path of one"
 
+    def check_bytes(self, value: Any) -> None:
+        """Refuse bytes that are no file of a picture; what a writer asks before it stores them."""
+        if isinstance(value, (bytes, bytearray)) and not is_picture(value):
+            begins = f"begin with {bytes(value[:8])!r}" if value else "are empty"
+            raise EncodingError(
+                f"encoding {self.name}: {describe(value)} {begins}, which is no file of a picture. "
+                f"Give the bytes of a {self.name} file or a PIL image; 'optional[{self.name}]' "
+                "takes None, and 'bytes' takes any bytes."
+            )
+
     def encode(self, value: Any) -> bytes:
         """The file's bytes, untouched where there is a file."""
         if isinstance(value, (bytes, bytearray)):
@@ -132,7 +148,7 @@ class FileImageEncoding(Encoding):
     def _file(self, path: str | os.PathLike[str]) -> bytes:
         data = _read_if_there(path)
         if not data:
-            raise self.refuse(path, "There is no such file.")
+            raise self.refuse(path, "There is no such file: give the whole path, or the image.")
         if not data.startswith(_MAGIC[self.name]):
             raise EncodingError(
                 f"encoding {self.name}: the file {os.fspath(path)!r} begins with {data[:8]!r}, "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
 from mds.plugins import load_plugin
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,8 @@ def parse_encoding(name: str) -> Encoding:
     factory = _families.get(family) or _installed(family)
     if factory is None:
         raise UnknownEncodingError(
-            f"there is no encoding {name!r}. Known are {', '.join(encoding_names())}."
+            f"there is no encoding {name!r}.{did_you_mean(family, encoding_names())} Known are "
+            f"{', '.join(encoding_names())}."
         )
     encoding = factory(name)
     if not _has_what_it_declares(encoding):

@@ -64,6 +64,10 @@ class IntEncoding(Encoding):
         except struct.error:
             raise _range_error(self, value, -(1 << 63), (1 << 63) - 1) from None
 
+    def way_out(self, value: Any) -> str:
+        """How to make an int of it."""
+        return _as_number("int", value) or super().way_out(value)
+
     def decode(self, data: Data) -> int:
         """An int."""
         if len(data) != 8:
@@ -92,6 +96,10 @@ class BoolEncoding(Encoding):
         if isinstance(value, np.bool_):
             return b"\x01" if value else b"\x00"
         raise self.refuse(value)
+
+    def way_out(self, value: Any) -> str:
+        """How to make a bool of it."""
+        return super().way_out(value) or "Write bool(value), or use the encoding 'int'."
 
     def decode(self, data: Data) -> bool:
         """A bool."""
@@ -152,6 +160,12 @@ class NumpyEncoding(Encoding):
             ) from error
         return bytes(scalar.astype(self.dtype, copy=False).tobytes())
 
+    def way_out(self, value: Any) -> str:
+        """How to make a number of it."""
+        return _as_number("float" if self._limits is None else "int", value) or super().way_out(
+            value
+        )
+
     def _too_large(self, value: Any) -> EncodingRangeError:
         assert self._limits is not None
         return _range_error(self, value, int(self._limits.min), int(self._limits.max))
@@ -166,8 +180,31 @@ class NumpyEncoding(Encoding):
 
 def _range_error(encoding: Encoding, value: Any, low: int, high: int) -> EncodingRangeError:
     return EncodingRangeError(
-        f"encoding {encoding.name}: expected a number from {low} to {high}, got {describe(value)}"
+        f"encoding {encoding.name}: expected a number from {low} to {high}, got {describe(value)}."
+        f"{_wider(value)}"
     )
+
+
+def _wider(value: Any) -> str:
+    """The narrowest encoding that would hold an int, as a sentence."""
+    for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        limits = np.iinfo(name)
+        if isinstance(value, (int, np.integer)) and limits.min <= value <= limits.max:
+            return f" The encoding {name!r} holds it."
+    return " The encoding 'str_int' holds integers of any size."
+
+
+def _as_number(kind: str, value: Any) -> str:
+    """How to make a number of a value, as a sentence; '' where there is no usual way."""
+    if isinstance(value, str):
+        return f"Write {kind}(value), or use the encoding 'str'."
+    if isinstance(value, (float, bool)):
+        return f"Write {kind}(value), or use the encoding 'float64'." * (kind == "int")
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return "Write value.item()."
+    if hasattr(value, "shape"):
+        return "For an array use the encoding 'ndarray' or 'tensor'."
+    return "For a list of numbers use the encoding 'ndarray'." * isinstance(value, (list, tuple))
 
 
 FAMILIES: dict[str, type[Encoding]] = {

@@ -29,6 +29,14 @@ class BytesEncoding(Encoding):
             raise self.refuse(value)
         return value
 
+    def way_out(self, value: Any) -> str:
+        """How to make bytes of it."""
+        if isinstance(value, str):
+            return "Write value.encode(), or use the encoding 'str'."
+        if isinstance(value, (bytearray, memoryview)):
+            return "Write bytes(value)."
+        return super().way_out(value)
+
     def decode(self, data: Data) -> bytes:
         """Bytes."""
         return bytes(data)
@@ -57,6 +65,14 @@ class StrEncoding(Encoding):
             raise EncodingError(
                 f"encoding str: expected text that UTF-8 can hold, got {describe(value)} ({error})"
             ) from error
+
+    def way_out(self, value: Any) -> str:
+        """How to make text of it."""
+        if isinstance(value, (int, float)):
+            return "Write str(value), or use the encoding 'int' or 'float64'."
+        if isinstance(value, (dict, list)):
+            return "The encoding 'json' holds dicts and lists."
+        return super().way_out(value)
 
     def decode(self, data: Data) -> str:
         """A str."""

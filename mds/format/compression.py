@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError, ShardError, need
 from mds.format.decompression import FIRST_PIECE, PIECE, Decompressor, MemberDecompressor
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,8 +75,8 @@ def parse_compression(name: str | None) -> Codec | None:
     kind = _CODECS.get(algorithm)
     if kind is None:
         raise ConfigError(
-            f"there is no compression {name!r}. Known are {', '.join(sorted(_CODECS))}, "
-            "most with a level as in 'zstd:7'."
+            f"there is no compression {name!r}.{did_you_mean(algorithm, _CODECS)} Known are "
+            f"{', '.join(sorted(_CODECS))}, most with a level as in 'zstd:7'."
         )
     if not colon:
         return kind(name, None)

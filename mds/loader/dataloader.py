@@ -9,18 +9,27 @@ columns, a batch is gathered column by column into the memory that becomes the t
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from mds.arguments import check_arguments
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches, ThreadedBatches
+from mds.loader.settings import LOADER_RULES, check_loader
 from mds.loader.worker_batches import WorkerBatches
-from mds.loader.wrapping import check_wrapper, find_streaming, find_wrapped, refuse_sampling
+from mds.loader.wrapping import (
+    check_same_columns,
+    check_wrapper,
+    find_streaming,
+    find_wrapped,
+    refuse_sampling,
+)
 from mds.plan import OrderHash
 
 # What the DataLoader inside is told; the rest is the business of Batches.
@@ -89,9 +98,11 @@ class StreamingDataLoader(DataLoader[Any]):
     ...     torch.save(loader.state_dict(), "position.pt")
     """
 
+    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    _is_strict = True
+
     def __init__(self, dataset: Any, *args: Any, workers: str = "auto", **kwargs: Any) -> None:
-        if workers not in {"auto", "processes", "threads"}:
-            raise ConfigError(f"workers is 'auto', 'processes' or 'threads', got {workers!r}.")
+        self._check_given(dataset, args, {"workers": workers, **kwargs})
         self._streaming = find_streaming(dataset)
         if self._streaming is not None:
             self._refuse_sampling(args, kwargs)
@@ -115,6 +126,14 @@ class StreamingDataLoader(DataLoader[Any]):
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
 
+    def _check_given(self, dataset: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        if self._is_strict:
+            names = [*inspect.signature(DataLoader.__init__).parameters][2:]
+            given = {**dict(zip(names, args, strict=False)), **given}
+            check_loader(type(self).__name__, dataset, given, [*names, "workers"])
+        elif given["workers"] not in {"auto", "processes", "threads"}:
+            check_arguments(type(self).__name__, given, {"workers": LOADER_RULES["workers"]})
+
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether threads differ from processes in nothing but speed."""
         return (
@@ -135,17 +154,15 @@ class StreamingDataLoader(DataLoader[Any]):
         streaming = self._streaming
         if streaming is None:
             check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
-        elif (
-            streaming is dataset
-            and self.num_workers > 1
-            and self.batch_size not in {None, streaming.batch_size}
-        ):
-            warnings.warn(
+        elif streaming is dataset and self.batch_size not in {None, streaming.batch_size}:
+            told = (
                 f"the loader makes batches of {self.batch_size} from an order for batches of "
-                f"{streaming.batch_size}: with {self.num_workers} workers a position in the middle "
-                "of an epoch is not exact. Give both the same batch_size.",
-                stacklevel=3,
+                f"{streaming.batch_size}: with several workers or ranks a position in the middle "
+                "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
             )
+            warnings.warn(told, stacklevel=3)
+        if streaming is dataset and self._is_strict and self.collate_fn is default_collate:
+            check_same_columns(streaming)
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Let the dataset and the loader have the batch size that one of them was given."""

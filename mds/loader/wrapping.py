@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import ConcatDataset, IterableDataset
+from torch.utils.data import ChainDataset, ConcatDataset, IterableDataset
 
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError
@@ -44,12 +44,12 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
     streaming datasets.
     """
     for each in _inside(dataset, _MAX_DEPTH):
-        if isinstance(each, ConcatDataset) and any(
+        if isinstance(each, (ChainDataset, ConcatDataset)) and any(
             isinstance(d, StreamingDataset) for d in each.datasets
         ):
             raise ConfigError(
-                "a ConcatDataset takes no streaming datasets: give one StreamingDataset several "
-                "streams, streams=[Stream(...), Stream(...)]."
+                f"a {type(each).__name__} of streaming datasets keeps no order of its own: give "
+                "one StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
             )
     wrapped = find_wrapped(dataset)
     if wrapped is None or num_samples_seen is None or wrapped.num_ranks == 1:
@@ -61,6 +61,35 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
             "dataset.num_samples.",
             stacklevel=4,
         )
+
+
+def check_same_columns(dataset: StreamingDataset) -> None:
+    """Refuse streams of other columns, whose samples fit into no batch (ConfigError).
+
+    What a function or a class of the caller's makes of samples is not known here.
+    """
+    if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
+        return
+    first: tuple[int, set[str]] | None = None
+    for at, index in enumerate(dataset._shards.indexes):
+        for schema in index.schemas:
+            found = {name for name in schema.columns.names if name in dataset._columns}
+            if first is not None and found != first[1]:
+                raise ConfigError(
+                    f"samples of {_called(first[0], dataset)} have {_listed(first[1])}, those of "
+                    f"{_called(at, dataset)} have {_listed(found)}: they do not fit into one "
+                    "batch. Give columns= that all have, batching_method='per_stream', or a "
+                    "collate_fn=."
+                )
+            first = first or (at, found)
+
+
+def _called(stream: int, dataset: StreamingDataset) -> str:
+    return f"stream {stream}" if dataset.num_streams > 1 else "some shards"
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "no columns"
 
 
 def refuse_sampling(names: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +92,8 @@ class OrderSpec:
         size: Any = self.batch_size
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
-                f"batch_size {size!r}: the order depends on it, so it must be given as an integer."
+                f"batch_size {size!r}: the order depends on it, so it must be given as an integer, "
+                "as in StreamingDataset(..., batch_size=32)."
             )
         if size < 1:
             raise ConfigError(f"batch_size {size} must be at least 1.")
@@ -162,4 +164,6 @@ class OrderSpec:
 def check_name(what: str, name: str, names: Sequence[str]) -> None:
     """Refuse a name that is not among ``names`` (UnknownNameError)."""
     if name not in names:
-        raise UnknownNameError(f"no {what} {name!r}: choose one of {', '.join(names)}.")
+        raise UnknownNameError(
+            f"no {what} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"
+        )

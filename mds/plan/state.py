@@ -153,11 +153,17 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
     if isinstance(source, ResumePoint):
         return source
     if not isinstance(source, Mapping):
-        raise StateError(f"a state is a dict with {', '.join(KEYS)}; got {type(source).__name__}.")
+        raise StateError(
+            f"a state is a dict with {', '.join(KEYS)}; got {type(source).__name__}. Give what "
+            "state_dict() returned."
+        )
     missing = [key for key in KEYS[:-1] if key not in source]
     if missing:
         found = _short(", ".join(map(str, source))).strip("'")
-        raise StateError(f"the state has no {', '.join(missing)}; it has {found}.")
+        raise StateError(
+            f"the state has no {', '.join(missing)}; it has {found or 'nothing at all'}. Give what "
+            "state_dict() of the dataset or of the StreamingDataLoader returned."
+        )
     version = source.get("version")
     if version is not None:
         version = _as_int("version", version)

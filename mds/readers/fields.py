@@ -12,6 +12,7 @@ import numpy as np
 from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
 from mds.format.layout import Columns
+from mds.text.near import did_you_mean
 
 # A value is a row of a view on all values.
 _VIEWS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}
@@ -128,7 +129,8 @@ def _decode_of(encoding: Encoding, selection: ColumnSelection) -> Callable[[Any]
 def check_columns(columns: Columns, chosen: Sequence[str] | None) -> None:
     """Raise ConfigError unless all chosen columns exist."""
     if unknown := sorted(set(chosen or ()) - set(columns.names)):
+        known = ", ".join(map(repr, columns.names))
         raise ConfigError(
-            f"there is no column {', '.join(map(repr, unknown))}. "
-            f"The columns are {', '.join(map(repr, columns.names))}."
+            f"there is no column {', '.join(map(repr, unknown))}."
+            f"{did_you_mean(unknown[0], columns.names)} The columns are {known}."
         )

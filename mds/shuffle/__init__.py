@@ -22,6 +22,7 @@ from mds.shuffle.py1s import Py1s
 from mds.shuffle.py2s import Py2s
 from mds.shuffle.seekable import Seekable
 from mds.shuffle.sequential import SequentialShuffle
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -68,7 +69,9 @@ def find_shuffle(name: str) -> type[Shuffle]:
     loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
     if loaded is not None:
         return algos.setdefault(name, _checked_shuffle(name, loaded))
-    raise UnknownNameError(f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.")
+    raise UnknownNameError(
+        f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.{did_you_mean(name, algos)}"
+    )
 
 
 def _checked_shuffle(name: str, algorithm: object) -> type[Shuffle]:

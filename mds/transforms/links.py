@@ -36,7 +36,8 @@ class Link:
         """
         if not callable(function):
             raise ConfigError(
-                f"{kind}() takes a function, got {type(function).__name__} {str(function)[:60]!r}."
+                f"{kind}() takes a function, got {type(function).__name__} {str(function)[:60]!r}. "
+                f"Write {kind}(function), without calling it."
             )
         is_keyed = function.needs_keys if is_ours else _takes(function, _OFFERED.get(kind))
         return cls(kind, function, is_keyed, is_ours)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from mds.encodings import parse_encoding
-from mds.errors import ConfigError
+from mds.arguments import takes_names
+from mds.encodings import Encoding, parse_encoding
 from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.writers.early_file import GATHERED
+from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -58,17 +59,19 @@ class MDSWriter(Writer):
 
     format = "mds"
 
+    @takes_names
     def __init__(
         self, *, columns: dict[str, str], out: Out, **options: Unpack[WriterOptions]
     ) -> None:
         self._ended = "never began"
-        parsed = [(name, parse_encoding(columns[name])) for name in sorted_names(columns)]
+        check_columns(type(self).__name__, columns)
+        parsed = [(name, parse_encoding(columns[name])) for name in sorted(columns)]
         self.columns = Columns(
             tuple(name for name, _ in parsed),
             tuple(encoding.name for _, encoding in parsed),
             tuple(encoding.size for _, encoding in parsed),
         )
-        self._packers = [(name, encoding.pack) for name, encoding in parsed]
+        self._packers = [(name, self._packer(encoding)) for name, encoding in parsed]
         self._variable = [i for i, size in enumerate(self.columns.sizes) if size is None]
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
         super().__init__(out=out, extra_bytes_per_sample=4, **options)
@@ -76,6 +79,17 @@ class MDSWriter(Writer):
         self._running = self.extra_bytes_per_shard = empty_shard_size(self._config)
         self._write_early()
         self._width = len(parsed) if self._strict is not False else self._width
+
+    def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
+        """A function from a value to its bytes; it looks at bytes that are stored untouched."""
+        if not self._is_strict or type(encoding).check_bytes is Encoding.check_bytes:
+            return encoding.pack
+
+        def pack(value: Any) -> bytes:
+            encoding.check_bytes(value)
+            return encoding.pack(value)
+
+        return pack
 
     def get_config(self) -> dict[str, Any]:
         """What every shard and the index tell about the dataset."""
@@ -119,13 +133,3 @@ class MDSWriter(Writer):
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
         return ((pack_header(sizes, self._config), body),)
-
-
-def sorted_names(columns: dict[str, str]) -> list[str]:
-    """The names of the columns in the order of their bytes. Raises ConfigError (a ValueError)."""
-    if not columns:
-        raise ConfigError(f"columns is a dict from names to encodings, got {columns!r}.")
-    for name in columns:
-        if not isinstance(name, str):
-            raise ConfigError(f"the name of a column is a str, got {name!r}.")
-    return sorted(columns)

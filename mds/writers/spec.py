@@ -7,12 +7,23 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 
-from mds.errors import ConfigError
+from mds.arguments import (
+    Rule,
+    check_arguments,
+    flag,
+    mapping,
+    refuse_unknown,
+    shown,
+    text,
+    whole,
+)
+from mds.errors import ArgumentError, ConfigError, UnknownEncodingError
 from mds.format.compression import parse_compression
 from mds.format.hashing import hash_names, is_hash
 from mds.format.layout import MAX_SIZE
 from mds.storage import is_local, local_path, redact
 from mds.storage.url import Url
+from mds.text.near import did_you_mean
 from mds.text.redaction import mask_foreign
 from mds.units import parse_bytes
 
@@ -98,14 +109,57 @@ class WorkSpec:
     strict: bool | None = None
 
 
-def fill_options(given: Mapping[str, Any]) -> WriterOptions:
-    """Every option, with defaults for those not given. Raises ConfigError for unknown ones."""
-    for name in given:
-        if name not in DEFAULTS:
-            raise ConfigError(
-                f"a writer has no argument {name!r}. Besides columns and out it takes "
-                f"{', '.join(sorted(DEFAULTS))}."
+#: Add a rule here for a new argument of the writers.
+WRITER_RULES: dict[str, Rule] = {
+    "keep_local": flag(),
+    "compression": text("the name of a compression such as 'zstd:3'").or_none(),
+    "samples_per_shard": whole(1, unit="samples").or_none("no limit"),
+    "exist_ok": flag(),
+    "retry": whole(0, unit="tries"),
+    "max_workers": whole(1, unit="threads").or_none("a usual number"),
+    "progress_bar": flag(),
+    "durable": flag(),
+    "strict": flag().or_none("a warning"),
+}
+_COLUMNS = {"columns": mapping("an encoding for each column", "{'image': 'jpeg', 'label': 'int'}")}
+
+
+def check_columns(owner: str, columns: Any) -> None:
+    """Refuse columns that are no dict from names to names of encodings.
+
+    Raises ArgumentError for another type, ConfigError for no column, UnknownEncodingError for what
+    is no name of an encoding.
+    """
+    check_arguments(owner, {"columns": columns}, _COLUMNS)
+    if not columns:
+        raise ConfigError(
+            f"{owner}(columns={columns!r}): a dataset has a column at least. Write "
+            "columns={'text': 'str'}."
+        )
+    for name, encoding in columns.items():
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"{owner}: the name of a column is a str, got {type(name).__name__} {name!r}. "
+                f"Write '{name}'."
             )
+        if not isinstance(encoding, str):
+            named = getattr(encoding, "__name__", None)
+            near = f" Write {{{name!r}: {named!r}}}." if isinstance(named, str) else ""
+            raise UnknownEncodingError(
+                f"{owner}: an encoding is named by a str, got {shown(encoding)} for column "
+                f"{name!r}.{near}"
+            )
+
+
+def fill_options(owner: str, given: Mapping[str, Any], *, is_strict: bool = True) -> WriterOptions:
+    """Every option, with defaults for those not given.
+
+    ``owner``: the name of the caller's class. Raises ConfigError for unknown options, and for
+    values that break a rule if it ``is_strict``.
+    """
+    refuse_unknown(owner, given, ["columns", "out", *DEFAULTS])
+    if is_strict:
+        check_arguments(owner, given, WRITER_RULES)
     return {**DEFAULTS, **given}  # type: ignore[typeddict-item]
 
 
@@ -181,7 +235,10 @@ def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
     names = tuple(hashes or ())
     for name in names:
         if not is_hash(name):
-            raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
+            raise ConfigError(
+                f"there is no hash {name!r}.{did_you_mean(name, hash_names())} Known are "
+                f"{', '.join(hash_names())}."
+            )
     if list(names) != sorted(names):
         raise ConfigError(f"hashes must be sorted: {sorted(names)}, got {list(names)}.")
     return names

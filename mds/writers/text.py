@@ -18,7 +18,7 @@ from mds.errors import (
     UnknownEncodingError,
 )
 from mds.format.layout import config_bytes, pack_meta
-from mds.writers.mds import sorted_names
+from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class LineWriter(Writer):
         **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"
-        names = sorted_names(columns)
+        check_columns(type(self).__name__, columns)
+        names = sorted(columns)
         for name in names:
             if columns[name] not in _TYPES:
                 raise UnknownEncodingError(
@@ -169,7 +170,8 @@ class XSVWriter(LineWriter):
         self.separator = separator
         # Checked before anything is made on disk.
         self._samples, self.newline = 0, newline
-        header = self._join(sorted_names(columns), "the names of the columns")
+        check_columns(type(self).__name__, columns)
+        header = self._join(sorted(columns), "the names of the columns")
         super().__init__(columns=columns, out=out, newline=newline, **options)
         self._header = header
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.format.layout import MAX_SIZE, VERSION
+from mds.text.near import did_you_mean
 from mds.units import format_bytes
 from mds.writers.destination import Destination
 from mds.writers.early_file import GATHERED, EarlyFile
@@ -63,6 +64,8 @@ class Writer(ABC):
 
     __signature__: inspect.Signature
     format: str
+    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    _is_strict = True
     #: What offsets can address; a subclass may ask for less.
     max_shard_size = MAX_SIZE - 1
     #: How many keys a sample may have before they are looked at.
@@ -89,7 +92,7 @@ class Writer(ABC):
         self._ended = "never began"
         self._turn = [True]
         register_writer(self)
-        asked = fill_options(options)
+        asked = fill_options(type(self).__name__, options, is_strict=self._is_strict)
         work = parse_work(asked)
         shards = parse_shards(asked)
         self.compression = shards.compression
@@ -144,7 +147,10 @@ class Writer(ABC):
         sample of 4 GiB, and in a thread while another one is writing.
         """
         if self._ended:
-            raise WriterError(f"this writer {self._ended}; it takes no more samples.")
+            raise WriterError(
+                f"this {type(self).__name__} {self._ended}; it takes no more samples. Write inside "
+                "of the `with` block, or make another writer."
+            )
         try:
             token = self._turn.pop()
         except IndexError:
@@ -345,6 +351,23 @@ class Writer(ABC):
         except TypeError:
             missing = True
         if missing:
-            keys = list(sample) if hasattr(sample, "keys") else describe(sample)
-            return MissingColumnError(f"{where} is missing; the sample is {keys}")
+            return MissingColumnError(f"{where} is missing{_what_is_there(name, sample)}")
         return EncodingError(f"{where}: {type(error).__name__}: {error}")
+
+
+def _what_is_there(name: str, sample: Any) -> str:
+    """The keys that a sample has in place of one, with the nearest; or what it is."""
+    if not hasattr(sample, "keys"):
+        return (
+            f": a sample is a dict with a value for every column, got {describe(sample)}. Write "
+            f"{{{name!r}: ...}}."
+        )
+    keys = [str(key) for key in sample]
+    near = did_you_mean(name, keys).removeprefix(" Did you mean ").removesuffix("?")
+    way_out = (
+        f" Write {name!r} instead of {near}."
+        if near
+        else " Give it a value; 'optional[...]' is an encoding that takes None."
+    )
+    listed = ", ".join(map(repr, keys[:10])) + (", ..." if len(keys) > 10 else "")
+    return f": the keys of the sample are {listed or 'none'}.{way_out}"

@@ -1,10 +1,14 @@
 """Small datasets whose samples tell their own number."""
 
 import os
+import pathlib
+import sys
 
 import pytest
 
 from mds import MDSWriter
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of mistakes
 
 
 @pytest.fixture(autouse=True)

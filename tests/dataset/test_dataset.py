@@ -222,10 +222,10 @@ def test_asking_for_the_state_changes_nothing(make):
     assert dataset.num_canonical_nodes == 64
 
 
-def test_iterating_without_a_batch_size_is_refused_with_the_reason(make):
-    """The order depends on it."""
+def test_batches_by_stream_need_a_batch_size(make):
+    """Their order depends on it, so a dataset is not iterated without one."""
     with pytest.raises(ConfigError, match="batch_size"):
-        next(iter(StreamingDataset(local=make())))
+        next(iter(StreamingDataset(local=make(), batching_method="per_stream")))
 
 
 def test_a_state_of_other_data_or_another_order_is_refused(make):

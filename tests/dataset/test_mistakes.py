@@ -1,9 +1,13 @@
 """What a newcomer gets wrong is answered with the subject, the value and a way out."""
 
+import numpy as np
 import pytest
+import torch
+from mistakes import MISTAKES
+from torch.utils.data import ChainDataset, DataLoader
 
-from mds import MDSWriter, StreamingDataset
-from mds.errors import ConfigError, NotFoundError
+from mds import JSONWriter, LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
+from mds.errors import ArgumentError, ConfigError, MdsError, NotFoundError
 
 
 @pytest.fixture
@@ -28,3 +32,162 @@ def test_split_says_what_it_takes(splits, shares):
     dataset = StreamingDataset(local=splits, split="train", batch_size=1)
     with pytest.raises(ConfigError, match=r"a share for each name.*'train': 0\.9"):
         dataset.split(shares)
+
+
+class Own(StreamingDataset):
+    """A class of the user's, whose name messages must tell."""
+
+
+class Forgetful(StreamingDataset):
+    """A class whose constructor does not call ours."""
+
+    def __init__(self, path):
+        self.path = path
+
+
+@pytest.fixture
+def names(tmp_path):
+    """What the calls of the table speak of."""
+    for name, columns in (("d", {"id": "int", "name": "str"}), ("other", {"text": "str"})):
+        with MDSWriter(out=str(tmp_path / name), columns=columns) as writer:
+            for number in range(20):
+                values = {key: number if kind == "int" else "x" for key, kind in columns.items()}
+                writer.write(values)
+    d = str(tmp_path / "d")
+
+    def dataset(**given):
+        return Own(**{"local": d, "batch_size": 2, **given})
+
+    def writer(**given):
+        return MDSWriter(**{"out": str(tmp_path / "new"), "columns": {"a": "int"}, **given})
+
+    def write(encoding, sample):
+        made = MDSWriter(out=str(tmp_path / "new"), columns={"label": encoding})
+        try:
+            made.write(sample)
+        finally:
+            made.abort()
+
+    def write_after_the_end():
+        made = MDSWriter(out=str(tmp_path / "new"), columns={"a": "int"})
+        made.finish()
+        made.write({"a": 1})
+
+    return {
+        "np": np,
+        "torch": torch,
+        "ChainDataset": ChainDataset,
+        "MDSWriter": MDSWriter,
+        "Stream": Stream,
+        "StreamingDataLoader": StreamingDataLoader,
+        "Own": Own,
+        "Forgetful": Forgetful,
+        "dataset": dataset,
+        "loader": lambda **given: StreamingDataLoader(dataset(), **given),
+        "writer": writer,
+        "write": write,
+        "write_after_the_end": write_after_the_end,
+        "d": d,
+        "other": str(tmp_path / "other"),
+    }
+
+
+def test_there_are_sixty_mistakes():
+    """The table is as long as it says, and no call stands in it twice."""
+    assert len({call for call, *_ in MISTAKES}) == len(MISTAKES) >= 60
+
+
+@pytest.mark.parametrize(("call", "subject", "value", "way_out"), MISTAKES, ids=str)
+def test_a_mistake_is_told_with_its_subject_its_value_and_a_way_out(
+    names, call, subject, value, way_out
+):
+    """Nothing is taken for what it is not, and the message is enough to go on."""
+    with pytest.raises(Exception) as caught:
+        eval(call, names)
+    assert isinstance(caught.value, (MdsError, UserWarning, AttributeError, IndexError))
+    told = str(caught.value)
+    for part in (subject, value, way_out):
+        assert part in told, told
+
+
+def test_python_s_own_types_of_errors_are_kept(names):
+    """Code that catches TypeError or ValueError for an argument goes on doing so."""
+    for call in ("dataset(shufle=True)", "Own(d)", "writer(colums={})", "dataset(batch_size='4')"):
+        with pytest.raises(TypeError) as caught:
+            eval(call, names)
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, ArgumentError)
+
+
+def test_what_stands_for_a_number_is_one(names):
+    """NumPy's numbers and whole floats for samples are as good as Python's."""
+    made = names["dataset"](batch_size=np.int64(4), shuffle=np.bool_(True), epoch_size=1e1)
+    assert made.batch_size == 4
+    assert made.epoch_size == 10
+
+
+def test_missing_arguments_are_named():
+    """A writer says what it lacks."""
+    with pytest.raises(ArgumentError, match=r"needs columns=, and was given out= and colums="):
+        MDSWriter(out="x", colums={})
+    with pytest.raises(ArgumentError, match=r"JSONWriter\(colums=\{\}\)"):
+        JSONWriter(out="x", columns={"a": "int"}, colums={})
+
+
+def test_secrets_stay_out_of_messages():
+    """A login in a URL is masked where the URL is repeated."""
+    with pytest.raises(ArgumentError) as caught:
+        StreamingDataset("https://me:hunter22@host/data")
+    assert "hunter22" not in str(caught.value)
+    assert "remote=" in str(caught.value)
+
+
+def test_samples_come_one_by_one_without_a_batch_size(names):
+    """A dataset is iterated, resumed and explained without one, in an order that ranks share."""
+    whole = StreamingDataset(local=names["d"], shuffle=True)
+    ids = [sample["id"] for sample in whole]
+    assert sorted(ids) == list(range(20))
+    assert "samples one by one" in whole.explain()
+
+    first = StreamingDataset(local=names["d"], shuffle=True)
+    samples = iter(first)
+    seen = [next(samples)["id"] for _ in range(7)]
+    second = StreamingDataset(local=names["d"], shuffle=True)
+    second.load_state_dict(first.state_dict())
+    assert seen + [sample["id"] for sample in second] == ids
+
+    ranks = [StreamingDataset(local=names["d"], topology=(rank, 2)) for rank in range(2)]
+    assert [[sample["id"] for sample in each] for each in ranks] == [
+        list(range(0, 20, 2)),
+        list(range(1, 20, 2)),
+    ]
+
+
+def test_several_workers_need_a_batch_size(names):
+    """They deal out whole batches, so torch's loader cannot do without."""
+    loader = DataLoader(StreamingDataset(local=names["d"]), batch_size=2, num_workers=2)
+    with pytest.raises(ConfigError, match=r"StreamingDataset\(..., batch_size=32\)"):
+        list(loader)
+
+
+def test_a_selection_of_columns_makes_streams_alike(names, tmp_path):
+    """Streams with other columns are fit for a batch by what they share."""
+    with MDSWriter(out=str(tmp_path / "more"), columns={"id": "int", "x": "int"}) as writer:
+        writer.write({"id": 1, "x": 2})
+    streams = [Stream(local=names["d"]), Stream(local=str(tmp_path / "more"))]
+    made = StreamingDataset(streams=streams, batch_size=7, columns=["id"])
+    assert sum(len(batch["id"]) for batch in StreamingDataLoader(made)) == 21
+
+
+def test_pictures_of_other_kinds_go_into_a_column_of_jpeg(tmp_path):
+    """What Pillow reads is a picture, whatever the column is called."""
+    import io
+
+    from PIL import Image
+
+    with MDSWriter(out=str(tmp_path / "d"), columns={"x": "jpeg"}) as writer:
+        for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+            file = io.BytesIO()
+            Image.new("RGB", (2, 2)).save(file, kind)
+            writer.write({"x": file.getvalue()})
+    assert [s["x"].size for s in LocalDataset(str(tmp_path / "d"))] == [(2, 2)] * 6

@@ -1,0 +1,281 @@
+"""Checks of arguments where they enter: type and value, told with the caller's own class name.
+
+A constructor holds its arguments against a table of rules, one for each name, before it does
+anything with them; so a wrong one is an error in the caller's line and not a strange one far below.
+An error says which argument of which class has which value, what it should be, and, for the usual
+slips, how to write it. The tables lie beside what they are of: `mds/dataset/settings.py`,
+`mds/loader/settings.py`, `mds/writers/spec.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from mds.errors import ArgumentError, ConfigError
+from mds.text.near import did_you_mean
+from mds.text.redaction import mask_foreign
+
+_MAX_SHOWN = 120  # characters of a value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Rule(NamedTuple):
+    """What an argument may be: in words, by its type, and by its value.
+
+    ``fix`` gives the way out for a value that does not fit, '' where none is known.
+    """
+
+    expected: str
+    is_kind: Callable[[Any], bool]
+    fits: Callable[[Any], bool] = lambda _: True
+    fix: Callable[[Any], str] = lambda _: ""
+
+    def or_none(self, meaning: str = "") -> Rule:
+        """The same rule, with None taken as well; ``meaning`` says what None is."""
+        return Rule(
+            f"{self.expected}, or None{f' for {meaning}' if meaning else ''}",
+            lambda value: value is None or self.is_kind(value),
+            lambda value: value is None or self.fits(value),
+            self.fix,
+        )
+
+
+def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Refuse the first argument of ``given`` that breaks its rule.
+
+    Raises ArgumentError (a TypeError and ValueError) for another type and ConfigError (a
+    ValueError) for another value.
+    """
+    for fault in find_faults(owner, given, rules):
+        raise fault
+
+
+def find_faults(
+    owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]
+) -> Iterator[ConfigError]:
+    """The error of each argument of ``given`` that breaks its rule."""
+    for name, rule in rules.items():
+        if name not in given:
+            continue
+        value = given[name]
+        is_kind = rule.is_kind(value)
+        if is_kind and rule.fits(value):
+            continue
+        kind = ConfigError if is_kind else ArgumentError
+        fix = rule.fix(value)
+        way_out = f" Write {name}={fix}." if fix else ""
+        yield kind(f"{owner}({name}={shown(value)}): {name} is {rule.expected}.{way_out}")
+
+
+def shown(value: Any) -> str:
+    """A value for an error sentence, without secrets, and no longer than a line."""
+    text = mask_foreign(repr(value)) if type(value) in _PLAIN else _describe(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (type, os.PathLike)) or inspect.isroutine(value):
+        return mask_foreign(repr(value)) if isinstance(value, os.PathLike) else value.__name__
+    if isinstance(value, numbers.Number):
+        return repr(value)
+    return f"<{type(value).__name__}>"
+
+
+def takes_names(init: F) -> F:
+    """Decorator of an ``__init__``: a call that does not fit it is told with the caller's class.
+
+    Python's own sentence names the function that was defined here, and offers no near name.
+    """
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    by_name = {p.name: p for p in parameters if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}}
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required = [name for name, p in by_name.items() if p.default is p.empty]
+    is_open = len(by_name) < len(parameters)
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        owner = type(self).__name__
+        if len(args) > len(positional):
+            raise _positional(owner, args[len(positional) :], required or list(by_name))
+        if not is_open:
+            refuse_unknown(owner, given, by_name)
+        missing = [n for n in required if n not in given and n not in positional[: len(args)]]
+        if missing:
+            raise ArgumentError(
+                f"{owner}() needs {_listed(missing)}, and was given {_listed(given)}: see "
+                f"help({owner})."
+            )
+        init(self, *args, **given)
+
+    return checked  # type: ignore[return-value]
+
+
+def refuse_unknown(owner: str, given: Mapping[str, Any], names: Sequence[str] | Any) -> None:
+    """Raise ArgumentError for the first argument that is not among ``names``."""
+    for name in given:
+        if name not in names:
+            near = did_you_mean(name, names, "{}=") or f" It takes {', '.join(sorted(names))}."
+            raise ArgumentError(
+                f"{owner}({name}={shown(given[name])}): there is no argument {name!r}.{near}"
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(f"{name}=" for name in names) or "nothing"
+
+
+def _positional(owner: str, args: Sequence[Any], names: Sequence[str]) -> ArgumentError:
+    value = args[0]
+    name = names[0]
+    if isinstance(value, (str, os.PathLike)):
+        kind = "remote" if "://" in str(value) else "local"
+        name = next((each for each in (kind, "out") if each in names), name)
+    return ArgumentError(
+        f"{owner}({shown(value)}): arguments are given by name, got {len(args)} without one. "
+        f"Write {owner}({name}={shown(value)})."
+    )
+
+
+# ----------------------------------------------------------------------------------- kinds of rules
+
+
+def flag() -> Rule:
+    """True or False."""
+    return Rule("True or False", _is_bool, fix=_as_bool)
+
+
+def whole(least: int | None = None, *, unit: str = "") -> Rule:
+    """A whole number, from ``least`` on if that is given."""
+    expected = f"a whole number{unit and f' of {unit}'}"
+    if least is None:
+        return Rule(expected, _is_whole, fix=_as_whole)
+    span = f"{unit and ','} of at least {least:,}"
+    return Rule(
+        expected + span,
+        _is_whole,
+        lambda value: value >= least,
+        lambda value: _as_whole(value, least),
+    )
+
+
+def amount(parse: Callable[[Any], int], example: str, *, least: int = 0, unit: str = "") -> Rule:
+    """A whole number, or a text such as ``example`` that ``parse`` takes."""
+
+    def is_kind(value: Any) -> bool:
+        is_real = isinstance(value, numbers.Real) and not _is_bool(value)
+        return isinstance(value, str) or is_real
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, str):
+            return bool(value >= least and float(value).is_integer())
+        try:
+            return parse(value) >= least
+        except ConfigError:
+            return False
+
+    expected = f"a number of {unit} of at least {least}, also as a text such as {example!r}"
+    return Rule(expected, is_kind, fits)
+
+
+def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
+    """A number above ``above``, or from there on if it ``reaches`` it."""
+
+    def fits(value: Any) -> bool:
+        return bool(value > above or (reaches and value == above))
+
+    def is_kind(value: Any) -> bool:
+        return isinstance(value, numbers.Real) and not _is_bool(value)
+
+    span = f"of at least {above:g}" if reaches else f"above {above:g}"
+    return Rule(
+        f"a number {span}{unit and f', in {unit}'}",
+        is_kind,
+        fits,
+        lambda value: _as_number(value) if not is_kind(value) else "",
+    )
+
+
+def one_of(*words: str) -> Rule:
+    """One of a few words."""
+    return Rule(
+        " or ".join(map(repr, words)),
+        lambda value: isinstance(value, str),
+        lambda value: value in words,
+        lambda value: _nearest(value, words),
+    )
+
+
+def text(what: str) -> Rule:
+    """A text, or a path."""
+    return Rule(what, lambda value: isinstance(value, (str, os.PathLike)))
+
+
+def names(what: str, example: str) -> Rule:
+    """Several names in a list or tuple; a text would be taken for its letters."""
+
+    def is_kind(value: Any) -> bool:
+        if isinstance(value, (str, bytes, Mapping)) or not hasattr(type(value), "__iter__"):
+            return False
+        return not isinstance(value, (list, tuple, set)) or all(isinstance(v, str) for v in value)
+
+    return Rule(
+        f"a list of {what}, as in {example}",
+        is_kind,
+        fix=lambda value: f"[{value!r}]" if isinstance(value, str) else "",
+    )
+
+
+def mapping(what: str, example: str) -> Rule:
+    """A dict."""
+    return Rule(f"a dict of {what}, as in {example}", lambda value: isinstance(value, Mapping))
+
+
+def function(what: str) -> Rule:
+    """A function."""
+    return Rule(what, callable)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not _is_bool(value)
+
+
+def _as_bool(value: Any) -> str:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False}
+    words |= {"off": False, "0": False, "none": False}
+    meant = words.get(str(value).strip().lower())
+    return "" if meant is None else str(meant)
+
+
+def _as_whole(value: Any, least: float = -math.inf) -> str:
+    try:
+        meant = float(value)
+    except (TypeError, ValueError):
+        return ""
+    return str(int(meant)) if not _is_whole(value) and meant.is_integer() and meant >= least else ""
+
+
+def _as_number(value: Any) -> str:
+    try:
+        return f"{float(value):g}"
+    except (TypeError, ValueError):
+        return ""
+
+
+def _nearest(value: Any, words: Sequence[str]) -> str:
+    return did_you_mean(value, words).removeprefix(" Did you mean ").removesuffix("?")

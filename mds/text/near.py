@@ -1,0 +1,18 @@
+"""Near names: what somebody may have meant by a name that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def did_you_mean(name: object, names: Iterable[object], form: str = "{!r}") -> str:
+    """A question that offers the nearest of ``names``, with a space in front; '' for none near.
+
+    >>> did_you_mean("shufle", ["shuffle", "batch_size"])
+    " Did you mean 'shuffle'?"
+    """
+    import difflib  # on the way to an error only
+
+    known = {str(each).lower(): str(each) for each in names}
+    found = difflib.get_close_matches(str(name).lower(), known, 1, 0.6)
+    return f" Did you mean {form.format(known[found[0]])}?" if found else ""

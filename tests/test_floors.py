@@ -223,7 +223,7 @@ FILES = {
         {"contract"},
     ],
     "text": [
-        {"__init__", "redaction"},
+        {"__init__", "near", "redaction"},
     ],
     "transforms": [
         {"columns", "links", "row_keys", "rows"},

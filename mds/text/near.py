@@ -1,4 +1,4 @@
-"""Near names: what somebody may have meant by a name that does not exist."""
+"""Near names: what may have been meant by a name that does not exist."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ NAMES = (
     "shuffled_requests",
     "write",
     "eviction",
+    "causes",
     "start",
     "resume",
     "imports",

@@ -35,6 +35,7 @@ class Mds(System):
         "shuffled_requests": _BATCHES,
         "write": ("",),
         "eviction": ("",),
+        "causes": ("",),
         "imports": ("",),
         "memory": ("processes",),
     }

@@ -25,6 +25,7 @@ from mds.process.fork_safe import new_lock
 from mds.storage.beneath import unlink_beneath
 from mds.storage.control_files import let_in, make_shared_folder
 from mds.storage.files import open_target, publish
+from mds.storage.transfer_times import TIMES
 
 if TYPE_CHECKING:
     from mds.cache.counters import Counters
@@ -257,9 +258,12 @@ def _unpack_checked(
     verifier = _Verifier(downloader, packed)
     rest = verifier.checked(chunks)
     unpacking = codec.decompressor(raw.size)
+    clock, spent = TIMES.clock, 0.0
     try:
         for chunk in rest:
+            begun = clock()
             unpacking.feed_to(chunk, sink)
+            spent += clock() - begun
         verifier.check()
         unpacking.finish_to(sink)
     except ShardError as error:
@@ -273,6 +277,8 @@ def _unpack_checked(
             url=where,
             verb="get",
         ) from error
+    finally:
+        TIMES.add(0.0, 0.0, unpack=spent)
 
 
 class _Verifier:

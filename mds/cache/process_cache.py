@@ -30,7 +30,9 @@ from mds.cache.recovery import OpenFolder, unwritable
 from mds.cache.tuning import CacheTuning
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
+from mds.process.stopwatch import running_watch
 from mds.readers import open_reader, open_sparse
+from mds.storage.transfer_times import TIMES
 from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
@@ -256,13 +258,18 @@ class ProcessCache:
     @contextlib.contextmanager
     def waiting_for(self, shard: int) -> Iterator[None]:
         """Note how long the consumer waits for a shard."""
-        started = time.monotonic()
+        started, before = time.monotonic(), TIMES.now()
         self._awaited = shard
         try:
             yield
         finally:
             self._awaited = None
             seconds = time.monotonic() - started
+            watch = running_watch()
+            if watch is not None:
+                # Of the transfers that ended meanwhile; of all if another process has fetched it.
+                now = TIMES.now()
+                watch.add_wait(seconds, now.since(before).shares if now != before else now.shares)
             name = self.catalog.info(shard).raw.basename
             self.counters.add_wait(seconds, name)
             emit(Waited(shard, seconds))

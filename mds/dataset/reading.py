@@ -6,13 +6,17 @@ What an iteration changes is in its WorkerEpoch; of the dataset it sets only wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds.dataset.node_order import NodeOrder
+from mds.dataset.timed_sample import TimedReaders
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
 from mds.readers import cut_growing, iterate_samples
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from mds.cache import ShardCache
     from mds.dataset.shard_map import ShardMap
+    from mds.process.stopwatch import Stopwatch
 
     Ids = npt.NDArray[np.int64]
 
@@ -71,16 +76,15 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
     """
     dataset._running = epoch
     chain = dataset._filter.chain
-    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
-    stream = epoch.key_stream() if chain.is_keyed else None
+    waiting: collections.deque[Any] = collections.deque()  # decoded, for the functions
+    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1 - len(waiting)))
+    stream, watch = epoch.key_stream() if chain.is_keyed else None, epoch.watch
     try:
         if not dataset._filter.keeps_everything:
             judged = judge_samples(dataset, epoch)
             yield (sample for sample, fate, _ in judged if fate is Fate.KEPT)
         elif dataset._has_own_items:
-            items = _own_items(dataset, epoch)
-            # After its sample: a generator has the keys of what its windows have given.
-            yield _with_functions(items, runner, stream) if chain.maps else items
+            yield _own_items(dataset, epoch, runner if chain.maps else None, stream)
         else:
             windows = read_windows(dataset, epoch.blocks(), epoch)
             for readers, shards, rows in cut_growing(
@@ -89,9 +93,34 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
                 samples, left = iterate_samples(readers, shards, rows)
                 epoch.give(len(rows), left)
                 keys = stream.take(len(rows)).tolist() if stream is not None else None
-                yield runner.over(samples, keys)
+                if watch is None or not chain.maps:
+                    yield runner.over(samples, keys)
+                else:
+                    yield _apply_in_stretches(runner, samples, keys, waiting, watch)
     finally:
         epoch.is_over = True
+
+
+def _apply_in_stretches(
+    runner: SampleRunner,
+    samples: Iterator[Any],
+    keys: Sequence[int] | None,
+    waiting: collections.deque[Any],
+    watch: Stopwatch,
+) -> Iterator[Any]:
+    """What the functions make of samples, some of which are decoded before they are called."""
+    done = 0
+    while True:
+        waiting.extend(itertools.islice(samples, watch.stretch))
+        count = len(waiting)
+        if not count:
+            return
+        watch.begin_functions(count)
+        # Each is let go of when its functions have it.
+        some = itertools.starmap(waiting.popleft, itertools.repeat((), count))
+        yield from runner.over(some, keys[done : done + count] if keys is not None else None)
+        watch.begin_decoding()
+        done += count
 
 
 def judge_samples(
@@ -105,8 +134,9 @@ def judge_samples(
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
-    key, judge = 0, dataset._filter.judge
+    key, judge, watch = 0, dataset._filter.judge, epoch.watch
     get = _item_getter(dataset)
+    has_functions = bool(chain.of_samples) or dataset._has_own_items
 
     def report(skipped: SkippedSample) -> None:
         dataset._dropped.report(skipped)
@@ -118,6 +148,10 @@ def judge_samples(
             key = int(stream.take(1)[0])
         if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
             yield None, Fate.PADDING, key
+            continue
+        if watch is not None and watch.is_armed and has_functions:
+            act = functools.partial(judge, number, get, report, runner, key)
+            yield (*_timed(dataset, epoch, watch, act), key)
         else:
             yield (*judge(number, get, report, runner, key), key)
 
@@ -150,24 +184,46 @@ def all_numbers(dataset: ReadableDataset) -> Iterator[int]:
     return _numbers(dataset, blocks, ReadersAtHand())
 
 
-def _own_items(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Any]:
-    get = _item_getter(dataset)
+def _own_items(
+    dataset: ReadableDataset,
+    epoch: WorkerEpoch,
+    runner: SampleRunner | None,
+    stream: KeyStream | None,
+) -> Iterator[Any]:
+    """Samples of the caller's own ``__getitem__``, and what functions make of them."""
+    get, watch = _item_getter(dataset), epoch.watch
+
+    def make(number: int) -> Any:
+        sample = get(number)
+        if runner is None:
+            return sample
+        # The key after its sample: the stream has those of what its windows have given.
+        return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
+
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.given += 1
-        yield get(number)
+        if watch is not None and watch.is_armed:
+            yield _timed(dataset, epoch, watch, functools.partial(make, number))
+        else:
+            yield make(number)
+
+
+def _timed(
+    dataset: ReadableDataset, epoch: WorkerEpoch, watch: Stopwatch, act: Callable[[], Any]
+) -> Any:
+    """What ``act`` makes of a sample; what is not decoding in it counts as the caller's code."""
+    dataset._at_hand = TimedReaders(epoch, watch)
+    watch.begin_sample()
+    try:
+        return act()
+    finally:
+        watch.end_sample()
 
 
 def _item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
     """What gives a sample before the functions, by the shortest way."""
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
-
-
-def _with_functions(
-    samples: Iterator[Any], runner: SampleRunner, stream: KeyStream | None
-) -> Iterator[Any]:
-    for sample in samples:
-        yield runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
 
 
 def _numbers(

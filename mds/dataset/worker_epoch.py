@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mds.dataset.filtering import DropCount, SkippedSample
     from mds.plan import EpochPlan
+    from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
     from mds.world import World
 
@@ -46,6 +47,7 @@ class WorkerEpoch(ReadersAtHand):
     ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
     filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
     ended or was left. ``is_counted`` where a loader sums what its batches take of the order.
+    ``watch`` is the loader's, where one makes batches of the samples.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class WorkerEpoch(ReadersAtHand):
         self.given = start
         self.dropped: DropCount | None = None
         self.is_over = False
+        self.watch: Stopwatch | None = None
         self._left = _NOTHING
         self._key_streams: list[KeyStream] = []
         # Blocks that are not summed yet: the first place, which places are real, and the ids.

@@ -11,10 +11,11 @@ at once. A batch is a view that keeps its group alive, which is at most a few me
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.dataset.filtering import SkippedSample
+from mds.process.stopwatch import Making, join_makings
 
 if TYPE_CHECKING:
     from mds.dataset.worker_epoch import WorkerEpoch
@@ -33,7 +34,7 @@ class BatchInfo(NamedTuple):
     (sum modulo 2**64, samples). ``begun``: the epoch that it is of, and the sample at which this
     iteration of it began. ``skipped``: the first samples that were dropped on the way, and
     ``dropped``: how many there were. ``is_empty``: nothing was kept; one masked sample stands for
-    the batch.
+    the batch. ``making``: how it was made; of several batches in a message the first one tells it.
     """
 
     samples: int
@@ -42,13 +43,28 @@ class BatchInfo(NamedTuple):
     skipped: tuple[SkippedSample, ...] = ()
     dropped: int = 0
     is_empty: bool = False
+    making: Making | None = None
 
 
-def batch_info(epoch: WorkerEpoch, position: int, count: int) -> BatchInfo:
+def batch_info(
+    epoch: WorkerEpoch, position: int, count: int, making: Making | None = None
+) -> BatchInfo:
     """The bookkeeping of a batch of ``count`` places from ``position`` on."""
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
-    return BatchInfo(count, (added, count), epoch.begun)
+    return BatchInfo(count, (added, count), epoch.begun, making=making)
+
+
+def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
+    """The bookkeeping of a message, whose first batch tells how all of them were made and sent.
+
+    The trainer waited for the message, and so for all of its batches.
+    """
+    made = [info.making for info in infos if info.making is not None]
+    if not made:
+        return [*infos]
+    first = infos[0]._replace(making=join_makings(made, crossing))
+    return [first, *(i if i.making is None else i._replace(making=None) for i in infos[1:])]
 
 
 class BatchGroup(NamedTuple):

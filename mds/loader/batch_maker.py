@@ -20,6 +20,7 @@ from mds.transforms.links import Link
 from mds.transforms.row_keys import keys_of_link
 
 if TYPE_CHECKING:
+    from mds.process.stopwatch import Stopwatch
     from mds.transforms.row_keys import Keys
 
     Collate = Callable[[Any], Any]
@@ -53,27 +54,32 @@ class BatchMaker:
             self._collate = collate_samples
         self.takes_columns = bool(self._links) or self._collate is collate_samples
         self.has_functions = bool(self._links)
+        self._last_of_caller = len(chain.of_batches) - 1
         self.is_keyed = any(link.is_keyed for link in self._links)
         #: Whether no code of the caller takes part.
         self.is_ours = all(link.is_ours for link in self._links) and (
             self.has_functions or is_default
         )
 
-    def of_samples(self, samples: Any, keys: Keys | None, where: Callable[[], str]) -> Any:
+    def of_samples(
+        self, samples: Any, keys: Keys | None, where: Callable[[], str], watch: Stopwatch
+    ) -> Any:
         """The batch of samples (of one sample by itself, where there is no batch size)."""
-        if not self._links:
-            return self._collate(samples)
-        return self.of_columns(columns_of(samples), keys, where)
+        if self._links:
+            columns = columns_of(samples)
+            watch.end_collating()
+            return self.of_columns(columns, keys, where, watch)
+        collated = self._collate(samples)
+        watch.end_collating()
+        return collated
 
     def of_columns(
-        self, columns: dict[str, Any], keys: Keys | None, where: Callable[[], str]
+        self, columns: dict[str, Any], keys: Keys | None, where: Callable[[], str], watch: Stopwatch
     ) -> Any:
-        """The batch of columns, which become the property of the functions.
+        """The batch that the functions make of columns, which become their property.
 
         ``keys`` are those of the rows; ``where`` names the batch in an error.
         """
-        if not self._links:
-            return tensors_of(columns)
         made: Any = columns
         streams = itertools.count()  # those that draw are numbered, so that others may come between
         for at, link in enumerate(self._links):
@@ -89,7 +95,11 @@ class BatchMaker:
                 assert keys is not None
                 of_rows = keys_of_link(keys, next(streams))
             made = self._call(link, made, of_rows, where)
-        return batch_of(made)
+            if at == self._last_of_caller:
+                watch.end_functions()
+        batch = batch_of(made)
+        watch.end_collating()
+        return batch
 
     @staticmethod
     def _call(link: Link, made: Any, keys: Keys | None, where: Callable[[], str]) -> Any:

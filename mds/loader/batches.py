@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,25 +21,22 @@ from torch.utils.data import IterableDataset
 from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.reading import read_windows
 from mds.dataset.streaming import StreamingDataset
-from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collect_epochs, take_dropped
+from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
 from mds.encodings import DecodeKind, parse_encoding
-from mds.errors import ConfigError
 from mds.loader.batch_groups import (
     MAX_GROUP_BATCHES,
     MAX_GROUP_BYTES,
-    SUM_BITS,
     BatchGroup,
-    BatchInfo,
     BatchIterator,
     batch_info,
 )
 from mds.loader.batch_maker import BatchMaker
 from mds.loader.batch_masks import mask_padding
+from mds.loader.custom_batches import begin_custom
 from mds.loader.filtered_batches import filtered_batches
 from mds.loader.tensor_buffers import Allocator, TensorPool
-from mds.loader.threads import ThreadedWorkers
-from mds.loader.wrapping import find_streaming
 from mds.process.fork_safe import cached_property
+from mds.process.stopwatch import Stopwatch
 from mds.readers import gather
 from mds.transforms.chain import FunctionChain
 from mds.transforms.columns import join_columns, tensors_of
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from mds.index import ShardSchema
     from mds.loader.batch_groups import Batch
     from mds.prefetch.prefetcher import Window
+    from mds.process.stopwatch import Clock
 
     Columns = dict[str, Any]
 
@@ -56,8 +55,9 @@ if TYPE_CHECKING:
 class Batches(IterableDataset[Any]):
     """Batches of a dataset, as pairs of their bookkeeping and the collated batch.
 
-    ``batch_size`` None gives single samples. Other attributes are the dataset's, so that code in
-    workers which asks torch for "the dataset" finds what it knows.
+    ``batch_size`` None gives single samples. ``clock`` times what a batch takes. Other attributes
+    are the dataset's, so that code in workers which asks torch for "the dataset" finds what it
+    knows.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class Batches(IterableDataset[Any]):
         batch_size: int | None,
         drop_last: bool,
         collate: Callable[[Any], Any],
+        clock: Clock = time.perf_counter,
     ) -> None:
         self.dataset = dataset
+        self._clock = clock
         self._size, self._drop_last = batch_size, drop_last
         is_streaming = isinstance(dataset, StreamingDataset)
         chain = dataset._filter.chain if is_streaming else FunctionChain()
@@ -84,27 +86,29 @@ class Batches(IterableDataset[Any]):
         With ``allocate`` they are made elsewhere than where they are used, and come in groups.
         """
         if not self._is_ours:
-            return self._begin_custom()
+            watch = Stopwatch(self._clock)
+            return begin_custom(self.dataset, watch, self._size, self._drop_last, self._maker)
         dataset = self.dataset
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
+        epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:
-            return filtered_batches(dataset, epoch, self._size, self._drop_last, self._maker)
+            return filtered_batches(dataset, epoch, watch, self._size, self._drop_last, self._maker)
         maker, size = self._maker, self._size
         keys = epoch.key_stream() if maker.is_keyed else None
         if not (self.is_plain and size is not None and maker.takes_columns and self._is_columnar):
             samples = EpochIterator.over(dataset, epoch)
-            return _with_info(epoch, self._collated_batches(epoch, samples, keys))
+            return _with_info(epoch, watch, self._collated_batches(epoch, watch, samples, keys))
         windows = read_windows(dataset, epoch.blocks(), epoch)
         least = size if self._drop_last else 1
         if maker.has_functions:
-            batches = self._function_batches(epoch, windows, size, keys)
-            return _with_info(epoch, batches, least)
+            batches = self._function_batches(epoch, watch, windows, size, keys)
+            return _with_info(epoch, watch, batches, least)
         into = allocate or TensorPool()
         if self._is_sliceable and not isinstance(epoch, PaddedWorkerEpoch):
-            groups = self._grouped_batches(worker, epoch, windows, size, into)
+            groups = self._grouped_batches(worker, epoch, watch, windows, size, into)
             return BatchIterator(groups, workers) if allocate is None else groups
         columns = self._columns(windows, lambda: size, into)
-        return _with_info(epoch, ((n, tensors_of(found)) for n, found in columns), least)
+        return _with_info(epoch, watch, _as_tensors(columns, watch), least)
 
     @property
     def _is_ours(self) -> bool:
@@ -220,6 +224,7 @@ class Batches(IterableDataset[Any]):
         self,
         worker: int,
         epoch: WorkerEpoch,
+        watch: Stopwatch,
         windows: Iterable[Window],
         size: int,
         allocate: Allocator,
@@ -230,7 +235,9 @@ class Batches(IterableDataset[Any]):
         def wanted() -> int:
             return size * count
 
+        watch.start()
         for samples, found in self._columns(windows, wanted, allocate):
+            watch.end_samples()
             columns = tensors_of(found)
             infos = []
             for at in range(0, samples, size):
@@ -240,12 +247,20 @@ class Batches(IterableDataset[Any]):
                     position += some
             count = _batches_of_next(count, columns, samples, size)
             if infos:
+                watch.end_collating()
+                infos[0] = infos[0]._replace(making=watch.take())
                 yield BatchGroup(worker, tuple(infos), columns)
             del columns, found  # before the next ones are made, so that their memory can be those'
+            watch.start()
         yield BatchGroup(worker, (), {})
 
     def _function_batches(
-        self, epoch: WorkerEpoch, windows: Iterable[Window], size: int, keys: KeyStream | None
+        self,
+        epoch: WorkerEpoch,
+        watch: Stopwatch,
+        windows: Iterable[Window],
+        size: int,
+        keys: KeyStream | None,
     ) -> Iterator[tuple[int, Any]]:
         """Batches that functions of columns make.
 
@@ -258,6 +273,7 @@ class Batches(IterableDataset[Any]):
             return size * count
 
         for samples, gathered in self._columns(windows, wanted, TensorPool(), copy=copy):
+            watch.end_samples()
             found = gathered
             if self._fixed_columns:
                 count = _batches_of_next(count, gathered, samples, size)
@@ -267,84 +283,42 @@ class Batches(IterableDataset[Any]):
                 columns = {name: values[at : at + some] for name, values in found.items()}
                 of_rows = keys.take(some) if keys is not None else None
                 where = functools.partial(epoch.describe, position, some)
-                yield some, maker.of_columns(columns, of_rows, where)
+                yield some, maker.of_columns(columns, of_rows, where, watch)
                 position += some
             # Before the next ones are made, so that their memory can be those'.
             del gathered, found, columns
 
     def _collated_batches(
-        self, epoch: WorkerEpoch, samples: Iterator[Any], keys: KeyStream | None
+        self,
+        epoch: WorkerEpoch,
+        watch: Stopwatch,
+        samples: Iterator[Any],
+        keys: KeyStream | None,
     ) -> Iterator[tuple[int, Any]]:
         position, make = epoch.start, self._maker.of_samples
         if self._size is None:
-            yield from ((1, make(sample, None, str)) for sample in samples)
+            watch.expect(1)
+            for sample in samples:
+                watch.end_samples(1)
+                yield 1, make(sample, None, str, watch)
+                watch.expect(1)
             return
-        while batch := [*itertools.islice(samples, self._size)]:
+        while batch := self._next_samples(samples, watch):
             count = len(batch)
+            watch.end_samples(count)
             of_rows = keys.take(count) if keys is not None else None
             if count == self._size or not self._drop_last:
                 where = functools.partial(epoch.describe, position, count)
-                collated = make(batch, of_rows, where)
+                collated = make(batch, of_rows, where, watch)
                 # Decoded images are large: let go of these before the next ones are made.
                 del batch
                 yield count, collated
                 del collated
             position += count
 
-    def _begin_custom(self) -> Iterator[Batch]:
-        """Batches of what the caller's code makes of our samples, whose epoch begins now."""
-        source = find_streaming(self.dataset)
-        assert source is not None
-        epochs: list[WorkerEpoch] = []
-        with collect_epochs(source, epochs):
-            samples = iter(self.dataset)
-        return self._custom_batches(source, samples, epochs)
-
-    def _custom_batches(
-        self, source: StreamingDataset, samples: Iterator[Any], epochs: list[WorkerEpoch]
-    ) -> Iterator[Batch]:
-        """What each batch took from the order is found by how far the epoch is.
-
-        ``epochs``: those that the caller's code has begun; it goes through the last one.
-        """
-        taken = summed = 0
-        size = self._size or 1
-        while True:
-            with collect_epochs(source, epochs):  # generators begin ours when they like
-                batch = [*itertools.islice(samples, size)]
-            if not batch:
-                return
-            if len(batch) < size and self._drop_last:
-                continue
-            before, earlier = taken, summed
-            epoch = epochs[-1] if epochs else None
-            if epoch is not None:
-                taken, summed = epoch.position, epoch.checksum_until(epoch.position)
-            skipped, dropped = take_dropped(epochs)
-            del epochs[:-1]
-            info = BatchInfo(
-                taken - before,
-                ((summed - earlier) & SUM_BITS, taken - before),
-                epoch.begun if epoch is not None else None,
-                skipped,
-                dropped,
-            )
-            if isinstance(epoch, PaddedWorkerEpoch) and info.samples != len(batch):
-                name = type(self.dataset).__name__
-                raise ConfigError(
-                    f"exact='mask' marks every place of the order, and {name} made {len(batch)} "
-                    f"samples of {info.samples} places. Use exact=True."
-                )
-            collated = self._maker.of_samples(
-                batch if self._size is not None else batch[0], None, str
-            )
-            del batch  # as in `_collated_batches`
-            yield (
-                mask_padding(info, collated, epoch)
-                if isinstance(epoch, PaddedWorkerEpoch)
-                else (info, collated)
-            )
-            del collated
+    def _next_samples(self, samples: Iterator[Any], watch: Stopwatch) -> list[Any]:
+        watch.expect(self._size or 1)
+        return [*itertools.islice(samples, self._size)]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -359,37 +333,31 @@ def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> in
     return max(1, min(last * 2, MAX_GROUP_BATCHES, fit))
 
 
+def _as_tensors(
+    columns: Iterator[tuple[int, Columns]], watch: Stopwatch
+) -> Iterator[tuple[int, Columns]]:
+    for count, found in columns:
+        watch.end_samples()
+        tensors = tensors_of(found)
+        del found
+        watch.end_collating()
+        yield count, tensors
+        del tensors
+
+
 def _with_info(
-    epoch: WorkerEpoch, batches: Iterator[tuple[int, Any]], least: int = 1
+    epoch: WorkerEpoch, watch: Stopwatch, batches: Iterator[tuple[int, Any]], least: int = 1
 ) -> Iterator[Batch]:
     """Batches of (samples, batch) with their bookkeeping, but those of fewer than ``least``."""
     position = epoch.start
+    watch.start()
     for count, batch in batches:
         if count >= least:
-            info = batch_info(epoch, position, count)
+            info = batch_info(epoch, position, count, watch.take())
             position += count
             if isinstance(epoch, PaddedWorkerEpoch):
                 yield mask_padding(info, batch, epoch)
             else:
                 yield info, batch
         del batch  # before the next one is made, so that its memory can be that one's
-
-
-class ThreadedBatches(IterableDataset[Any]):
-    """Batches of ``workers`` threads of this process, as of so many worker processes."""
-
-    def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
-        self._batches, self._workers, self._ahead = batches, workers, ahead
-
-    def __iter__(self) -> Iterator[Any]:
-        group = -2 - next(_iterations)
-        parts = [
-            self._batches.of_thread().begin_epoch(worker, self._workers, group, TensorPool())
-            for worker in range(self._workers)
-        ]
-        workers = ThreadedWorkers([functools.partial(iter, part) for part in parts], self._ahead)
-        return BatchIterator(workers, self._workers)
-
-
-# Each iteration is a group of its own in the epoch counter, told from torch's seeds by its sign.
-_iterations = itertools.count()
+        watch.start()

@@ -10,6 +10,7 @@ columns, a batch is gathered column by column into the memory that becomes the t
 from __future__ import annotations
 
 import inspect
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +21,11 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from mds.arguments import check_arguments
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
-from mds.loader.batches import Batches, ThreadedBatches
-from mds.loader.settings import LOADER_RULES, check_loader
+from mds.loader.batches import Batches
+from mds.loader.counted_batches import CountedBatches, EpochCount
+from mds.loader.run_facts import cache_use_of, setup_of
+from mds.loader.settings import LOADER_RULES, check_loader, check_threads
+from mds.loader.threaded_batches import ThreadedBatches
 from mds.loader.worker_batches import WorkerBatches
 from mds.loader.wrapping import (
     check_same_columns,
@@ -31,6 +35,7 @@ from mds.loader.wrapping import (
     refuse_sampling,
 )
 from mds.plan import OrderHash
+from mds.report import WaitReport, explain_waits
 
 # What the DataLoader inside is told; the rest is the business of Batches.
 _PASSED_ON = (
@@ -66,7 +71,9 @@ class StreamingDataLoader(DataLoader[Any]):
       ``"threads"``, which hand batches over without copying them; ``"auto"`` takes threads where
       nothing but the library's own code makes the batches. ``"threads"`` with functions of yours
       (``collate_fn``, ``map``, ``__getitem__`` of a subclass) is your word that several threads
-      may call them at once; it pays where they release the interpreter's lock.
+      may call them at once; it pays where they release the interpreter's lock. What is about
+      worker processes (``timeout``, ``worker_init_fn``, ``multiprocessing_context``,
+      ``persistent_workers``) is refused beside it.
     - ``collate_fn`` (Callable | None, default None): What makes a batch of a list of samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
     - ``prefetch_factor`` (int | None, default None, batches): How many each worker keeps ready;
@@ -82,7 +89,8 @@ class StreamingDataLoader(DataLoader[Any]):
     - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
 
     Order, state and errors are the same with every kind of workers. Raises ConfigError (a
-    ValueError) for threads where a class of the caller's iterates by itself. In threads, each of
+    ValueError) for threads where a class of the caller's iterates by itself, and for arguments that
+    would have no effect on them. In threads, each of
     which has a copy of the dataset, torch's ``get_worker_info()`` is None, and random numbers of
     Python, NumPy and torch are the program's: draw those of ``map``.
 
@@ -101,6 +109,9 @@ class StreamingDataLoader(DataLoader[Any]):
     #: What is said where an argument breaks a rule: nothing is taken for what it is not.
     _is_strict = True
 
+    #: By which waits and the making of batches are timed.
+    _clock = staticmethod(time.perf_counter)
+
     def __init__(self, dataset: Any, *args: Any, workers: str = "auto", **kwargs: Any) -> None:
         self._check_given(dataset, args, {"workers": workers, **kwargs})
         self._streaming = find_streaming(dataset)
@@ -109,18 +120,17 @@ class StreamingDataLoader(DataLoader[Any]):
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
         self._check_fit(dataset)
-        self._batches = Batches(dataset, self.batch_size, self.drop_last, self.collate_fn)
-        if workers == "threads" and not self._batches.may_use_threads:
-            raise ConfigError(
-                f"workers='threads': {type(dataset).__name__} iterates by itself, and so in each "
-                "thread over all samples. Make samples in __getitem__ of a subclass or by map(), "
-                "or use processes."
-            )
+        self._batches = Batches(
+            dataset, self.batch_size, self.drop_last, self.collate_fn, self._clock
+        )
+        if workers == "threads":
+            self._check_threads(kwargs)
         self._threaded = workers == "threads" or (
             workers == "auto" and self._may_use_threads(kwargs)
         )
         self._inner: DataLoader[Any] | None = None
         self._count = EpochCount()
+        self._samples_read = 0  # in all iterations
         if self._streaming is not None:
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
@@ -133,6 +143,16 @@ class StreamingDataLoader(DataLoader[Any]):
             check_loader(type(self).__name__, dataset, given, [*names, "workers"])
         elif given["workers"] not in {"auto", "processes", "threads"}:
             check_arguments(type(self).__name__, given, {"workers": LOADER_RULES["workers"]})
+
+    def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
+        """Refuse threads where they cannot be, and what has no effect on them (ConfigError)."""
+        if not self._batches.may_use_threads:
+            raise ConfigError(
+                f"workers='threads': {type(self.dataset).__name__} iterates by itself, and so in "
+                "each thread over all samples. Make samples in __getitem__ of a subclass or by "
+                "map(), or use processes."
+            )
+        check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether threads differ from processes in nothing but speed."""
@@ -188,6 +208,27 @@ class StreamingDataLoader(DataLoader[Any]):
     def order_hash(self) -> OrderHash:
         """Of the samples of this rank in this iteration; the sum over ranks is the plan's."""
         return self._count.order_hash
+
+    def report(self) -> WaitReport:
+        """Why the trainer waits for batches in this iteration, and which argument would mend it.
+
+        A paragraph when printed; ``cause`` is one of `mds.report.CAUSES`. It may be asked for at
+        any time, and tells of the running iteration or the last one. Raises ConfigError for a
+        dataset that is not a streaming one.
+
+        >>> print(loader.report())  # doctest: +SKIP
+        """
+        if self._streaming is None:
+            raise ConfigError(
+                f"report() tells of streaming datasets, and this loader reads a "
+                f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
+                "an IterableDataset that iterates one."
+            )
+        return explain_waits(
+            self._count.waits,
+            setup_of(self, self._streaming, is_threaded=self._threaded),
+            cache_use_of(self._streaming, self._samples_read),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts workers of its own.
@@ -284,69 +325,6 @@ class StreamingDataLoader(DataLoader[Any]):
             "own. To resume, give the transform to the dataset, dataset.map(function), or wrap it "
             "in an IterableDataset that iterates self.dataset."
         )
-
-
-class EpochCount:
-    """What one iteration of a loader has taken of the order."""
-
-    def __init__(self) -> None:
-        self.samples = self.steps = self.empty_steps = 0
-        self.order_hash = OrderHash()
-        self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
-        self.is_over = False
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
-        return self.steps > 0 and not self.is_over
-
-
-class CountedBatches:
-    """Iterator of one epoch of a loader, which counts what the batches took of the order."""
-
-    def __init__(self, loader: StreamingDataLoader, inner: Iterator[Any]) -> None:
-        self._loader, self._inner = loader, inner
-        self.count = EpochCount()
-
-    def __iter__(self) -> CountedBatches:
-        return self
-
-    def __next__(self) -> Any:
-        count = self.count
-        try:
-            info, batch = next(self._inner)
-        except StopIteration:
-            count.is_over = True
-            self._warn_if_empty()
-            raise
-        self._loader._count = count  # the state is of the iteration that gave a batch last
-        count.samples += info.samples
-        count.order_hash.take(*info.order)
-        count.steps += 1
-        count.begun = info.begun
-        if info.dropped or info.is_empty:
-            count.empty_steps += info.is_empty
-            self._loader._note_dropped(info)
-        return batch
-
-    def _warn_if_empty(self) -> None:
-        """Say when a filter left nothing of an epoch."""
-        steps = self.count.steps
-        if steps and steps == self.count.empty_steps:
-            warnings.warn(
-                f"all {steps} batches of this rank are empty: the filter, or on_error='skip',"
-                " dropped every sample. dataset.skipped says why.",
-                stacklevel=3,
-            )
-
-    def __del__(self) -> None:
-        self.count.is_over = True
-
-    def __getattr__(self, name: str) -> Any:
-        # Tools look into a DataLoader's iterator (for its workers, say): show them the real one.
-        if name in {"_inner", "count"}:  # of one that was not made
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
 
 def _identity(batch: Any) -> Any:

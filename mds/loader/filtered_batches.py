@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.batch_groups import Batch
     from mds.loader.batch_maker import BatchMaker
+    from mds.process.stopwatch import Stopwatch
 
 _MAX_TRIED_SAMPLES = 1000
 
@@ -33,6 +34,7 @@ _MAX_TRIED_SAMPLES = 1000
 def filtered_batches(
     dataset: Samples,
     epoch: WorkerEpoch,
+    watch: Stopwatch,
     batch_size: int | None,
     drop_last: bool,
     maker: BatchMaker,
@@ -42,9 +44,11 @@ def filtered_batches(
     position, size = epoch.start, batch_size or 1
     spare: tuple[Any, ...] = ()  # a sample that could be read, to be masked
     while True:
+        watch.start()
         batch = [*itertools.islice(places, size)]
         if not batch:
             return
+        watch.end_samples(len(batch))
         if len(batch) < size and drop_last:
             continue
         kept = [sample for sample, fate, _ in batch if fate is Fate.KEPT]
@@ -67,8 +71,9 @@ def filtered_batches(
         mask = np.full(len(shown), bool(kept))
         del batch, kept
         whole = shown if batch_size is not None else shown[0]
-        yield info, with_mask(maker.of_samples(whole, np.array(keys, np.uint64), where), mask)
-        del shown, whole
+        made = maker.of_samples(whole, np.array(keys, np.uint64), where, watch)
+        yield info._replace(making=watch.take()), with_mask(made, mask)
+        del shown, whole, made
 
 
 _READ = (Fate.KEPT, Fate.DROPPED)

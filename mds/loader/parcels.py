@@ -14,7 +14,13 @@ import numpy as np
 from torch._utils import ExceptionWrapper
 
 from mds.loader.batch_codec import Encoded, Layout, decode, encode
-from mds.loader.batch_groups import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, BatchGroup, BatchList
+from mds.loader.batch_groups import (
+    MAX_GROUP_BATCHES,
+    MAX_GROUP_BYTES,
+    BatchGroup,
+    BatchList,
+    tell_making,
+)
 from mds.loader.segments import Segment, SegmentPool, find_reader
 
 if TYPE_CHECKING:
@@ -38,6 +44,8 @@ class Parcel:
         self._place, self._memory = found or (None, memoryview(bytearray(size)))
         self._layouts: list[Layout] = []
         self._end = 0
+        #: What encoding and copying took.
+        self.seconds = 0.0
 
     def has_room(self, encoded: Encoded) -> bool:
         """Whether one more fits."""
@@ -55,7 +63,7 @@ class Parcel:
         block = bytes(self._memory[: self._end]) if self._place is None else None
         place = None if self._place is None else tuple(self._place)
         layouts = [tuple(layout) for layout in self._layouts]
-        return open_parcel, (self._worker, self._file, place, layouts, block)
+        return open_parcel, (self._worker, self._file, place, layouts, block, self.seconds)
 
 
 def open_parcel(
@@ -64,8 +72,9 @@ def open_parcel(
     place: tuple[int, int, int] | None,
     layouts: list[tuple[Any, Any]],
     block: bytes | None,
+    seconds: float,
 ) -> BatchGroup | BatchList:
-    """The batches of a parcel, whose tensors are its memory."""
+    """The batches of a parcel, whose tensors are its memory; ``seconds`` it took to send them."""
     if place is not None:
         memory = find_reader(file).borrow(Segment(*place))
     else:
@@ -75,8 +84,10 @@ def open_parcel(
         item, at = decode(memory, at, Layout(*layout))
         items.append(item)
     if isinstance(items[0], BatchGroup):
-        return items[0]
-    return BatchList(worker, items)
+        group = items[0]
+        return group._replace(infos=tuple(tell_making(group.infos, seconds)))
+    infos = tell_making([info for info, _ in items], seconds)
+    return BatchList(worker, [(i, batch) for i, (_, batch) in zip(infos, items, strict=True)])
 
 
 class ParcelSender:
@@ -102,7 +113,8 @@ class ParcelSender:
         self._failure: Any = None
         parcel: Parcel | None = None
         wanted = 0
-        for encoded, seconds, is_group in self._encoded(batches):
+        clock = self._clock
+        for encoded, seconds, made, is_group in self._encoded(batches):
             if parcel is not None and not parcel.has_room(encoded):
                 yield parcel
                 parcel = None
@@ -111,6 +123,7 @@ class ParcelSender:
                 slack = encoded.size * wanted // _SLACK if wanted > 1 else 0
                 parcel = Parcel(self._worker, self._pool, encoded.size * wanted + slack)
             parcel.add(encoded)
+            parcel.seconds += clock() - made
             del encoded  # before the next one is made, so that its memory can be that one's
             if len(parcel) >= wanted or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
                 yield parcel
@@ -121,13 +134,14 @@ class ParcelSender:
 
     def _encoded(
         self, batches: Iterator[Batch | BatchGroup]
-    ) -> Iterator[tuple[Encoded, float, bool]]:
-        """Each batch or group, how many seconds it took, and whether it is a group."""
+    ) -> Iterator[tuple[Encoded, float, float, bool]]:
+        """Each batch or group, the seconds it took, when it was made, and whether it is a group."""
         clock = self._clock
         while True:
             begun = clock()
             try:
                 batch = next(batches)
+                made = clock()
                 is_group = isinstance(batch, BatchGroup)
                 encoded = encode(batch)
             except StopIteration:
@@ -138,7 +152,7 @@ class ParcelSender:
                 return
             if not (isinstance(batch, BatchGroup) and batch.is_last):
                 del batch
-                yield encoded, clock() - begun, is_group
+                yield encoded, clock() - begun, made, is_group
             del encoded
 
 

@@ -55,3 +55,13 @@ def check_loader(owner: str, dataset: Any, given: Mapping[str, Any], names: list
                 f"{owner}({name}={given[name]!r}): there are no workers that it could be about. "
                 f"Give num_workers= as well, or leave {name} out."
             )
+
+
+def check_threads(given: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
+    """Refuse beside ``workers="threads"`` what would have no effect on them (ConfigError)."""
+    for name in about_processes:
+        if given.get(name):
+            raise ConfigError(
+                f"{name}={shown(given[name])} is about worker processes, and workers='threads' "
+                "has none: it would have no effect. Leave it out, or say workers='processes'."
+            )

@@ -25,6 +25,7 @@ from mds.errors import (
 )
 from mds.process.per_process import abandon
 from mds.storage.base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
+from mds.storage.transfer_times import TIMES
 from mds.storage.translate import has_unknown_name
 from mds.storage.waiting import waiting
 from mds.storage.wrappers import Wrapper
@@ -88,6 +89,9 @@ class Retrying(Wrapper):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks, going on by range after a break."""
+        return TIMES.open(lambda: self._open_stream(key, start, end))
+
+    def _open_stream(self, key: str, start: int, end: int | None) -> Body:
         url = self.url_of(key)
         with waiting("the answer to get", url) as wait:
             try:

@@ -414,3 +414,21 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
         given.append(weakref.ref(batch["id"]))
         del batch
     assert len(given) == 13
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("worker_init_fn", print),
+        ("multiprocessing_context", "spawn"),
+        ("persistent_workers", True),
+        ("timeout", 5),
+    ],
+)
+def test_what_is_about_processes_is_refused_beside_threads(make, name, value):
+    """It would have no effect, which nobody would notice."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    with pytest.raises(ConfigError, match=f"{name}=.*would have no effect"):
+        StreamingDataLoader(dataset, num_workers=2, workers="threads", **{name: value})
+    loader = StreamingDataLoader(dataset, num_workers=2, **{name: value})
+    assert "2 processes" in repr(loader)

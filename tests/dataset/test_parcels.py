@@ -230,8 +230,9 @@ def test_what_was_made_before_an_error_comes_before_it(make):
 
 def test_an_error_waits_for_its_turn():
     """What other workers made for earlier steps comes first, however messages are dealt out."""
+    info = BatchInfo(1, (0, 1))
     good = [
-        BatchList(1, [(None, 10), (None, 11), (None, 12)]),
+        BatchList(1, [(info, 10), (info, 11), (info, 12)]),
         BatchList(1, []),
     ]
     iterator = BatchIterator([*through_a_queue(failing()), *good], 2)

@@ -1,0 +1,77 @@
+"""Account of a trainer's waits: each is charged to what the batch took for which it waited.
+
+A batch tells the seconds of its making by phase (`mds.process.stopwatch`), and a wait is divided as
+they are: workers that are busy are what a trainer waits for, and phases are what they are busy
+with. Between two batches the trainer is at its own work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mds.process.stopwatch import PHASES
+
+if TYPE_CHECKING:
+    from mds.process.stopwatch import Making
+
+
+class WaitAccount:
+    """Sums of one iteration of a loader, in seconds.
+
+    ``batches`` came; for the first of them ``first`` passed, in which workers began. Of the others
+    ``waited`` is the sum of the waits and ``worked`` that of the time between them.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.first = self.waited = self.worked = 0.0
+        self._charged = [0.0] * len(PHASES)
+        self._made = [0.0] * len(PHASES)
+        self._last = 0.0
+
+    @property
+    def charged(self) -> dict[str, float]:
+        """The seconds waited, by the phases of `PHASES` that they are charged to."""
+        return _by_phase(self._charged)
+
+    @property
+    def made(self) -> dict[str, float]:
+        """The seconds of making the batches, by phase; of several workers more than passed."""
+        return _by_phase(self._made)
+
+    def add(self, asked: float, came: float, making: Making | None) -> None:
+        """A batch was asked for and came at these times.
+
+        ``making`` is None for one that came with an earlier one.
+        """
+        self.batches += 1
+        if making is not None:
+            self._made = [a + b for a, b in zip(self._made, making, strict=True)]
+        if self.batches == 1:
+            self.first = came - asked
+        else:
+            self.worked += max(0.0, asked - self._last)
+            self.waited += max(0.0, came - asked)
+            self._charge(max(0.0, came - asked), making)
+        self._last = came
+
+    def _charge(self, wait: float, making: Making | None) -> None:
+        whole = 0.0 if making is None else sum(making)
+        if making is None or whole <= 0.0:
+            self._charged[-1] += wait  # it was there: what is left is its way
+            return
+        self._charged = [a + wait * b / whole for a, b in zip(self._charged, making, strict=True)]
+
+    def __repr__(self) -> str:
+        return (
+            f"<WaitAccount: {self.batches} batches, {self.waited:.3g} s waited, "
+            f"{self.worked:.3g} s at work>"
+        )
+
+
+def _by_phase(seconds: Sequence[float]) -> dict[str, float]:
+    """Sums by phase, none of which is below zero (see `Making`)."""
+    found = dict(zip(PHASES, seconds, strict=True))
+    too_few = min(found["decode"], 0.0)
+    return {**found, "decode": found["decode"] - too_few, "functions": found["functions"] + too_few}

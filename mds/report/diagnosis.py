@@ -1,0 +1,132 @@
+"""Diagnosis of a slow run: the one cause that costs the trainer most, in a paragraph.
+
+A pure function of an account of waits and facts of the setup. Thresholds: a trainer that waits less
+than a tenth of its time is limited by its own work; a cache is too small when a fifth of what came
+had been there before, or three tenths of the bytes came row by row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mds.report import remedies
+
+if TYPE_CHECKING:
+    from mds.report.account import WaitAccount
+    from mds.report.setup import CacheUse, LoaderSetup
+
+#: Why a run is slow: the trainer's own work, the way to the remote (`latency`, `bandwidth`), a
+#: cache that is too small, or what is done to samples and batches. ``none``: nothing was read yet.
+CAUSES = (
+    "trainer",
+    "latency",
+    "bandwidth",
+    "cache_limit",
+    "decompression",
+    "decoding",
+    "functions",
+    "collate",
+    "crossing",
+    "none",
+)
+_CAUSE_OF_CHARGE = {
+    "request": "latency",
+    "transfer": "bandwidth",
+    "unpack": "decompression",
+    "decode": "decoding",
+    "functions": "functions",
+    "collate": "collate",
+    "crossing": "crossing",
+}
+_FEW_WAITS = 0.1  # of the time
+_MUCH_WASTED = 0.2
+_MUCH_RANGED = 0.3
+_WORDS = {
+    "latency": "requests wait for their answer",
+    "bandwidth": "bytes come slowly",
+    "decompression": "shards are decompressed",
+    "decoding": "samples are decoded",
+    "functions": "functions of yours run",
+    "collate": "batches are collated",
+    "crossing": "batches are sent to the trainer",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitReport:
+    """Why the trainer waits, and what to do; printed it is a paragraph.
+
+    - ``cause`` (str): One of `CAUSES`.
+    - ``text`` (str): The paragraph.
+    - ``waited`` (float, share): How much of the time since the first batch the trainer waited.
+    - ``seconds`` (Mapping[str, float], seconds): The wait by cause.
+    """
+
+    cause: str
+    text: str
+    waited: float = 0.0
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> WaitReport:
+    """The cause of the waits of an iteration and its remedy."""
+    whole = account.waited + account.worked
+    if account.batches < 2 or whole <= 0.0:
+        return WaitReport(
+            "none",
+            f"Nothing can be said yet: {account.batches} of the batches of this iteration came. "
+            "Ask again after some steps.",
+        )
+    seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
+    share = account.waited / whole
+    cause = _find_cause(share, seconds, cache)
+    told = [_headline(account, share), *_reason(cause, seconds, account, cache)]
+    told.append(remedies.REMEDIES[cause](account, setup, cache))
+    return WaitReport(cause, " ".join(told), share, seconds)
+
+
+def _find_cause(share: float, seconds: Mapping[str, float], cache: CacheUse) -> str:
+    if share < _FEW_WAITS:
+        return "trainer"
+    for_bytes = seconds["latency"] + seconds["bandwidth"] + seconds["decompression"]
+    others = {name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")}
+    longest = max(others, key=others.__getitem__)
+    is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
+    if is_small and for_bytes >= others[longest]:
+        return "cache_limit"
+    return max(seconds, key=seconds.__getitem__)
+
+
+def _headline(account: WaitAccount, share: float) -> str:
+    count = account.batches - 1
+    return (
+        f"In {account.waited + account.worked:,.3g} s and {count:,} batches the trainer waited "
+        f"{share:.0%} of the time, {account.waited / count * 1000:,.3g} ms a batch; its own work "
+        f"took {account.worked / count * 1000:,.3g} ms."
+    )
+
+
+def _reason(
+    cause: str, seconds: Mapping[str, float], account: WaitAccount, cache: CacheUse
+) -> list[str]:
+    if cause == "trainer":
+        return ["The loader is not what limits."]
+    waited = max(account.waited, 1e-12)
+    parts = sorted(seconds.items(), key=lambda item: -item[1])
+    shown = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
+    shown = [text for text, (_, spent) in zip(shown, parts, strict=True) if spent >= waited / 100]
+    told = [f"It waited {', '.join(shown)}."]
+    if cause == "cache_limit":
+        told.append(
+            f"cache_limit is too small: {cache.wasted:.0%} of the shards that came had been here "
+            f"before, and {cache.ranged:.0%} of the bytes came sample by sample."
+        )
+    return told

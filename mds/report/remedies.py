@@ -1,0 +1,156 @@
+"""Remedies: for each cause of a wait the argument to change, and to which value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from mds.report.account import WaitAccount
+    from mds.report.setup import CacheUse, LoaderSetup
+
+    Remedy = Callable[[WaitAccount, LoaderSetup, CacheUse], str]
+
+_FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
+_SMALL_SHARD = 32 << 20
+_IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
+
+
+def _trainer(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del cache
+    wanted = _workers_wanted(account)
+    if setup.workers > wanted:
+        return f"Make the step itself faster; num_workers={wanted} would feed it as well."
+    return "Make the step itself faster: no argument of the loader changes much."
+
+
+def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del account
+    told = []
+    if max(setup.workers, 1) < _FETCHING_WORKERS:
+        told.append(
+            f"Have more requests under way: num_workers={_FETCHING_WORKERS} (each worker has up to "
+            "16, a machine 48)."
+        )
+    mean = cache.total // max(cache.shards, 1)
+    if mean < _SMALL_SHARD:
+        told.append(
+            f"Write larger shards (size_limit='64mb'): these have {format_bytes(mean)}, and each "
+            "takes a request."
+        )
+    told.append("Fetch earlier with a larger predownload=, or read from a store that is nearer.")
+    return " ".join(told)
+
+
+def _bandwidth(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del setup
+    rate = cache.bytes_came / max(account.waited + account.worked + account.first, 1e-9)
+    told = [f"{format_bytes(rate)} came a second."]
+    if not cache.is_compressed:
+        told.append("Write the shards compressed (compression='zstd'), if the data allow.")
+    told.append(
+        "Read from a store that is nearer or a machine with a wider line; later epochs read from "
+        "the cache folder, so keep local= between runs."
+    )
+    return " ".join(told)
+
+
+def _cache_limit(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del account, setup
+    limit = format_bytes(cache.limit or 0)
+    whole = format_bytes(cache.total * 1.05)
+    return (
+        f"Raise cache_limit from {limit}: with {whole!r} all fits and comes once. A smaller "
+        "shuffle_block_size= needs less room at a time; dataset.explain() says how much."
+    )
+
+
+def _decompression(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del cache
+    return _more_workers(account, setup, "write the shards with a quicker compression, or without")
+
+
+def _decoding(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del cache
+    pictures = [name for name, encoding in setup.columns if encoding in _IMAGES]
+    cheaper = "leave out columns that are not used (columns=[...])"
+    if pictures:
+        cheaper = (
+            f"decode column {pictures[0]!r} to arrays (images='array', with simplejpeg installed), "
+            "store it smaller, or " + cheaper
+        )
+    elif setup.columns:
+        cheaper += ", or store them in an encoding that is cheaper than " + ", ".join(
+            sorted({encoding for _, encoding in setup.columns})
+        )
+    return _more_workers(account, setup, cheaper)
+
+
+def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del cache
+    names = ", ".join(setup.functions) or "what the class does with a sample"
+    cheaper = f"make {names} cheaper, with map_batches() on whole columns or before the training"
+    return _more_workers(account, setup, cheaper)
+
+
+def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del cache
+    cheaper = (
+        f"make collate_fn={setup.collate} cheaper; those of mds.transforms work on whole columns"
+    )
+    return _more_workers(account, setup, cheaper)
+
+
+def _crossing(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del account, cache
+    if setup.kind == "processes" and setup.workers:
+        return (
+            "Use workers='threads', which cross nothing, if your functions release the "
+            "interpreter's lock; or send less: smaller dtypes, normalise on the device."
+        )
+    return "Set pin_memory=False if nothing needs it, and send smaller dtypes."
+
+
+def _none(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del account, setup, cache
+    return ""
+
+
+REMEDIES: dict[str, Remedy] = {
+    "trainer": _trainer,
+    "latency": _latency,
+    "bandwidth": _bandwidth,
+    "cache_limit": _cache_limit,
+    "decompression": _decompression,
+    "decoding": _decoding,
+    "functions": _functions,
+    "collate": _collate,
+    "crossing": _crossing,
+    "none": _none,
+}
+
+
+def _workers_wanted(account: WaitAccount) -> int:
+    """Workers that make batches as quickly as the trainer uses them, if there were cores enough."""
+    made = sum(account.made.values()) / max(account.batches, 1)
+    worked = account.worked / max(account.batches - 1, 1)
+    return max(1, math.ceil(1.1 * made / worked)) if worked > 0.0 else 1 << 30
+
+
+def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
+    wanted, cores = _workers_wanted(account), max(setup.cores, 1)
+    useful = min(wanted, cores)
+    ways = "Make batches in more workers"
+    if not setup.workers:
+        ways = "Make batches beside the trainer"
+    if useful > setup.workers:
+        told = f"{ways}: num_workers={useful} instead of {setup.workers}"
+        if wanted > cores:
+            told += f" (this rank has {cores} cores; that alone will not do)"
+        return f"{told}. Or {cheaper}."
+    return (
+        f"More than {setup.workers} workers do not help on {cores} cores for this rank: {cheaper}."
+    )

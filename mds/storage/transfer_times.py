@@ -1,0 +1,84 @@
+"""Transfer times of a process: how long requests wait for an answer, and how long bytes take then.
+
+Three readings of the clock for a request tell a store that is far from one that is narrow; two for
+a piece of a compressed file tell decompression from both. They are sums over all threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mds.process.fork_safe import new_lock
+
+if TYPE_CHECKING:
+    from mds.storage.base import Body
+
+Clock = Callable[[], float]
+
+
+class TransferSeconds(NamedTuple):
+    """Seconds until requests were answered, until their bytes were there, and of decompression.
+
+    ``requests``: how many there were.
+    """
+
+    request: float = 0.0
+    transfer: float = 0.0
+    unpack: float = 0.0
+    requests: int = 0
+
+    def since(self, earlier: TransferSeconds) -> TransferSeconds:
+        """What came after an earlier time."""
+        return TransferSeconds(
+            self.request - earlier.request,
+            self.transfer - earlier.transfer,
+            self.unpack - earlier.unpack,
+            self.requests - earlier.requests,
+        )
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """The seconds; of what is unpacked as it comes, the transfer is the rest."""
+        return self.request, max(0.0, self.transfer - self.unpack), self.unpack
+
+
+class TransferTimes:
+    """Sums of the seconds of all requests of a process."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
+        self._sums = TransferSeconds()
+        self._lock = new_lock()
+
+    def add(self, request: float, transfer: float, unpack: float = 0.0, requests: int = 0) -> None:
+        """Count seconds."""
+        with self._lock:
+            old = self._sums
+            self._sums = TransferSeconds(
+                old.request + request,
+                old.transfer + transfer,
+                old.unpack + unpack,
+                old.requests + requests,
+            )
+
+    def now(self) -> TransferSeconds:
+        """The sums up to now."""
+        return self._sums
+
+    def open(self, stream: Callable[[], Body]) -> Body:
+        """The body of a request that is made now, and counted when it ends or is closed."""
+        asked = self.clock()
+        body = stream()
+        answered = self.clock()
+
+        def ended() -> None:
+            self.add(answered - asked, self.clock() - answered, requests=1)
+
+        body.on_close(ended)
+        return body
+
+
+#: Those of this process.
+TIMES = TransferTimes()

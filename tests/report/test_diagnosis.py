@@ -1,0 +1,135 @@
+"""Recorded phases lead to the cause that was there, and to an argument that mends it."""
+
+import pytest
+from torch.utils.data import TensorDataset
+
+from mds import StreamingDataLoader
+from mds.errors import ConfigError
+from mds.process.stopwatch import PHASES
+from mds.report import CAUSES, WaitAccount, explain_waits
+from mds.report.setup import CacheUse, LoaderSetup
+
+SETUP = LoaderSetup(
+    workers=1,
+    cores=4,
+    functions=("map(crop)",),
+    collate="my_collate",
+    columns=(("image", "jpeg"), ("label", "int")),
+)
+CACHE = CacheUse(total=1000 << 20, shards=100, came=50, needed=50, bytes_came=500 << 20)
+
+
+def recorded(batches=20, step=0.010, wait=0.030, **phases):
+    """An account of batches that the trainer waited for; ``phases`` are seconds of making one."""
+    account = WaitAccount()
+    now = 100.0
+    for _ in range(batches):
+        asked = now + step
+        came = asked + wait
+        seconds = tuple(phases.get(name, 0.0) for name in PHASES)
+        account.add(asked, came, seconds)
+        now = came
+    return account
+
+
+def cause_of(account, setup=SETUP, cache=CACHE):
+    found = explain_waits(account, setup, cache)
+    assert found.cause in CAUSES
+    assert str(found) == repr(found) == found.text
+    return found
+
+
+EXPECTED = {
+    "request": ("latency", "num_workers=3"),
+    "transfer": ("bandwidth", "compression='zstd'"),
+    "unpack": ("decompression", "num_workers=4"),
+    "decode": ("decoding", "images='array'"),
+    "functions": ("functions", "map(crop)"),
+    "collate": ("collate", "collate_fn=my_collate"),
+}
+
+
+@pytest.mark.parametrize("phase", EXPECTED)
+def test_the_longest_phase_is_the_cause(phase):
+    """Its name is told, with the argument to change; the others are told in order."""
+    phases = {**dict.fromkeys(PHASES, 0.004), phase: 0.060}
+    found = cause_of(recorded(**phases))
+    cause, argument = EXPECTED[phase]
+    assert found.cause == cause
+    assert argument in found.text
+    assert found.seconds[cause] == pytest.approx(19 * 0.030 * 0.060 / 0.084)
+    assert sum(found.seconds.values()) == pytest.approx(19 * 0.030)
+    assert found.waited == pytest.approx(0.75)
+
+
+def test_a_trainer_that_hardly_waits_is_the_cause():
+    """Below a tenth of the time; and fewer workers would do where they make more than is used."""
+    account = recorded(step=0.1, wait=0.005, decode=0.050)
+    found = cause_of(account, SETUP._replace(workers=4))
+    assert found.cause == "trainer"
+    assert "num_workers=1" in found.text
+    assert "not what limits" in found.text
+
+
+def test_the_way_to_the_trainer_is_a_phase_too():
+    """Encoding and copying keep a worker from its next batch."""
+    found = cause_of(recorded(crossing=0.024, collate=0.006))
+    assert found.cause == "crossing"
+    assert found.seconds["crossing"] == pytest.approx(19 * 0.024)
+    assert "workers='threads'" in found.text
+
+
+def test_a_batch_that_came_with_another_is_charged_to_its_way():
+    """The first one of a message has told what all of them took."""
+    account = recorded(batches=2, collate=0.010)
+    account.add(200.0, 200.5, None)
+    assert account.charged["crossing"] == 0.5
+
+
+def test_shards_that_come_again_are_the_limits_fault():
+    """A fifth of what came had been here: the cache, whatever the requests took."""
+    cache = CACHE._replace(limit=250 << 20, came=200, needed=100, gone=150)
+    found = cause_of(recorded(request=0.060), cache=cache)
+    assert found.cause == "cache_limit"
+    assert "cache_limit from 250.0 MB" in found.text
+    assert "'1.0 GB'" in found.text
+
+
+def test_rows_that_come_alone_are_the_limits_fault():
+    """Shards that find no room come sample by sample."""
+    cache = CACHE._replace(limit=250 << 20, ranged_bytes=300 << 20)
+    assert cause_of(recorded(transfer=0.060), cache=cache).cause == "cache_limit"
+
+
+def test_a_limit_that_costs_nothing_is_no_cause():
+    """What comes once has to come; and decoding is no matter of the cache."""
+    enough = CACHE._replace(limit=250 << 20)
+    assert cause_of(recorded(request=0.060), cache=enough).cause == "latency"
+    small = CACHE._replace(limit=250 << 20, came=200, needed=100, gone=150)
+    assert cause_of(recorded(request=0.010, decode=0.060), cache=small).cause == "decoding"
+
+
+def test_no_more_workers_than_cores_are_advised():
+    """The work itself has to become cheaper then."""
+    found = cause_of(recorded(decode=0.2), SETUP._replace(workers=4))
+    assert "More than 4 workers do not help on 4 cores" in found.text
+    found = cause_of(recorded(decode=0.2), SETUP._replace(workers=0))
+    assert "num_workers=4 instead of 0" in found.text
+    assert "that alone will not do" in found.text
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_nothing_is_said_too_early(batches):
+    """One batch tells of the start of workers alone."""
+    found = cause_of(recorded(batches=batches, decode=1.0))
+    assert found.cause == "none"
+    assert "Ask again" in found.text
+
+
+def test_other_datasets_have_no_report():
+    """A plain dataset of torch's is read by torch."""
+    import torch
+
+    loader = StreamingDataLoader(TensorDataset(torch.arange(4)), batch_size=2)
+    with pytest.raises(ConfigError, match="tells of streaming datasets"):
+        loader.report()

@@ -33,6 +33,8 @@ from mds.storage.url import is_local, local_path
 #: The folder of tables, in the control folder of a cache folder.
 TABLES = "tables"
 _LARGEST = 1 << 32
+#: The most bytes that a start reads over a network to count samples.
+MOST_PLANNED_BYTES = 10 << 30
 
 
 def find_table(
@@ -53,7 +55,7 @@ def find_table(
     """
     from mds.storage import RetryPolicy, open_store
 
-    place = parse_place(url, kind.endings)
+    place = kind.narrow(parse_place(url, kind.endings))
     retry = RetryPolicy(retries, within=300.0, notify=retried)
     store = open_store(place.root, options=options, retry=retry, timeout=timeout)
     name = f"{source_of(place.root, options)}#{_digest(place.patterns, reads_of(kind))}"
@@ -105,7 +107,9 @@ class _TableSearch:
             raise self._nothing()
         if old is not None and old.files == found and all(file.version for file in found):
             return old
-        return make_table(self.kind, self.files, found, old, {"source": self.name})
+        return make_table(
+            self.kind, self.files, found, old, {"source": self.name}, MOST_PLANNED_BYTES
+        )
 
     def _nothing(self) -> FormatError:
         wanted = " or ".join(self.kind.endings)

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from mds.formats.base import Format
     from mds.formats.encode import encode_records, join_columns
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+    from mds.formats.lines import JsonLines, TextLines
+    from mds.formats.raw_files import RawFiles
     from mds.formats.registry import find_format, format_names, register_format
     from mds.formats.source import Files
+    from mds.formats.tar import Tar
 
 _HOMES = {
     "Block": "facts",
@@ -19,7 +22,11 @@ _HOMES = {
     "FilePlan": "facts",
     "Files": "source",
     "Format": "base",
+    "JsonLines": "lines",
+    "RawFiles": "raw_files",
     "ShardPlace": "facts",
+    "Tar": "tar",
+    "TextLines": "lines",
     "encode_records": "encode",
     "find_format": "registry",
     "format_names": "registry",
@@ -33,7 +40,11 @@ __all__ = [
     "FilePlan",
     "Files",
     "Format",
+    "JsonLines",
+    "RawFiles",
     "ShardPlace",
+    "Tar",
+    "TextLines",
     "encode_records",
     "find_format",
     "format_names",

@@ -28,6 +28,7 @@ from mds.formats.columns import merge_encodings
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 
 if TYPE_CHECKING:
+    from mds.formats.place import FilePlace
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
@@ -68,12 +69,21 @@ class Format(ABC):
         Raises FormatError with the file's name and the reason where it cannot be read.
         """
 
+    def plan_bytes(self, file: DataFile, files: Files) -> int:
+        """How many bytes of a file `plan_file` reads; 0 where a look will do."""
+        del file, files
+        return 0
+
     @abstractmethod
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """The samples of a shard, in order, some thousands at a time.
 
         Raises FormatError with the file's name, the shard and the reason.
         """
+
+    def narrow(self, place: FilePlace) -> FilePlace:
+        """Which part of the place that was given is to be listed; all of it."""
+        return place
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """Which of the files that were found hold samples, in the order that samples have."""

@@ -23,11 +23,17 @@ from mds.formats.facts import Block, DataFile
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
+from mds.text.redaction import get_logger
+from mds.units import format_bytes
 
 if TYPE_CHECKING:
     from mds.readers import ColumnSelection, Reader
 
+log = get_logger("mds.formats")
+
 _SIDE_BY_SIDE = 32
+#: From so many bytes on that planning reads over a network, it says so.
+_TOLD_BYTES = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +118,12 @@ def make_table(
     found: Sequence[DataFile],
     old: FileTable | None = None,
     header: Mapping[str, Any] | None = None,
+    most_bytes: int | None = None,
 ) -> FileTable:
     """The table of files: each is looked at, many at once, but for those that ``old`` knows.
 
-    Raises what the first file met, in the order of the files.
+    Raises what the first file met, in the order of the files, and FormatError where more than
+    ``most_bytes`` would have to come over a network.
     """
     known = {}
     if old is not None and old.header.get("reads") == reads_of(kind):
@@ -127,6 +135,10 @@ def make_table(
     workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(min(workers, max(len(found), 1)), "mds-table") as pool:
         try:
+            if files.is_far:
+                new = [file for file in found if file not in known]
+                sizes = pool.map(lambda file: kind.plan_bytes(file, files), new)
+                _check_bytes(kind, files, len(new), sum(sizes), most_bytes)
             plans = list(pool.map(look, found))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -136,6 +148,21 @@ def make_table(
             f"{files.url('')}: there are no samples in {len(found):,} {kind.name} files."
         )
     return FileTable.build({**(header or {}), "reads": reads_of(kind)}, found, plans)
+
+
+def _check_bytes(kind: Format, files: Files, count: int, size: int, most: int | None) -> None:
+    """Say how much has to be read to plan, or raise FormatError where that is too much."""
+    if size < _TOLD_BYTES:
+        return
+    what = (
+        f"{files.url('')}: to count the samples of {count:,} {kind.name} files, "
+        f"{format_bytes(size)} have to be read"
+    )
+    if most is not None and size > most:
+        raise FormatError(
+            f"{what}, more than {format_bytes(most)}. Do it once: mds index {files.url('')}"
+        )
+    log.warning("%s; mds index does it once for all machines.", what)
 
 
 def reads_of(kind: Format) -> list[Any]:

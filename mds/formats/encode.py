@@ -70,29 +70,11 @@ def encode_records(
 
     Raises FormatError for a value that its column does not take, and for one that is not there.
     """
-    packers: list[tuple[str, int | None, Callable[[Any], bytes]]] = [
-        (name, size, parse_encoding(encoding).pack)
-        for name, encoding, size in zip(
-            columns.names, columns.encodings, columns.sizes, strict=True
-        )
-    ]
+    encode = sample_encoder(columns)
     samples: list[bytes] = []
     waiting = 0
     for row, record in enumerate(records):
-        heads, values = [], []
-        for name, size, pack in packers:
-            try:
-                value = pack(record[name])
-            except KeyError as error:
-                if name in record:
-                    raise FormatError(f"{where}, sample {row}, column {name!r}: {error}") from error
-                raise FormatError(f"{where}, sample {row}: there is no column {name!r}.") from error
-            except EncodingError as error:
-                raise FormatError(f"{where}, sample {row}, column {name!r}: {error}") from error
-            if size is None:
-                heads.append(len(value).to_bytes(4, "little"))
-            values.append(value)
-        sample = b"".join((*heads, *values))
+        sample = encode(record, lambda row=row: f"{where}, sample {row}")  # type: ignore[misc]
         samples.append(sample)
         waiting += len(sample)
         if len(samples) == _ROWS or waiting >= _BYTES:
@@ -100,6 +82,37 @@ def encode_records(
             samples, waiting = [], 0
     if samples:
         yield block_of(samples)
+
+
+def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[], str]], bytes]:
+    """A function from a record, and one that says where it is, to the stored bytes of the sample.
+
+    It raises FormatError as `encode_records` does.
+    """
+    packers: list[tuple[str, int | None, Callable[[Any], bytes]]] = [
+        (name, size, parse_encoding(encoding).pack)
+        for name, encoding, size in zip(
+            columns.names, columns.encodings, columns.sizes, strict=True
+        )
+    ]
+
+    def encode(record: Mapping[str, Any], where: Callable[[], str]) -> bytes:
+        heads, values = [], []
+        for name, size, pack in packers:
+            try:
+                value = pack(record[name])
+            except KeyError as error:
+                if name in record:
+                    raise FormatError(f"{where()}, column {name!r}: {error}") from error
+                raise FormatError(f"{where()}: there is no column {name!r}.") from error
+            except EncodingError as error:
+                raise FormatError(f"{where()}, column {name!r}: {error}") from error
+            if size is None:
+                heads.append(len(value).to_bytes(4, "little"))
+            values.append(value)
+        return b"".join((*heads, *values))
+
+    return encode
 
 
 def block_of(samples: Sequence[bytes]) -> Block:

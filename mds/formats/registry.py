@@ -9,13 +9,19 @@ from importlib import import_module
 
 from mds.errors import ConfigError
 from mds.formats.base import Format
+from mds.formats.unpack import packed_endings
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.url import reveal
 
 ENTRY_POINTS = "mds.formats"
 
 #: Module, class and endings of the formats of this package, by name; loaded when asked for.
-_HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+_HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "files": ("raw_files", "RawFiles", ()),
+    "jsonl": ("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "tar": ("tar", "Tar", (".tar",)),
+    "text": ("lines", "TextLines", packed_endings(".txt")),
+}
 _formats: dict[str, type[Format]] = {}
 
 
@@ -75,6 +81,8 @@ def format_of_names(names: Iterable[str]) -> Format | None:
         for name in format_names()
         if any(map(str.endswith, listed, itertools.repeat(_endings_of(name))))
     ]
+    if len(found) > 1 and "text" in found:
+        found.remove("text")  # notes for people lie beside data of any kind
     if len(found) > 1:
         told = " and ".join(found)
         raise ConfigError(f"there are files of {told}; say with format= which are meant.")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Gaps up to so many bytes are fetched along, and no request is for more than the other.
 GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
+_NOTES = (".idx", ".json")
 
 
 class Files:
@@ -31,6 +32,8 @@ class Files:
     def __init__(self, store: Store, on_bytes: Callable[[int], object] | None = None) -> None:
         self.store = store
         self._on_bytes = on_bytes
+        self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
+        self._listed: str | None = None  # what all keys began with that were listed
 
     @property
     def is_far(self) -> bool:
@@ -55,13 +58,36 @@ class Files:
         if names is not None and (len(names) == 1 or not self.store.can_list):
             with ThreadPoolExecutor(min(32, len(names))) as pool:
                 return [_file(info) for info in pool.map(self.store.head, names)]
-        found = sorted(_file(i) for i in self.store.list(place.prefix) if place.takes(i.key))
+        found = []
+        for info in self.store.list(place.prefix):
+            if info.key.endswith(_NOTES):
+                self._notes[info.key] = _file(info)
+            if place.takes(info.key):
+                found.append(_file(info))
+        self._listed = place.prefix
+        found.sort()
         if names is not None and (gone := sorted(set(names) - {file.key for file in found})):
             more = f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""
             raise NotFoundError(
                 f"list {self.url('')}: there is no {gone[0]}{more}.", url=self.url(gone[0])
             )
         return found
+
+    def beside(self, key: str) -> DataFile | None:
+        """A note that others may have left (``.idx``, ``.json``); None where there is none.
+
+        It costs no request where the files were listed.
+        """
+        if key not in self._notes:
+            is_listed = self._listed is not None and key.startswith(self._listed)
+            self._notes[key] = None if is_listed else self._ask(key)
+        return self._notes[key]
+
+    def _ask(self, key: str) -> DataFile | None:
+        try:
+            return _file(self.store.head(key))
+        except NotFoundError:
+            return None
 
     # ------------------------------------------------------------------ bytes
 
@@ -106,7 +132,7 @@ class Files:
         emit(Fetched(self.url(file), size, time.monotonic() - began, ranged=end is not None))
 
     def _agree(self, file: DataFile, info: ObjectInfo) -> None:
-        if info.size not in (-1, file.size):
+        if -1 not in (info.size, file.size) and info.size != file.size:
             raise self._replaced(file, f"it had {file.size} bytes, and has {info.size} now")
         if info.version and file.version and info.version != file.version:
             raise self._replaced(file, f"its version was {file.version}, and is {info.version} now")

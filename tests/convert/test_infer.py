@@ -6,8 +6,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from mds.formats.infer import encoding_of, infer_columns
 from mds.writers.convert.coerce import find_coercer
-from mds.writers.convert.inputs.infer import encoding_of, infer_columns
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,9 @@ from mds._lazy import on_first_touch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mds.formats.infer import Column
     from mds.writers.convert.conversion import Conversion
-    from mds.writers.convert.inputs.base import (
-        BadRecord,
-        Column,
-        Input,
-        InputOptions,
-        InputPart,
-    )
+    from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart
     from mds.writers.convert.inputs.file_input import FileInput
     from mds.writers.convert.inputs.registry import input_names, register_input
     from mds.writers.convert.run import Progress, Summary

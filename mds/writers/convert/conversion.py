@@ -18,11 +18,12 @@ from typing import Any
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, SourceError
 from mds.format.layout import MAX_SIZE
+from mds.formats.infer import Column
 from mds.storage import is_local, local_path, open_store, redact
 from mds.storage.url import Url
 from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
-from mds.writers.convert.inputs.base import Column, Input
+from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.detect import open_input
 from mds.writers.convert.read_part import ReadSpec
 from mds.writers.convert.run import Progress, Summary, run

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mds.errors import SourceError, need
-from mds.writers.convert.inputs.base import Column, InputPart, Record
+from mds.formats.infer import Column, show_value
+from mds.writers.convert.inputs.base import InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
-from mds.writers.convert.inputs.infer import show_value
 from mds.writers.convert.inputs.listing import Listing
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mds.errors import MdsError, SourceError
+from mds.formats.infer import Column
 from mds.process.fork_safe import cached_property
 from mds.text.redaction import printable
 
@@ -44,16 +45,6 @@ class InputOptions:
     merge_splits: bool = False
     #: Texts of cells that are missing values.
     null: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column as inferred: its encoding, an example for people, and what they should know."""
-
-    name: str
-    encoding: str
-    example: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar
 
 from mds.errors import SourceError
-from mds.writers.convert.inputs.base import BadRecord, Column, InputPart, Record
+from mds.formats.infer import Column, infer_columns
+from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
-from mds.writers.convert.inputs.infer import infer_columns
 from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.text_lines import BOM, is_compressed, line_number, open_text
 

@@ -12,18 +12,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from mds.formats.infer import Column, show_value
 from mds.units import format_bytes
-from mds.writers.convert.inputs.base import (
-    BadRecord,
-    Column,
-    Input,
-    InputOptions,
-    InputPart,
-    Record,
-)
+from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.folder_classes import FolderClasses
-from mds.writers.convert.inputs.infer import show_value
 from mds.writers.convert.inputs.listing import Listing
 
 _TEXT_ENDINGS = (

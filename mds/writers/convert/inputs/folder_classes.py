@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mds.writers.convert.inputs.base import Column
-from mds.writers.convert.inputs.infer import show_value
+from mds.formats.infer import Column, show_value
 from mds.writers.convert.inputs.splits import find_splits, split_folder
 
 

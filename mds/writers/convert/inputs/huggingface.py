@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
 from mds.format.layout import INDEX_NAME
+from mds.formats.infer import Column, show_value
 from mds.units import format_bytes
 from mds.writers.convert.inputs.arrow import encoding_of_bytes, encoding_of_type
-from mds.writers.convert.inputs.base import Column, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.infer import show_value
+from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
 
 _ROWS = 256
 

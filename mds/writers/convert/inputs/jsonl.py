@@ -12,16 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError
-from mds.writers.convert.inputs.base import (
-    BadRecord,
-    Column,
-    Input,
-    InputOptions,
-    InputPart,
-    Record,
-)
+from mds.formats.infer import Column, infer_columns, show_value
+from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.files import bad_line, not_utf8
-from mds.writers.convert.inputs.infer import infer_columns, show_value
 from mds.writers.convert.inputs.listing import Listing
 from mds.writers.convert.inputs.text_lines import LinesInput, is_compressed, open_text
 

@@ -18,11 +18,11 @@ from mds.encodings import parse_encoding
 from mds.errors import NotFoundError, SourceError
 from mds.format.compression import parse_compression
 from mds.format.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
+from mds.formats.infer import Column, show_value
 from mds.index import FileInfo, Index, ShardInfo
 from mds.storage import is_local, join, open_store, redact
 from mds.units import format_bytes
-from mds.writers.convert.inputs.base import Column, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.infer import show_value
+from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
 
 
 class MdsInput(Input):

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, cast
 
-from mds.writers.convert.inputs.base import BadRecord, Column, InputPart, Record
+from mds.formats.infer import Column, show_value
+from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.files import bad_line
-from mds.writers.convert.inputs.infer import show_value
 
 BOM = b"\xef\xbb\xbf"
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
@@ -98,7 +98,7 @@ def is_compressed(path: str) -> bool:
 def open_text(path: str) -> BinaryIO:
     """A file for reading bytes, decompressed when its name says that it is compressed."""
     lower = path.lower()
-    if lower.endswith(".gz"):
+    if lower.endswith((".gz", ".tgz")):
         import gzip
 
         return cast("BinaryIO", gzip.open(path, "rb"))

@@ -1,34 +1,25 @@
 """WebDataset tars: files with one name before the first dot are one sample, endings are columns.
 
-    000017.jpg 000017.cls 000017.json   ->   __key__ '000017', jpg, cls, json
-
-A part is a run of samples in one tar, found by hopping from header to header; a compressed tar
-can only be read through and is one part. Samples whose members are apart are refused: a
-missing member cannot be told from a late one.
+They are read as `mds.formats.tar` reads them. A part is a run of samples in one tar, found by
+hopping from header to header; a compressed tar can only be read through and is one part.
 """
 
 from __future__ import annotations
 
-import io
-import json
+import itertools
 import os
-import tarfile
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
-
-from mds.errors import SourceError
-from mds.writers.convert.inputs.base import BadRecord, Column, InputPart, Record
+from mds.errors import FormatError, SourceError
+from mds.formats.infer import Column, encoding_of, show_value
+from mds.formats.tar_bytes import Arriving, mapped
+from mds.formats.tar_members import ReadAt, members
+from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, group, value_of
+from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
-from mds.writers.convert.inputs.infer import encoding_of, show_value
 from mds.writers.convert.inputs.listing import Listing
-from mds.writers.convert.inputs.text_lines import is_compressed
-
-_TEXT = {"txt", "text", "transcript", "caption", "url"}
-_NUMBER = {"cls", "cls2", "index", "inx", "id", "label"}
-_IMAGE = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png"}
-_ARRAY = {"npy"}
+from mds.writers.convert.inputs.text_lines import is_compressed, open_text
 
 
 class WebDatasetInput(FileInput):
@@ -40,7 +31,7 @@ class WebDatasetInput(FileInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self.key = "__key__"
+        self.key = KEY
 
     def infer_columns(self) -> Sequence[Column]:
         """The key and a column an ending."""
@@ -54,9 +45,11 @@ class WebDatasetInput(FileInput):
                 break
         columns = []
         for name, values in sorted(seen.items()):
-            image = _IMAGE.get(name.rpartition(".")[2])
             # What the ending says, or what its values turned out to be.
-            encoding, note = (image, "stored as it is") if image else encoding_of(values)
+            by_ending = encoding_by_ending(name)
+            encoding, note = (by_ending, "") if by_ending else encoding_of(values)
+            if encoding in ("jpeg", "png"):
+                note = "stored as it is"
             if len(values) < count:
                 note = f"only in {len(values)} of the first {count} samples"
             columns.append(Column(name, encoding, show_value(values[0]), note))
@@ -65,12 +58,21 @@ class WebDatasetInput(FileInput):
     def read(self, part: InputPart) -> Iterator[Record]:
         """One sample a key."""
         name, start, end = part.address
-        with open(self.listing.path(name), "rb") as file:
-            file.seek(start)
-            is_zipped = is_compressed(name) or name.lower().endswith(".tgz")
-            mode: Literal["r:*", "r:"] = "r:*" if is_zipped else "r:"
-            with tarfile.open(fileobj=file, mode=mode) as tar:
-                yield from _samples(tar, None if mode == "r:*" else end)
+        path = self.listing.path(name)
+        try:
+            if _is_packed(name):
+                with open_text(path) as file:
+                    source = Arriving(iter(lambda: file.read(1 << 20), b""))
+                    for sample in group(members(source.read, path)):
+                        yield _record(sample, source.read)
+                        source.forget(sample.end)
+                return
+            data = mapped(path)
+            found = members(lambda at, upto: data[at:upto], path, len(data), start)
+            for sample in group(itertools.takewhile(lambda each: each.header < end, found)):
+                yield _record(sample, lambda at, upto: data[at:upto])
+        except FormatError as error:
+            raise SourceError(str(error)) from error
 
     def locate(self, part: InputPart, position: Any) -> str:
         """Tar and key."""
@@ -78,75 +80,34 @@ class WebDatasetInput(FileInput):
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
         """Runs of samples, by the offset of their first header."""
-        if length <= size or is_compressed(name) or name.lower().endswith(".tgz"):
+        if length <= size or _is_packed(name):
             yield 0, length
             return
-        start, key = 0, None
-        with self._open(name) as tar:
-            while (member := tar.next()) is not None:
-                # Or the headers of millions of members pile up in memory.
-                tar.members = []  # type: ignore[attr-defined]
-                if not member.isfile():
-                    continue
-                this = split_name(member.name)[0]
-                if this != key and member.offset - start >= size:
-                    yield start, member.offset
-                    start = member.offset
-                key = this
+        path, start = self.listing.path(name), 0
+        data = mapped(path)
+        try:
+            for sample in group(members(lambda at, upto: data[at:upto], path, length)):
+                if sample.start - start >= size:
+                    yield start, sample.start
+                    start = sample.start
+        except FormatError as error:
+            raise SourceError(str(error)) from error
         yield start, length
 
-    def _open(self, name: str) -> tarfile.TarFile:
-        path = self.listing.path(name)
-        try:
-            return tarfile.open(path, "r:")
-        except tarfile.TarError as error:
-            raise SourceError(f"{path}: this is no tar: {error}") from error
+
+def _is_packed(name: str) -> bool:
+    return is_compressed(name) or name.lower().endswith(".tgz")
 
 
-def split_name(path: str) -> tuple[str, str]:
-    """Key and ending: ``'a/b.c/17.left.jpg'`` is ``('a/b.c/17', 'left.jpg')``."""
-    folder, slash, base = path.rpartition("/")
-    stem, _, ending = base.partition(".")
-    return folder + slash + stem, ending.lower()
-
-
-def _samples(tar: tarfile.TarFile, end: int | None) -> Iterator[Record]:
-    key: str | None = None
-    sample: dict[str, Any] = {}
-    wrong: str | None = None
-    while (member := tar.next()) is not None:
-        tar.members = []  # type: ignore[attr-defined]
-        if end is not None and member.offset >= end:
-            break
-        base = member.name.rpartition("/")[2]
-        if not member.isfile() or base.startswith("."):
-            continue
-        this, ending = split_name(member.name)
-        if this != key:
-            if key is not None:
-                yield key, BadRecord(wrong) if wrong else sample
-            key, sample, wrong = this, {"__key__": this}, None
-        if ending in sample or not ending:
-            wrong = f"the member {member.name!r} is {'there twice' if ending else 'without ending'}"
-            continue
-        data = tar.extractfile(member)
-        try:
-            sample[ending] = _value(ending, data.read() if data else b"")
-        except ValueError as error:
-            wrong = f"the member {member.name!r}: {error}"
-    if key is not None:
-        yield key, BadRecord(wrong) if wrong else sample
-
-
-def _value(ending: str, data: bytes) -> Any:
-    kind = ending.rpartition(".")[2]
-    if kind in _TEXT:
-        return data.decode()
-    if kind in _NUMBER:
-        text = data.decode().strip()
-        return int(text) if text.lstrip("-").isdecimal() else text
-    if kind == "json":
-        return json.loads(data)
-    if kind in _ARRAY:
-        return np.load(io.BytesIO(data), allow_pickle=False)
-    return data
+def _record(sample: TarSample, read: ReadAt) -> Record:
+    if sample.problem:
+        return sample.key, BadRecord(sample.problem)
+    record: dict[str, Any] = {KEY: sample.key}
+    name = ""
+    try:
+        for ending, file in sample.files.items():
+            name = file.name
+            record[ending] = value_of(ending, read(file.start, file.start + file.size))
+    except ValueError as error:
+        return sample.key, BadRecord(f"the file {name!r}: {error}")
+    return sample.key, record

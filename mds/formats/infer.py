@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from mds.units import format_bytes
-from mds.writers.convert.inputs.base import Column
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -23,6 +23,16 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 #: Largest integer up to which a float64 holds every integer.
 _EXACT = 1 << 53
 _ARRAYS = {"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as inferred: its encoding, an example for people, and what they should know."""
+
+    name: str
+    encoding: str
+    example: str = ""
+    note: str = ""
 
 
 def infer_columns(

@@ -1,0 +1,47 @@
+"""Columns that were not there when a file was planned: how they are found when it is read.
+
+Columns of lines and of tars are told from some samples of a file. The names that were found are its
+note; a sample with another one is an error where all columns are wanted, or it would lose a value
+without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mds.errors import FormatError
+
+if TYPE_CHECKING:
+    from mds.formats.facts import ShardPlace
+
+
+def note_of(columns: Iterable[str]) -> bytes:
+    """The note of a file with these columns."""
+    return "\0".join(sorted(columns)).encode()
+
+
+class KnownColumns:
+    """The columns of a file as planned, and which of them are wanted."""
+
+    def __init__(self, shard: ShardPlace) -> None:
+        names = shard.columns.names
+        self.wanted = frozenset(names)
+        noted = frozenset(shard.note.decode().split("\0"))
+        #: All that a sample may have; None where some are not wanted, and more do not matter.
+        self._all = noted if noted <= {*names} else None
+        pairs = zip(names, shard.columns.encodings, strict=True)
+        #: None for each column that may be it, which a sample need not have.
+        self.gaps: dict[str, None] = dict.fromkeys(
+            name for name, kind in pairs if kind == "json" or kind.startswith("optional[")
+        )
+
+    def check(self, found: Iterable[str], where: str, what: str) -> None:
+        """Raise FormatError for a column that was not planned; ``what`` it comes from."""
+        if self._all is None or self._all.issuperset(found):
+            return
+        late = ", ".join(map(repr, sorted({*found} - self._all)))
+        raise FormatError(
+            f"{where}: {what} {late}, and none of those had it that the columns were told from. "
+            f"Name the columns that you want with columns=."
+        )

@@ -1,0 +1,259 @@
+"""Lines of JSON and of text as they lie: stretches of 64 MB that end where a line does.
+
+A line is a sample; white space between objects is none. A compressed file is one shard, since it
+cannot be entered in its middle. Columns are told from lines of the beginning and from further on,
+as `mds-convert` tells them; a line that does not fit is an error that names its byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import ConfigError, FormatError
+from mds.formats.base import Format
+from mds.formats.columns import merge_encodings
+from mds.formats.encode import encode_records, sample_encoder
+from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats.infer import infer_columns, show_value
+from mds.formats.known_columns import KnownColumns, note_of
+from mds.formats.made_reader import MadeReader
+from mds.formats.newlines import cut_lines, line_bounds
+from mds.formats.probe import Probe
+from mds.formats.unpack import compression_of, packed_endings, unpacked
+from mds.process.mmaps import map_descriptor
+from mds.readers.codegen import load_json
+from mds.units import parse_bytes
+
+if TYPE_CHECKING:
+    from mds.formats.source import Files
+    from mds.readers import ColumnSelection, Reader
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lines(Format):
+    """What files of lines have in common; a sample is a line.
+
+    - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
+      so far behind its beginning. Another number is another order.
+    """
+
+    skips_blank: ClassVar[bool]
+
+    shard_size: int | str = "64mb"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = parse_bytes(self.shard_size)
+        if size < 1:
+            raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
+        object.__setattr__(self, "shard_size", size)
+
+    # ------------------------------------------------------------------ what a line is
+
+    @abstractmethod
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+        """The columns of a file, by some of its lines, each with its byte."""
+
+    @abstractmethod
+    def record(self, line: bytes) -> dict[str, Any]:
+        """The sample of a line. Raises ValueError with the reason."""
+
+    # ------------------------------------------------------------------ the format
+
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """Stretches of lines; the whole file is read."""
+        where, ending, probe = files.url(file), compression_of(file.key), Probe()
+        chunks = probe.watch(_chunks(file, files))
+        size = None if ending else int(self.shard_size)
+        found = cut_lines(chunks, size, skips_blank=self.skips_blank)
+        columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), where)
+        return FilePlan(
+            columns,
+            [each.lines for each in found],
+            [each.end - each.start + 4 * each.lines for each in found],
+            [(each.start, each.end) for each in found],
+            note_of(columns),
+        )
+
+    def plan_bytes(self, file: DataFile, files: Files) -> int:
+        """All of it: where lines end is told by nothing else."""
+        del files
+        return file.size
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The lines of a stretch, encoded."""
+        where = files.url(shard.file)
+        chunks: Iterable[bytes]
+        if compression_of(shard.file.key):
+            chunks = _chunks(shard.file, files)
+        else:
+            (data,) = files.ranges(shard.file, [shard.span])
+            chunks = [bytes(data)]
+        records = self._records(_whole_lines(chunks, shard.span[0]), shard, where)
+        yield from encode_records(shard.columns, records, f"{where}, {self.shard_of(shard)}")
+
+    def shard_of(self, shard: ShardPlace) -> str:
+        """The bytes of the stretch."""
+        return f"bytes {shard.span[0]:,} to {shard.span[1]:,}"
+
+    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
+        """Whether no file is compressed."""
+        return not any(compression_of(file.key) for file in files)
+
+    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
+        """A reader of a stretch of a plain file, whose lines are parsed when they are asked for."""
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            start, end = shard.span
+            page = start - start % os.sysconf("SC_PAGE_SIZE")
+            data = map_descriptor(descriptor, end - page, start=page)
+        finally:
+            os.close(descriptor)
+        view = memoryview(data)[start - page :]
+        begins, ends = line_bounds(view, skips_blank=self.skips_blank)
+        if len(ends) != shard.samples:
+            raise FormatError(
+                f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, "
+                f"{shard.samples:,} were planned."
+            )
+        encode, places = sample_encoder(shard.columns), (begins.data, ends.data)
+        known = KnownColumns(shard)
+
+        def make(row: int) -> bytes:
+            at = places[0][row]
+            record = self._record(bytes(view[at : places[1][row]]), start + at, known, path)
+            return encode({**known.gaps, **record}, lambda: f"{path}, line at byte {start + at:,}")
+
+        return MadeReader(shard.columns, shard.samples, path, make, columns)
+
+    # ------------------------------------------------------------------ inside
+
+    def _records(
+        self, batches: Iterable[tuple[int, bytes]], shard: ShardPlace, where: str
+    ) -> Iterator[Mapping[str, Any]]:
+        known = KnownColumns(shard)
+        for start, data in batches:
+            begins, ends = line_bounds(data, skips_blank=self.skips_blank)
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                yield {**known.gaps, **self._record(data[begin:end], start + begin, known, where)}
+
+    def _record(
+        self, line: bytes, at: int, known: KnownColumns | None, where: str
+    ) -> dict[str, Any]:
+        """The sample of the line at a byte, all of whose keys are known columns."""
+        try:
+            record = self.record(line if at else line.removeprefix(_BOM))
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{where}, line at byte {at:,}: {_reason(error)}") from error
+        if known is not None:
+            known.check(record.keys(), where, f"the line at byte {at:,} has a key")
+        return record
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JsonLines(Lines):
+    """One JSON object a line, plain or compressed; its keys are columns.
+
+    - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
+      so far behind its beginning. Another number is another order.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without it a key
+      that comes late is an error.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there; else it is an error.
+
+    >>> StreamingDataset(remote="s3://bucket/text/*.jsonl.zst", batch_size=32)  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "jsonl"
+    endings: ClassVar[tuple[str, ...]] = packed_endings(".jsonl", ".ndjson")
+    skips_blank: ClassVar[bool] = True
+
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+        """Columns that hold the values of all these lines."""
+        records = [self._record(line, at, None, where) for at, line in lines]
+        return {column.name: column.encoding for column in infer_columns(records)}
+
+    def record(self, line: bytes) -> dict[str, Any]:
+        """The object."""
+        found = load_json(str(line, "utf-8").strip())
+        if not isinstance(found, dict):
+            raise ValueError(  # noqa: TRY004 - a line is wrong by value
+                f"expected an object with the columns as keys, got {show_value(found)}"
+            )
+        return found
+
+    def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+        """The columns of all files; what differs in kind between files is JSON, as in a file."""
+        kinds: dict[str, str] = {}
+        for _, columns in found:
+            for name, encoding in columns.items():
+                kinds[name] = _join(kinds.get(name, encoding), encoding)
+        return super().merge(
+            [(key, {name: kinds[name] for name in columns}) for key, columns in found]
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextLines(Lines):
+    """Every line of a text in UTF-8 is a sample with the column ``text``; empty ones too.
+
+    - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
+      so far behind its beginning. Another number is another order.
+
+    >>> StreamingDataset(remote="s3://bucket/text/*.txt", batch_size=32)  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "text"
+    endings: ClassVar[tuple[str, ...]] = packed_endings(".txt")
+    skips_blank: ClassVar[bool] = False
+
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+        """The text."""
+        del lines, where
+        return {"text": "str"}
+
+    def record(self, line: bytes) -> dict[str, Any]:
+        """The line without its end."""
+        return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
+
+
+def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
+    """The bytes of a file, unpacked."""
+    ending = compression_of(file.key)
+    chunks = files.stream(file)
+    return unpacked(chunks, ending, files.url(file)) if ending else chunks
+
+
+def _whole_lines(chunks: Iterable[bytes], at: int) -> Iterator[tuple[int, bytes]]:
+    """Chunks cut behind newlines, with the byte at which each begins."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            rest.append(chunk)
+            continue
+        data = b"".join((*rest, chunk[:cut])) if rest else chunk[:cut]
+        yield at, data
+        at += len(data)
+        rest = [chunk[cut:]] if cut < len(chunk) else []
+    if rest:
+        yield at, b"".join(rest)
+
+
+def _join(one: str, other: str) -> str:
+    """The encoding of a column whose values are of two kinds in two files."""
+    if {one, other} == {"int", "float64"}:
+        return "float64"
+    return merge_encodings(one, other) or "json"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply."
+    return f"{str(error).rstrip('.')}."

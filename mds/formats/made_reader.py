@@ -1,0 +1,91 @@
+"""A reader of samples that are made when they are asked for, out of a file that is read in place.
+
+What it makes are the bytes that an MDS shard would store, and these are decoded as any others. So a
+sample that is read in place is the sample of the cache and of a converted copy, type for type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mds.format.layout import Columns
+from mds.index import ShardSchema, Stored
+from mds.readers.base import Batch, Reader, Rows
+from mds.readers.fields import ColumnSelection, fields_of
+from mds.readers.fixed import joint_reader
+from mds.readers.joint import JointReader, sample_decoder
+
+
+class MadeReader(Reader):
+    """Samples of ``columns``; ``make(row)`` gives the stored bytes of one, which it checks.
+
+    What ``make`` needs, such as a mapped file, it keeps itself; ``close`` lets go of it.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        samples: int,
+        where: str,
+        make: Callable[[int], bytes],
+        selection: ColumnSelection,
+    ) -> None:
+        schema = ShardSchema("mds", columns, None, (), None, None, None, (Stored("raw_data", ()),))
+        super().__init__(schema, samples, where)
+        self._make: Callable[[int], bytes] | None = make
+        self._selection = selection
+        self.is_stacked = fields_of(columns, selection).are_stacked
+
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
+        """Many samples as columns; see Reader.rows."""
+        self._check_open()
+        assert self._make is not None
+        made = [*map(self._make, self._numbers(rows).tolist())]
+        return self._joint(made).rows(range(len(made)), copy=copy)
+
+    def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
+        """Samples of this schema as columns; see Reader.as_columns."""
+        return self._joint([]).as_columns(samples)
+
+    def sample_bytes(self, row: int) -> memoryview:
+        """One sample as an MDS shard stores it."""
+        number = self._number(row)
+        self._check_open()
+        assert self._make is not None
+        return memoryview(self._make(number))
+
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        make, decode_slowly, count = self._make, self._slow_decoder(), len(self)
+        assert make is not None
+        decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.where)
+
+        def get(row: int) -> dict[str, Any]:
+            if not 0 <= row < count:
+                return decode_slowly(row)
+            return decode(memoryview(make(row)))
+
+        return get
+
+    def _decode_slowly(self, row: Any) -> dict[str, Any]:
+        return self.get(self._number(row))
+
+    def _joint(self, made: list[bytes]) -> JointReader:
+        """A reader of samples that were made."""
+        offsets = np.zeros(len(made) + 1, np.int64)
+        np.cumsum([len(each) for each in made], out=offsets[1:])
+        return joint_reader(
+            self.schema,
+            len(made),
+            b"".join(made),
+            self.where,
+            columns=self._selection,
+            offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more
+        )
+
+    def close(self) -> None:
+        """Let go of the file; views that were given out are of bytes of their own."""
+        super().close()
+        self._make = None

@@ -1,0 +1,136 @@
+"""A table of files that are samples: their paths, and any columns beside them.
+
+It is a Parquet, CSV, TSV or JSON lines file. Its rows are kept, compressed, in pieces of as many as
+a shard has, so that what a shard needs of a table of millions is a small part of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mds.errors import FormatError, MdsError, MissingDependencyError
+from mds.formats.infer import infer_columns
+from mds.readers.codegen import load_json
+from mds.storage.base import check_key
+
+Rows = list[dict[str, Any]]
+
+#: Rows that columns are told from; those of a typed table are all of a kind.
+_PROBED = 10_000
+
+
+def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], Rows]:
+    """The encodings of the columns of a manifest, and its rows; ``where`` names it in errors.
+
+    Raises FormatError for one that cannot be read, and for a name with another ending.
+    """
+    lower = name.lower()
+    read = next((made for ending, made in _KINDS.items() if lower.endswith(ending)), None)
+    if read is None:
+        raise FormatError(f"{where}: a manifest is {', '.join(_KINDS)}, and ends so.")
+    try:
+        columns, rows = read(data)
+    except MdsError:
+        raise
+    except Exception as error:  # each library has errors of its own
+        raise FormatError(f"{where}: it cannot be read: {str(error).rstrip(chr(46))}.") from error
+    if not rows:
+        raise FormatError(f"{where}: the manifest has no rows.")
+    return columns, rows
+
+
+def check_paths(rows: Rows, column: str, where: str) -> None:
+    """Raise FormatError unless every row has a path that stays below the folder."""
+    for number, row in enumerate(rows):
+        path = row.get(column)
+        if not isinstance(path, str) or not path:
+            raise FormatError(
+                f"{where}, row {number:,}: column {column!r} has no path. There are "
+                f"{', '.join(map(repr, row))}; say with path= which holds the paths."
+            )
+        try:
+            check_key(path)
+        except ValueError as error:
+            raise FormatError(f"{where}, row {number:,}: {error}") from error
+
+
+def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:
+    """Rows as bytes. Raises FormatError for a value that JSON cannot say."""
+    import zstandard
+
+    try:
+        text = json.dumps(rows)
+    except TypeError as error:
+        raise FormatError(
+            f"{where}: {error}; a manifest holds numbers, texts, and lists of them."
+        ) from error
+    return zstandard.ZstdCompressor().compress(text.encode())
+
+
+def unpack_rows(data: bytes) -> Rows:
+    """The rows of `pack_rows`."""
+    import zstandard
+
+    rows: Rows = json.loads(zstandard.ZstdDecompressor().decompress(data))
+    return rows
+
+
+def _parquet(data: bytes) -> tuple[dict[str, str], Rows]:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a manifest of Parquet needs pyarrow: pip install 'mds-streaming[arrow]'."
+        ) from error
+    rows: Rows = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()
+    return _told(rows), rows
+
+
+def _json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
+    rows = []
+    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), 1):
+        if not line.strip():
+            continue
+        row = load_json(line.strip())
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number}: expected an object")  # noqa: TRY004
+        rows.append(row)
+    return _told(rows), rows
+
+
+def _delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]:
+    def read(data: bytes) -> tuple[dict[str, str], Rows]:
+        reader = csv.DictReader(
+            io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
+        )
+        rows: Rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num}: another number of cells than the first")
+            rows.append(row)
+        kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
+        for name, kind in kinds.items():
+            make = {"int": int, "float64": float}.get(kind)
+            if make is not None:
+                for row in rows:
+                    row[name] = make(row[name])
+        return kinds, rows
+
+    return read
+
+
+def _told(rows: Rows) -> dict[str, str]:
+    return {column.name: column.encoding for column in infer_columns(rows[:_PROBED])}
+
+
+_KINDS: dict[str, Callable[[bytes], tuple[dict[str, str], Rows]]] = {
+    ".parquet": _parquet,
+    ".csv": _delimited(","),
+    ".tsv": _delimited("\t"),
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+}

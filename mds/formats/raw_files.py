@@ -1,0 +1,165 @@
+"""Files that are a sample each, named by a manifest: neighbours of it make a shard.
+
+They are fetched side by side and kept as one MDS file, so a second epoch is as fast as one of MDS,
+and the cache has a file for each 256 of them. On a local disk they are read where they lie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import ConfigError, FormatError, NotFoundError
+from mds.formats.base import Format
+from mds.formats.encode import encode_records, sample_encoder
+from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats.made_reader import MadeReader
+from mds.formats.manifest import check_paths, pack_rows, read_manifest, unpack_rows
+from mds.formats.place import FilePlace
+from mds.formats.tar_samples import encoding_by_ending, split_name
+
+if TYPE_CHECKING:
+    from mds.formats.manifest import Rows
+    from mds.formats.source import Files
+    from mds.readers import ColumnSelection, Reader
+
+#: Files that are fetched at once, and what one is thought to have before it was fetched.
+_SIDE_BY_SIDE, _SUPPOSED = 32, 64 << 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawFiles(Format):
+    """Files below a folder, a sample each, in the order of a manifest.
+
+    - ``manifest`` (str): The table of them below the folder: ``.parquet``, ``.csv``, ``.tsv`` or
+      ``.jsonl``, with a column of paths and any columns beside it.
+    - ``path`` (str, default "path"): The column of paths, which are relative to the folder.
+    - ``content`` (str, default "content"): The column that the bytes of a file become: an image or
+      a text where all paths end so, else bytes.
+    - ``samples_per_shard`` (int, default 256): How many neighbours are fetched and kept together.
+      Another number is another order.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to have; without
+      ``content`` no file is read.
+
+    Raises ConfigError for a number of samples below one.
+
+    >>> StreamingDataset(
+    ...     remote="s3://bucket/photos", format=RawFiles(manifest="labels.parquet"), batch_size=32
+    ... )  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "files"
+    endings: ClassVar[tuple[str, ...]] = ()
+
+    manifest: str
+    path: str = "path"
+    content: str = "content"
+    samples_per_shard: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples_per_shard < 1:
+            raise ConfigError(f"samples_per_shard= is 1 or more, got {self.samples_per_shard}.")
+
+    def narrow(self, place: FilePlace) -> FilePlace:
+        """The manifest alone, so that no folder of millions of files is listed."""
+        return FilePlace(place.root, (self.manifest,))
+
+    def takes(self, key: str) -> bool:
+        """Whether it is the manifest."""
+        return key == self.manifest
+
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """Neighbours of the manifest; it is read whole, no file of it is touched."""
+        where = files.url(file)
+        columns, rows = read_manifest(files.get(file), file.key, where)
+        if self.content in columns:
+            raise FormatError(
+                f"{where}: it has a column {self.content!r} itself; say with content= what the "
+                f"bytes of the files are to be called."
+            )
+        check_paths(rows, self.path, where)
+        step = self.samples_per_shard
+        pieces = [pack_rows(rows[at : at + step], where) for at in range(0, len(rows), step)]
+        counts = [min(step, len(rows) - at) for at in range(0, len(rows), step)]
+        ends = [*itertools.accumulate(map(len, pieces))]
+        return FilePlan(
+            {**columns, self.content: _content_of(rows, self.path)},
+            counts,
+            [count * _SUPPOSED for count in counts],
+            [(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)],
+            b"".join(pieces),
+        )
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The files of a shard, fetched side by side."""
+        where, rows = files.url(shard.file), _rows(shard)
+
+        def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
+            path = row[self.path]
+            try:
+                data = files.get(DataFile(path, -1))
+            except NotFoundError as error:
+                raise self._missing(where, path, files.url(path)) from error
+            return {**row, self.content: data}
+
+        where_shard = f"{where}, {self.shard_of(shard)}"
+        if self.content not in shard.columns.names:
+            yield from encode_records(shard.columns, rows, where_shard)
+            return
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(rows))) as pool:
+            try:
+                yield from encode_records(shard.columns, pool.map(fetch, rows), where_shard)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def shard_of(self, shard: ShardPlace) -> str:
+        """The first file of a shard, and how many follow."""
+        return f"{shard.samples:,} files from {_rows(shard)[0].get(self.path)!r}"
+
+    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
+        """Always: a file on a local disk is read when its sample is asked for."""
+        del files
+        return True
+
+    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
+        """A reader that opens a file for each sample."""
+        root = path[: -len(shard.file.key)]
+        rows, encode = _rows(shard), sample_encoder(shard.columns)
+        reads = self.content in shard.columns.names
+
+        def make(row: int) -> bytes:
+            record = rows[row]
+            if reads:
+                place = os.path.join(root, record[self.path])
+                try:
+                    with open(place, "rb") as file:
+                        record = {**record, self.content: file.read()}
+                except FileNotFoundError as error:
+                    raise self._missing(path, record[self.path], place) from error
+            return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
+
+        return MadeReader(shard.columns, shard.samples, path, make, columns)
+
+    @staticmethod
+    def _missing(where: str, path: str, url: str) -> NotFoundError:
+        return NotFoundError(
+            f"get {url}: there is no such file, but {where} has a row of {path!r}. Take the row "
+            f"out, or put the file there.",
+            url=url,
+            verb="get",
+        )
+
+
+def _rows(shard: ShardPlace) -> Rows:
+    return unpack_rows(shard.note[shard.span[0] : shard.span[1]])
+
+
+def _content_of(rows: Rows, path: str) -> str:
+    """The encoding of what files hold, as their endings have it."""
+    kinds = {encoding_by_ending(split_name(row[path])[1]) or "bytes" for row in rows}
+    return kinds.pop() if len(kinds) == 1 else "bytes"

@@ -1,0 +1,63 @@
+"""Bytes of a tar by place: of one on this disk, one that arrives, and one looked into."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mds.process.mmaps import map_descriptor
+
+if TYPE_CHECKING:
+    from mds.formats.facts import DataFile
+    from mds.formats.source import Files
+
+
+class Arriving:
+    """A file that is read once, from its beginning on. Memory is what was not forgotten yet."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._data = bytearray()
+        self._at = 0  # the byte of the file that the data begin with
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from ``start``, which is not forgotten, to before ``end``."""
+        while self._at + len(self._data) < end and (chunk := next(self._chunks, b"")):
+            self._data += chunk
+        with memoryview(self._data) as view:
+            return bytes(view[start - self._at : end - self._at])
+
+    def forget(self, end: int) -> None:
+        """Let go of everything before ``end``."""
+        del self._data[: end - self._at]
+        self._at = end
+
+
+class Windows:
+    """A file of which only what is asked for is fetched, and what is right behind it."""
+
+    def __init__(self, files: Files, file: DataFile, size: int) -> None:
+        self._files, self._file, self._size = files, file, size
+        self._at, self._data = 0, b""
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to before ``end``."""
+        end = min(end, self._file.size)
+        if start >= end:
+            return b""
+        if not self._at <= start <= end <= self._at + len(self._data):
+            upto = min(max(end, start + self._size), self._file.size)
+            self._at, self._data = start, self._files.range(self._file, start, upto)
+        return self._data[start - self._at : end - self._at]
+
+
+def mapped(path: str) -> mmap.mmap | bytes:
+    """The bytes of a file on this disk."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        size = os.fstat(descriptor).st_size
+        return map_descriptor(descriptor, size) if size else b""
+    finally:
+        os.close(descriptor)

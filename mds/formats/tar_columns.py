@@ -1,0 +1,55 @@
+"""The columns of a tar, told from its samples: from their endings, and from values where needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mds.errors import FormatError
+from mds.formats.infer import encoding_of
+from mds.formats.tar_members import ReadAt
+from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, value_of
+
+#: Samples whose values tell what a column is.
+_PROBED = 64
+
+
+class TarColumns:
+    """What the samples of a tar have in common."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._counts: Counter[str] = Counter()
+        self._values: dict[str, list[Any]] = {}
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether more samples would tell no more than which files are missing."""
+        return self._samples >= _PROBED
+
+    def add(self, sample: TarSample, read: ReadAt, where: str) -> None:
+        """Another sample; ``where`` names the tar in errors."""
+        self._counts.update(sample.files.keys())
+        self._samples += 1
+        for ending, file in sample.files.items():
+            values = self._values.setdefault(ending, [])
+            if encoding_by_ending(ending) is not None or len(values) >= _PROBED:
+                continue
+            try:
+                values.append(value_of(ending, read(file.start, file.start + file.size)))
+            except ValueError as error:
+                raise FormatError(f"{where}: the file {file.name!r}: {error}") from error
+
+    def encodings(self, where: str) -> dict[str, str]:
+        """The encoding of each column; optional for one that some samples do not have."""
+        found = {KEY: "str"} if self._samples else {}
+        for ending, count in sorted(self._counts.items()):
+            encoding = encoding_by_ending(ending) or self._by_values(ending, where)
+            found[ending] = encoding if count == self._samples else f"optional[{encoding}]"
+        return found
+
+    def _by_values(self, ending: str, where: str) -> str:
+        try:
+            return encoding_of(self._values[ending])[0]
+        except ValueError as error:
+            raise FormatError(f"{where}: the files .{ending}: {error}.") from error

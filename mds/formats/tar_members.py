@@ -1,0 +1,181 @@
+"""The files inside a tar, and where their bytes are, told from their headers alone.
+
+ustar, GNU and PAX archives are read, with long names and sizes above 8 GB. Headers are hopped from
+one to the next, so that a tar on a disk costs two small reads for each file in it and a thousand
+headers some milliseconds. What has no bytes of its own is told: links, sparse files, files that
+are cut short, a second archive behind the end of the first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mds.errors import FormatError
+
+#: Bytes of a tar from ``start`` to before ``end``, fewer where it ends.
+ReadAt = Callable[[int, int], bytes]
+
+BLOCK = 512
+_FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")
+_LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
+_NO_BYTES = b"3456"  # devices, folders, pipes
+_LARGEST_NOTE = 1 << 20  # bytes of a long name, or of all attributes of a file
+_EMPTY = bytes(BLOCK)
+
+
+class Member(NamedTuple):
+    """One file of a tar: ``size`` bytes from ``start``; its first header is at ``header``.
+
+    ``problem`` says why it has no bytes of its own, '' when it has.
+    """
+
+    name: str
+    header: int
+    start: int
+    size: int
+    problem: str = ""
+
+    @property
+    def end(self) -> int:
+        """Where the blocks of the file end."""
+        return self.start + -(-self.size // BLOCK) * BLOCK
+
+
+def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> Iterator[Member]:
+    """The files of a tar in order, from the header at ``at``; ``where`` names it in errors.
+
+    ``size`` is that of the tar, where it is known before its end is read. Raises FormatError for
+    what is no tar, and for one that is cut short.
+    """
+    first, attributes, long_name = at, {}, ""
+    while True:
+        header = read(at, at + BLOCK)
+        if len(header) < BLOCK or header == _EMPTY:
+            _check_end(read, header, at, first, where)
+            return
+        name, length, checksum, kind, target, magic, prefix = _FIELDS.unpack(header)
+        _check_sum(header, checksum, at, where)
+        length = _number(length, at, where)
+        start = at + BLOCK
+        if kind in (b"x", b"g", b"L", b"K"):
+            note = _note(read, start, length, at, where)
+            if kind == b"L":
+                long_name = note.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif kind == b"x":
+                attributes = _attributes(note, at, where)
+            elif kind == b"g":
+                _check_global(_attributes(note, at, where), at, where)
+            at = start + -(-length // BLOCK) * BLOCK
+            continue
+        if "size" in attributes:
+            length = _decimal(attributes["size"], at, where)
+        has_bytes = kind in b"0\0" or kind not in b"123456"
+        member = Member(
+            attributes.get("path") or long_name or _name(name, prefix, magic),
+            first,
+            start,
+            length if has_bytes else 0,
+            _problem(kind, target, attributes),
+        )
+        if size is not None and member.start + member.size > size:
+            raise FormatError(
+                f"{where}: the file {member.name!r} in it has {member.size:,} bytes from byte "
+                f"{member.start:,}, but the tar ends at {size:,}; it is cut short."
+            )
+        if kind not in _NO_BYTES:
+            yield member
+        at = first = member.end
+        attributes, long_name = {}, ""
+
+
+def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
+    if kind in _LINKS:
+        to = target.rstrip(b"\0").decode("utf-8", "replace")
+        way_out = "--hard-dereference" if kind == b"1" else "--dereference"
+        return f"is {_LINKS[kind]} to {to!r}; write the tar with {way_out}"
+    if kind == b"S" or any(name.startswith("GNU.sparse.") for name in attributes):
+        return "is stored as a sparse file; write the tar without --sparse"
+    if kind not in (b"0", b"\0", b"7"):
+        return f"is of the kind {kind!r}, which is no file"
+    return ""
+
+
+def _name(name: bytes, prefix: bytes, magic: bytes) -> str:
+    short = name.split(b"\0", 1)[0]
+    # GNU keeps times where ustar has the folders of a long name.
+    folder = prefix.split(b"\0", 1)[0] if magic == b"ustar\0" else b""
+    return (folder + b"/" + short if folder else short).decode("utf-8", "surrogateescape")
+
+
+def _check_sum(header: bytes, checksum: bytes, at: int, where: str) -> None:
+    # Of all bytes, those of the sum itself taken for spaces.
+    found = sum(header) - sum(checksum) + 8 * 32
+    if found != _number(checksum, at, where):
+        what = "this is no tar" if at == 0 else f"there is no header at byte {at:,}"
+        raise FormatError(f"{where}: {what}; the file is damaged or something else.")
+
+
+def _number(field: bytes, at: int, where: str) -> int:
+    if field[0] & 0x80:  # binary, for what eleven octal digits cannot say
+        return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
+    text = field.split(b"\0", 1)[0].strip()
+    try:
+        return int(text or b"0", 8)
+    except ValueError:
+        what = "this is no tar" if at == 0 else f"the header at byte {at:,} holds {field!r}"
+        raise FormatError(f"{where}: {what}; the file is damaged or something else.") from None
+
+
+def _decimal(text: str, at: int, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise FormatError(f"{where}: the header at byte {at:,} gives the size {text[:40]!r}.")
+    return int(text)
+
+
+def _note(read: ReadAt, start: int, length: int, at: int, where: str) -> bytes:
+    if length > _LARGEST_NOTE:
+        raise FormatError(f"{where}: the header at byte {at:,} holds {length:,} bytes of names.")
+    note = read(start, start + length)
+    if len(note) < length:
+        raise FormatError(f"{where}: it ends at byte {start + len(note):,} inside a header.")
+    return note
+
+
+def _attributes(note: bytes, at: int, where: str) -> dict[str, str]:
+    """The records of a PAX header, each ``LENGTH NAME=VALUE``."""
+    found, place = {}, 0
+    while place < len(note) and note[place]:
+        space = note.find(b" ", place, place + 20)
+        digits = note[place:space] if space > 0 else b""
+        end = place + int(digits) if digits.isdigit() else 0
+        name, is_pair, value = note[space + 1 : end - 1].partition(b"=")
+        if not is_pair or end > len(note) or note[end - 1 : end] != b"\n":
+            raise FormatError(f"{where}: the attributes at byte {at:,} cannot be read.")
+        found[name.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        place = end
+    return found
+
+
+def _check_global(attributes: dict[str, str], at: int, where: str) -> None:
+    """Most are comments; one that names all files alike cannot be meant."""
+    if wrong := sorted({"path", "size"} & attributes.keys()):
+        raise FormatError(
+            f"{where}: the header at byte {at:,} gives the {wrong[0]} of all files that follow."
+        )
+
+
+def _check_end(read: ReadAt, header: bytes, at: int, first: int, where: str) -> None:
+    """Raise FormatError unless a tar may end here: between files, with nothing but zeros behind."""
+    if not header and at == 0:
+        raise FormatError(f"{where}: the file is empty, which no tar is.")
+    if header.strip(b"\0") or at != first:
+        raise FormatError(f"{where}: it ends at byte {at + len(header):,} inside a header.")
+    while chunk := read(at, at + (1 << 16)):
+        if chunk.strip(b"\0"):
+            raise FormatError(
+                f"{where}: its end is marked at byte {first:,}, and more follows; a tar that was "
+                f"appended to another cannot be told from damage. Keep one tar a file."
+            )
+        at += len(chunk)

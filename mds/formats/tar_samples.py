@@ -1,0 +1,112 @@
+"""Samples of a tar: files of one name before the first dot, a column for each ending.
+
+    000017.jpg 000017.cls 000017.json   ->   __key__ '000017', jpg, cls, json
+
+The files of a sample follow one another, as every writer of such tars has it: a file that comes
+late cannot be told from one that is missing. Files without an ending are no samples, nor are hidden
+ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mds.formats.tar_members import Member
+
+#: The column of the name that the files of a sample have in common.
+KEY = "__key__"
+
+_TEXT = {"txt", "text", "transcript", "caption", "url"}
+_NUMBER = {"cls", "cls2", "index", "inx", "id", "label"}
+_IMAGE = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png"}
+# What others put between samples for themselves, and what desktops leave behind.
+_SKIPPED = re.compile(r"(^|/)(\.[^/]*|__[^/]*__(/.*)?)$")
+
+
+@dataclasses.dataclass(slots=True)
+class TarSample:
+    """The files of one sample by their ending; ``problem`` says why it is none, '' else."""
+
+    key: str
+    files: dict[str, Member]
+    problem: str = ""
+
+    @property
+    def start(self) -> int:
+        """The byte of its first header."""
+        return next(iter(self.files.values())).header
+
+    @property
+    def end(self) -> int:
+        """Where its last file ends."""
+        return next(reversed(self.files.values())).end
+
+
+def group(found: Iterable[Member]) -> Iterator[TarSample]:
+    """The samples of the files of a tar, in order."""
+    sample: TarSample | None = None
+    seen: set[int] = set()  # hashes, a tenth of the memory of keys
+    for member in found:
+        key, ending = split_name(member.name)
+        if not ending or _SKIPPED.search(member.name):
+            continue
+        if sample is None or key != sample.key:
+            if sample is not None:
+                yield sample
+            sample = TarSample(key, {})
+            if hash(key) in seen:
+                sample.problem = (
+                    f"there is a sample {key!r} before it already, with others between them; write "
+                    f"the files of a sample one behind the other, and each key once"
+                )
+            seen.add(hash(key))
+        problem = "is there twice" if ending in sample.files else member.problem
+        if problem and not sample.problem:
+            sample.problem = f"the file {member.name!r} {problem}"
+        sample.files.setdefault(ending, member)
+    if sample is not None:
+        yield sample
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """Key and ending: ``'a/b.c/17.left.jpg'`` is ``('a/b.c/17', 'left.jpg')``."""
+    folder, slash, base = path.rpartition("/")
+    stem, _, ending = base.partition(".")
+    return folder + slash + stem, ending.lower()
+
+
+def encoding_by_ending(ending: str) -> str | None:
+    """The encoding that an ending stands for; None where the values decide.
+
+    Numbers may be text in the end, and an array says itself of what type it is.
+    """
+    kind = ending.rpartition(".")[2]
+    if kind in _IMAGE:
+        return _IMAGE[kind]
+    if kind in _TEXT or ending == KEY:
+        return "str"
+    if kind == "json":
+        return "json"
+    return None if kind in _NUMBER or kind == "npy" else "bytes"
+
+
+def value_of(ending: str, data: bytes) -> Any:
+    """The value of a file of a sample. Raises ValueError with the reason where it has none."""
+    kind = ending.rpartition(".")[2]
+    if kind in _TEXT:
+        return data.decode()
+    if kind in _NUMBER:
+        text = data.decode().strip()
+        return int(text) if text.lstrip("-").isdecimal() else text
+    if kind == "json":
+        return json.loads(data)
+    if kind == "npy":
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    return data

@@ -1,0 +1,68 @@
+"""Compressed lines, unpacked while they arrive: gzip and Zstandard, of one member or many."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from mds.errors import FormatError
+
+#: Bytes given to a library at once, so that what comes out is bounded too.
+_PIECE = 1 << 14
+
+
+def compression_of(name: str) -> str | None:
+    """The ending by which a file is compressed; None for one that is plain."""
+    lower = name.lower()
+    return next((each for each in _MEMBERS if lower.endswith(each)), None)
+
+
+def packed_endings(*plain: str) -> tuple[str, ...]:
+    """Endings of plain files, and of the same ones compressed."""
+    return tuple(f"{each}{packed}" for each in plain for packed in ("", *_MEMBERS))
+
+
+def unpacked(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]:
+    """What chunks of a compressed file become; ``where`` names it in errors.
+
+    Raises FormatError for damage, and for a file that is cut short.
+    """
+    make = _MEMBERS[ending]
+    member: Any = None
+    try:
+        for chunk in chunks:
+            for at in range(0, len(chunk), _PIECE):
+                rest = chunk[at : at + _PIECE]
+                while rest:
+                    if member is None:
+                        rest = rest.lstrip(b"\0")  # what fills a tape up between members
+                        if not rest:
+                            break
+                        member = make()
+                    if out := member.decompress(rest):
+                        yield out
+                    rest = b""
+                    if member.eof:
+                        rest, member = member.unused_data, None
+    except FormatError:
+        raise
+    except Exception as error:  # each library has errors of its own
+        if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard"):
+            raise
+        raise FormatError(f"{where}: the compressed data are damaged: {error}.") from error
+    if member is not None:
+        raise FormatError(f"{where}: the compressed data end too early; the file is cut short.")
+
+
+def _gzip() -> Any:
+    return zlib.decompressobj(31)
+
+
+def _zstd() -> Any:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+_MEMBERS: dict[str, Callable[[], Any]] = {".gz": _gzip, ".zst": _zstd, ".zstd": _zstd}

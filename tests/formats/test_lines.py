@@ -1,0 +1,208 @@
+"""Lines are found wherever chunks end, and what is wrong with one is told by its byte."""
+
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mds import StreamingDataset
+from mds.errors import ConfigError, FormatError
+from mds.formats import JsonLines, TextLines
+from mds.formats.newlines import Stretch, cut_lines, line_bounds
+from mds.formats.probe import Probe
+from mds.formats.unpack import unpacked
+
+TEXTS = st.lists(st.sampled_from([b"a", b"\n", b" ", b"\r", b"\t", b"bc"]), max_size=60).map(
+    b"".join
+)
+
+
+def lines_of(data, *, skips_blank):
+    """Lines by Python's own means."""
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return [line for line in lines if line and not (skips_blank and line.isspace())]
+
+
+@given(TEXTS, st.booleans())
+def test_lines_are_those_of_python(data, skips_blank):
+    """Begin and end of each line, with or without those of white space."""
+    begins, ends = line_bounds(data, skips_blank=skips_blank)
+    found = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    assert found == lines_of(data, skips_blank=skips_blank)
+
+
+@given(TEXTS, st.integers(1, 9), st.sampled_from([None, 1, 3, 10]), st.booleans())
+def test_stretches_do_not_depend_on_chunks(data, step, size, skips_blank):
+    """A stretch ends with the first line that ends ``size`` bytes behind its start."""
+    expected, start, end, lines = [], 0, 0, 0
+    for line in lines_of(data, skips_blank=False):
+        end += len(line)
+        lines += not (skips_blank and line.isspace())
+        if size is not None and line.endswith(b"\n") and end - start >= size:
+            expected.append(Stretch(start, end, lines))
+            start, lines = end, 0
+    if end > start:
+        expected.append(Stretch(start, end, lines))
+    chunks = [data[at : at + step] for at in range(0, len(data), step)]
+    assert cut_lines(chunks, size, skips_blank=skips_blank) == expected
+
+
+@pytest.mark.parametrize("step", [1000, 70_001, 1 << 20, 1 << 26])
+def test_what_is_probed_does_not_depend_on_chunks(step):
+    """Lines of the beginning, of 4 MB and of 8 MB on, whole ones, with their bytes."""
+    data = b"".join(b"%09d\n" % n for n in range(900_000))
+    probe = Probe()
+    for _ in probe.watch(data[at : at + step] for at in range(0, len(data), step)):
+        pass
+    found = probe.lines(skips_blank=True)
+    assert len(found) == 750
+    assert all(at == 10 * int(line) for at, line in found)
+    assert [at for at, _ in found[::250]] == [0, 4_194_310, 8_388_610]
+
+
+def test_a_first_line_of_megabytes_is_probed():
+    """However long the first line is, it is looked at."""
+    for end in (b"\nshort\n", b""):
+        probe, line = Probe(), b"x" * (3 << 20)
+        for _ in probe.watch([line[:99], line[99:] + end]):
+            pass
+        assert [len(line) for _, line in probe.lines(skips_blank=True)][:1] == [
+            (3 << 20) + bool(end)
+        ]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("step", [1, 777, 1 << 20])
+def test_packed_data_may_have_several_members(ending, step):
+    """What parallel compressors and `cat` make of several files is one file of lines."""
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}[ending]
+    packed = (
+        pack(b"one\n" * 1000) + pack(b"") + pack(b"two\n") + bytes(20 if ending == ".gz" else 0)
+    )
+    chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
+    assert b"".join(unpacked(chunks, ending, "x")) == b"one\n" * 1000 + b"two\n"
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_packed_data_that_are_cut_short_or_damaged_are_told(ending):
+    """A file that ends early is no shorter file."""
+    noise = np.random.default_rng(0).bytes(50_000)
+    pack = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
+    packed = pack[ending](noise)
+    with pytest.raises(FormatError, match=r"x: the compressed data end too early"):
+        list(unpacked([packed[:-5]], ending, "x"))
+    with pytest.raises(FormatError, match=r"x: the compressed data are damaged"):
+        list(unpacked([packed[:9000] + bytes(100) + packed[9100:]], ending, "x"))
+
+
+# ---------------------------------------------------------------------- datasets
+
+
+def write(folder, name, records, end="\n"):
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(record) + end for record in records)
+    (folder / name).write_text(text)
+
+
+def of(place, tmp_path, kind=None, **more):
+    return StreamingDataset(
+        remote=str(place), local=str(tmp_path / "cache"), batch_size=2, format=kind, **more
+    )
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_values_are_those_of_a_converted_copy(tmp_path, packed):
+    """A column has one type, whether lines are parsed in place or in the cache."""
+    folder = tmp_path / "data"
+    records = [
+        {"i": i, "f": i / 2, "t": "é" * i, "l": [i], "n": None if i % 2 else i} for i in range(9)
+    ]
+    write(folder, "a.jsonl", records)
+    if packed:
+        data = (folder / "a.jsonl").read_bytes()
+        (folder / "a.jsonl").unlink()
+        (folder / "a.jsonl.zst").write_bytes(zstandard.compress(data))
+    dataset = of(folder, tmp_path, "jsonl")
+    found = list(dataset)
+    assert found == records
+    assert {name: type(value) for name, value in found[3].items()} == {
+        "i": int, "f": np.float64, "t": str, "l": list, "n": type(None),
+    }  # fmt: skip
+    cached = list((tmp_path / "cache").glob("shard*.mds"))
+    assert bool(cached) == packed, "plain lines on this disk are read where they lie"
+
+
+def test_a_mixture_of_kinds_is_json(tmp_path):
+    """A column with other kinds of values in another file takes them all."""
+    folder = tmp_path / "data"
+    write(folder, "a.jsonl", [{"x": 1, "y": 1}])
+    write(folder, "b.jsonl", [{"x": "one", "y": 1.5}])
+    assert list(of(folder, tmp_path, "jsonl")) == [{"x": 1, "y": 1.0}, {"x": "one", "y": 1.5}]
+
+
+def test_a_column_that_a_file_lacks_is_told_or_null(tmp_path):
+    """It is an error, left out by name, or None."""
+    folder = tmp_path / "data"
+    write(folder, "a.jsonl", [{"x": 1, "y": 2}])
+    write(folder, "b.jsonl", [{"x": 3}])
+    with pytest.raises(FormatError, match=r"b\.jsonl: there is no column 'y'"):
+        of(folder, tmp_path, "jsonl")
+    found = of(folder, tmp_path, JsonLines(missing="null"))
+    assert list(found) == [{"x": 1, "y": 2}, {"x": 3, "y": None}]
+    assert list(of(folder, tmp_path, "jsonl", columns=["x"])) == [{"x": 1}, {"x": 3}]
+
+
+def test_lines_that_do_not_fit_are_told_by_their_byte(tmp_path):
+    """A late key, another type, no object, no UTF-8: the file and the byte of the line."""
+    many = [{"x": i} for i in range(300)]
+    first = sum(len(json.dumps(record)) + 1 for record in many)
+    for line, words in [
+        ('{"x": 1, "late": 2}', r"a key 'late', and none of those had it"),
+        ('{"x": "text"}', r"column 'x': .*expected an int"),
+        ("{}", r"there is no column 'x'"),
+        ("[1]", r"expected an object with the columns as keys, got \[1\]"),
+        ('{"x": ', r"Expecting value"),
+        ("[" * 99_999, r"nested too deeply"),
+    ]:
+        folder = tmp_path / f"data{len(os.listdir(tmp_path))}"
+        write(folder, "a.jsonl", many)
+        with (folder / "a.jsonl").open("a") as file:
+            file.write(line + "\n")
+        dataset = of(folder, tmp_path, "jsonl")
+        with pytest.raises(FormatError, match=rf"a\.jsonl.*byte {first:,}.*{words}"):
+            dataset[300]
+
+
+def test_a_shard_size_cuts_lines_into_shards(tmp_path):
+    """The settings say how long a stretch is; it is an order of its own."""
+    folder = tmp_path / "data"
+    write(folder, "a.jsonl", [{"x": i} for i in range(100)])
+    assert of(folder, tmp_path, "jsonl").num_shards == 1
+    assert of(folder, tmp_path, JsonLines(shard_size="100b")).num_shards == 10
+    for wrong in (0, -1):
+        with pytest.raises(ConfigError, match="shard_size= is in bytes and positive"):
+            JsonLines(shard_size=wrong)
+
+
+def test_text_is_a_sample_a_line(tmp_path):
+    """Empty lines are samples too; an ending of Windows is none of the text."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes("one\n\ntwo\r\ndrei é".encode())
+    texts = [sample["text"] for sample in of(folder, tmp_path, TextLines())]
+    assert texts == ["one", "", "two", "drei é"]
+
+
+def test_notes_for_people_beside_data_are_no_data(tmp_path, monkeypatch):
+    """A .txt beside other files does not make a folder one of text."""
+    monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "mine"))
+    folder = tmp_path / "data"
+    write(folder, "a.jsonl", [{"x": 1}])
+    (folder / "README.txt").write_text("about")
+    assert list(StreamingDataset(local=str(folder), batch_size=1)) == [{"x": 1}]

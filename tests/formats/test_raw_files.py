@@ -1,0 +1,105 @@
+"""Files named by a manifest are samples, fetched side by side and kept as few."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mds import StreamingDataset
+from mds.errors import ConfigError, FormatError, NotFoundError
+from mds.formats import Files, RawFiles
+from mds.formats.place import FilePlace
+from mds.storage.memory import MemoryStore
+
+ROWS = [{"path": f"p/{i}.bin", "label": i, "weight": i / 2, "name": f"n {i}"} for i in range(20)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "raw"
+    (place / "p").mkdir(parents=True)
+    for i in range(20):
+        (place / f"p/{i}.bin").write_bytes(bytes([i]) * i)
+    lines = [",".join(map(str, row.values())) for row in ROWS]
+    (place / "m.csv").write_text("\n".join(["path,label,weight,name", *lines]) + "\n")
+    (place / "m.tsv").write_text((place / "m.csv").read_text().replace(",", "\t"))
+    (place / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    pq.write_table(pa.Table.from_pylist(ROWS), place / "m.parquet")
+    return place
+
+
+def of(folder, tmp_path, kind, **more):
+    return StreamingDataset(
+        remote=str(folder), local=str(tmp_path / "cache"), batch_size=2, format=kind, **more
+    )
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.jsonl", "m.parquet"])
+def test_a_manifest_of_any_kind(folder, tmp_path, name):
+    """Its columns come with the bytes of each file, in its order, in shards of so many."""
+    dataset = of(folder, tmp_path, RawFiles(manifest=name, samples_per_shard=8))
+    assert dataset.samples_per_shard.tolist() == [8, 8, 4]
+    assert list(dataset) == [{**row, "content": bytes([i]) * i} for i, row in enumerate(ROWS)]
+    chosen = of(folder, tmp_path, RawFiles(manifest=name), columns=["label"])
+    assert list(chosen)[7] == {"label": 7}
+
+
+def test_what_files_hold_goes_by_their_endings(tmp_path):
+    """Text where all are text; the column is called as one likes."""
+    (tmp_path / "raw").mkdir()
+    for i in range(3):
+        (tmp_path / f"raw/{i}.txt").write_text(f"text {i}")
+    (tmp_path / "raw/m.csv").write_text("file\n" + "".join(f"{i}.txt\n" for i in range(3)))
+    kind = RawFiles(manifest="m.csv", path="file", content="document")
+    assert list(of(tmp_path / "raw", tmp_path, kind))[2] == {"file": "2.txt", "document": "text 2"}
+
+
+def test_only_the_manifest_is_asked_for_at_the_start(folder):
+    """No folder is listed, and no file of a row is touched, before a shard is read."""
+    store = MemoryStore("memory://raw")
+    for path in folder.rglob("*.*"):
+        store.put(str(path.relative_to(folder)), path.read_bytes())
+    calls = []
+    for verb in ("list", "head", "stream"):
+        inner = getattr(store, verb)
+
+        def noted(key, *more, verb=verb, inner=inner):
+            calls.append((verb, key))
+            return inner(key, *more)
+
+        setattr(store, verb, noted)
+    kind, files = RawFiles(manifest="m.csv", samples_per_shard=8), Files(store)
+    (manifest,) = kind.choose(files.find(kind.narrow(FilePlace("memory://x"))), files)
+    plan = kind.plan_file(manifest, files)
+    assert plan.samples == [8, 8, 4]
+    assert calls == [("head", "m.csv"), ("stream", "m.csv")]
+
+
+def test_what_is_wrong_with_a_manifest_is_told(folder, tmp_path):
+    """No paths, a path that leads out, no rows, a broken table, a column in the way."""
+    for name, text, words in [
+        ("a.csv", "file\nx.bin\n", r"a\.csv, row 0: column 'path' has no path. There are 'file'"),
+        ("b.csv", "path\n../secret\n", r"b\.csv, row 0: '\.\./secret' is not the name"),
+        ("c.csv", "path\n", r"c\.csv: the manifest has no rows"),
+        ("d.csv", "path,label\na.bin\n", r"d\.csv: .*another number of cells"),
+        ("e.jsonl", '{"path": 1\n', r"e\.jsonl: it cannot be read"),
+        ("f.parquet", "PAR1", r"f\.parquet: it cannot be read"),
+        ("g.csv", "path,content\na,b\n", r"g\.csv: it has a column 'content' itself"),
+        ("h.xml", "<a/>", r"h\.xml: a manifest is \.parquet, \.csv"),
+    ]:
+        (folder / name).write_text(text)
+        with pytest.raises(FormatError, match=words):
+            of(folder, tmp_path, RawFiles(manifest=name))
+    with pytest.raises(NotFoundError, match=r"no\.csv"):
+        of(folder, tmp_path, RawFiles(manifest="no.csv"))
+    with pytest.raises(ConfigError, match="samples_per_shard= is 1 or more"):
+        RawFiles(manifest="m.csv", samples_per_shard=0)
+
+
+def test_a_row_without_its_file_is_told(folder, tmp_path):
+    """The file that is not there, and the manifest that has a row of it."""
+    (folder / "p/3.bin").unlink()
+    dataset = of(folder, tmp_path, RawFiles(manifest="m.csv"))
+    with pytest.raises(NotFoundError, match=r"3\.bin: there is no such file, but .*m\.csv has"):
+        dataset[3]

@@ -1,0 +1,306 @@
+"""Tars of several programs are read, and what is wrong with one is told by name."""
+
+import io
+import itertools
+import json
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+import tars
+from PIL import Image
+
+from mds import StreamingDataset
+from mds.errors import FormatError
+from mds.formats import DataFile, Files, Tar
+from mds.formats.tar_bytes import Arriving
+from mds.formats.tar_members import members
+from mds.storage.memory import MemoryStore
+
+_STORES = itertools.count()
+LONG = "folder/" * 30 + "{:06}"
+
+
+def found_in(path):
+    data = path.read_bytes()
+    whole = [
+        (each.name, data[each.start : each.start + each.size])
+        for each in members(lambda start, end: data[start:end], "x.tar", len(data))
+    ]
+    for step in (1, 700, 1 << 20):  # as it comes over a wire
+        source = Arriving(iter([data[at : at + step] for at in range(0, len(data), step)]))
+        arrived = []
+        for each in members(source.read, "x.tar", len(data)):
+            arrived.append((each.name, source.read(each.start, each.start + each.size)))
+            source.forget(each.start)
+        assert arrived == whole
+    return whole
+
+
+@pytest.mark.parametrize("key", ["{:06}", "d.x/{:06}", LONG, "é/ü-{:06}"])
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_tars_of_python(tmp_path, form, key):
+    """All files with their names and bytes, in each form that there is."""
+    if form == tarfile.USTAR_FORMAT and key == LONG:
+        key = "folder/" * 12 + "{:06}"
+    files = tars.members([tars.sample(i) for i in range(5)], key)
+    tars.by_python(tmp_path / "x.tar", files, form)
+    assert found_in(tmp_path / "x.tar") == files
+
+
+@pytest.mark.parametrize("options", [[], ["--format=posix"], ["--format=ustar"], ["--format=v7"]])
+def test_tars_of_gnu_tar(tmp_path, options):
+    """What GNU tar writes, with names as long as the form takes."""
+    key = LONG if options in ([], ["--format=posix"]) else "d.x/{:06}"
+    files = tars.members([tars.sample(i) for i in range(5)], key)
+    tars.by_gnu_tar(tmp_path / "x.tar", files, tmp_path / "disk", *options)
+    assert found_in(tmp_path / "x.tar") == files
+
+
+def test_large_sizes_are_read_in_each_form():
+    """Sizes above 8 GB are binary in GNU tars and text in PAX tars."""
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        info = tarfile.TarInfo("big.bin")
+        info.size = 9 << 30
+        header = info.tobuf(form)
+
+        def read(start, end, header=header):
+            return header[start:end] if start < len(header) else b""
+
+        (member,) = members(read, "x.tar", len(header) + (9 << 30))
+        assert (member.name, member.size) == ("big.bin", 9 << 30)
+        with pytest.raises(FormatError, match=r"'big.bin' in it has 9,663,676,416 bytes"):
+            list(members(read, "x.tar", len(header) + 5))
+
+
+def test_headers_alone_are_read():
+    """To count files of 100 KB, a block is read of each."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for number in range(50):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = 100_000
+            tar.addfile(info, io.BytesIO(bytes(100_000)))
+    data, asked = file.getvalue(), []
+
+    def read(start, end):
+        asked.append(end - start)
+        return data[start:end]
+
+    assert len(list(members(read, "x.tar", len(data)))) == 50
+    assert len([size for size in asked if size == 512]) == 51
+    assert sum(asked) < 51 * 512 + 3 * 65536
+
+
+def test_damage_is_told():
+    """No tar, another header, an end too early, a second archive behind the end."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number in range(3):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = 700
+            tar.addfile(info, io.BytesIO(bytes([number]) * 700))
+    data = file.getvalue()
+
+    def names(data):
+        return [each.name for each in members(lambda s, e: data[s:e], "x.tar", len(data))]
+
+    assert names(data) == names(data[: 3 * 1536]) == ["0.bin", "1.bin", "2.bin"]
+    assert names(data + bytes(5000)) == ["0.bin", "1.bin", "2.bin"]
+    for wrong, words in [
+        (b"", "the file is empty"),
+        (b"PK" * 600, "this is no tar"),
+        (data[:1000], r"'0.bin' in it has 700 bytes from byte 512, but the tar ends at 1,000"),
+        (data[:1700], r"it ends at byte 1,700 inside a header"),
+        (data[:1540] + b"x" + data[1541:], "there is no header at byte 1,536"),
+        (data + data, "its end is marked at byte 4,608, and more follows"),
+    ]:
+        with pytest.raises(FormatError, match=rf"^x\.tar: .*{words}"):
+            names(wrong)
+
+
+def test_every_cut_of_a_tar_is_an_error_or_a_tar():
+    """Wherever a tar is cut, nothing but an error of ours comes out, or whole files."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for number in range(3):
+            info = tarfile.TarInfo("é" * 90 + f"{number}.bin")
+            info.size = 100
+            tar.addfile(info, io.BytesIO(bytes([number]) * 100))
+    data = file.getvalue()
+    for end in range(0, len(data), 13):
+        cut = data[:end]
+        try:
+            found = list(members(lambda s, e, cut=cut: cut[s:e], "x", len(cut)))
+        except FormatError:
+            continue
+        assert all(each.start + each.size <= end for each in found)
+
+
+# ---------------------------------------------------------------------- datasets
+
+
+def of(place, tmp_path, kind=None, cache="cache", **more):
+    return StreamingDataset(
+        remote=str(place), local=str(tmp_path / cache), batch_size=2, format=kind, **more
+    )
+
+
+def jpeg(number):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number, 0, 255)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def make(folder, samples, key="{:06}", name="00000.tar"):
+    folder.mkdir(exist_ok=True)
+    tars.by_python(folder / name, tars.members(samples, key))
+    return folder
+
+
+def test_values_go_by_their_ending(tmp_path):
+    """Images, numbers, text, JSON and arrays come as themselves, everything else as bytes."""
+    folder = make(tmp_path / "t", [tars.sample(i, jpg=jpeg(i)) for i in range(20)])
+    dataset = of(folder, tmp_path, "tar", images="array")
+    sample = dataset[11]
+    assert sample["jpg"].shape == (8, 8, 3)
+    assert {k: v for k, v in sample.items() if k not in ("jpg", "npy")} == {
+        "__key__": "000011", "cls": 11, "json": {"n": 11, "é": "ü"}, "txt": "number 11 é",
+        "left.bin": b"\x0b" * 11,
+    }  # fmt: skip
+    assert sample["npy"].dtype == np.float32
+    assert sample["npy"].tolist() == [11, 11, 11]
+    assert not list((tmp_path / "cache").glob("shard*.mds")), "it is read where it lies"
+    assert [*of(folder, tmp_path, "tar", columns=["cls"])][3] == {"cls": 3}
+
+
+def test_what_is_no_sample_is_passed_over(tmp_path):
+    """Folders, hidden files, files without an ending, and those of other programs."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    with tarfile.open(folder / "x.tar", "w") as tar:
+        below = tarfile.TarInfo("d")
+        below.type = tarfile.DIRTYPE
+        tar.addfile(below)
+        for name in (
+            "README",
+            "d/._1.txt",
+            "d/1.txt",
+            "__index__/a.json",
+            "d/.DS_Store",
+            "d/2.txt",
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = 2
+            tar.addfile(info, io.BytesIO(b"ab"))
+    keys = [sample["__key__"] for sample in of(folder, tmp_path, "tar")]
+    assert keys == ["d/1", "d/2"]
+
+
+def test_samples_that_are_none_are_told(tmp_path):
+    """A key twice, a file twice, links, sparse files: each by its name, with a way out."""
+
+    def tar_of(name, entries):
+        folder = tmp_path / name
+        folder.mkdir()
+        with tarfile.open(folder / "x.tar", "w") as tar:
+            for entry, data in entries:
+                info = tarfile.TarInfo(entry)
+                if isinstance(data, bytes):
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+                else:
+                    info.type, info.linkname = data
+                    tar.addfile(info)
+        return folder
+
+    for name, entries, words in [
+        ("apart", [("1.a", b""), ("2.a", b""), ("1.b", b"")], "there is a sample '1' before it"),
+        ("twice", [("1.a", b""), ("1.a", b"")], r"the file '1\.a' is there twice"),
+        ("soft", [("1.a", (tarfile.SYMTYPE, "z"))], r"'1\.a' is a symbolic link to 'z'.*--deref"),
+        ("hard", [("1.a", (tarfile.LNKTYPE, "z"))], r"'1\.a' is a hard link to 'z'.*--hard-deref"),
+    ]:
+        with pytest.raises(FormatError, match=rf"x\.tar: .*{words}"):
+            of(tar_of(name, entries), tmp_path, "tar")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with (disk / "1.bin").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    for form in ("gnu", "posix"):
+        place = tmp_path / f"sparse-{form}"
+        place.mkdir()
+        options = ["--sparse", f"--format={form}", "--hole-detection=raw"]
+        tars.by_gnu_tar(place / "x.tar", [], disk, *options, "1.bin")
+        with pytest.raises(FormatError, match=r"x\.tar: .*is stored as a sparse file"):
+            of(place, tmp_path, "tar")
+
+
+def test_keys_that_change_are_told_or_null(tmp_path):
+    """A file that some samples lack is an error, left out by name, or None."""
+    samples = [{"a": b"1", "json": b"1", "txt": b"t"} for _ in range(5)]
+    del samples[3]["json"], samples[4]["txt"]
+    folder = make(tmp_path / "t", samples)
+    with pytest.raises(FormatError, match=r"00000\.tar: some of its samples have a file \.json"):
+        of(folder, tmp_path, "tar")
+    assert len(list(of(folder, tmp_path, "tar", columns=["a"]))) == 5
+    found = [*of(folder, tmp_path, Tar(missing="null"))]
+    assert [sample["json"] for sample in found] == [1, 1, 1, None, 1]
+    assert [sample["txt"] for sample in found] == ["t", "t", "t", "t", None]
+
+
+# ---------------------------------------------------------------------- counted by others
+
+
+def counted(folder, note):
+    """Samples as planned, and the bytes that planning read."""
+    store = MemoryStore(f"memory://tars-{next(_STORES)}")
+    for path in folder.iterdir():
+        store.put(path.name, path.read_bytes())
+    for name, data in note.items():
+        store.put(name, data)
+    came = []
+    files = Files(store, came.append)
+    (file,) = [each for each in store.list("") if each.key.endswith(".tar")]
+    place = DataFile(file.key, file.size, file.version)
+    plan = Tar().plan_file(place, files)
+    return plan, sum(came), Tar().plan_bytes(place, files)
+
+
+def test_samples_that_others_counted_are_not_counted_again(tmp_path):
+    """Energon's offsets, the index of wids, img2dataset's statistics: the tar is looked into."""
+    samples = [tars.sample(i, bin=bytes(20_000)) for i in range(30)]
+    folder = make(tmp_path / "t", samples)
+    size = (folder / "00000.tar").stat().st_size
+    with tarfile.open(folder / "00000.tar") as tar:
+        places = [each.offset for each in tar if each.name.endswith(".cls")]
+    whole, came, planned = counted(folder, {})
+    assert (whole.samples, planned) == ([30], size)
+    assert came >= size
+    for name, note in [
+        ("00000.tar.idx", struct.pack("<31Q", *places, size)),
+        ("00000_stats.json", json.dumps({"successes": 30, "count": 31}).encode()),
+        ("index.json", json.dumps({"shardlist": [{"url": "00000.tar", "nsamples": 30}]}).encode()),
+    ]:
+        plan, came, planned = counted(folder, {name: note})
+        assert (plan.samples, planned) == ([30], 0)
+        assert plan.columns == whole.columns
+        assert came < 200_000 < size
+
+
+def test_a_count_that_cannot_be_is_told(tmp_path):
+    """A broken note is named, and one that is wrong when the tar is read."""
+    folder = make(tmp_path / "t", [tars.sample(i) for i in range(3)])
+    for name, note in [
+        ("00000.tar.idx", b"12345"),
+        ("00000.tar.idx", struct.pack("<3Q", 0, 5, 1 << 60)),
+        ("00000_stats.json", b'{"successes": "many"}'),
+        ("00000_stats.json", b"[]"),
+        ("index.json", b'{"shardlist": [{}]}'),
+    ]:
+        with pytest.raises(FormatError, match=rf"{name}: it does not say how many samples 00000"):
+            counted(folder, {name: note})
+    (folder / "00000_stats.json").write_text('{"successes": 7}')
+    with pytest.raises(FormatError, match=r"00000\.tar: there are 3 samples, 7 were planned"):
+        of(folder, tmp_path, "tar")[0]

@@ -47,6 +47,7 @@ autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": True}
 autodoc_preserve_defaults = True
+maximum_signature_line_length = 80  # beyond it a line for each argument
 python_use_unqualified_type_names = True
 
 #: Where a link out of this folder leads on the site.
@@ -76,7 +77,14 @@ def _led_inside(_app, name, source):
         )
 
 
+def _taken_literally(_app, _context, lines):
+    """The help of commands is plain text: its stars are patterns, not emphasis."""
+    lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
 def setup(app):
     """Called by Sphinx."""
+    for part in ("description", "options", "arguments"):
+        app.connect(f"sphinx-click-process-{part}", _taken_literally)
     app.connect("source-read", _led_inside)
     app.add_lexer("hex", TextLexer)  # bytes of a file, in FORMAT.md

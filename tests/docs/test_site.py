@@ -69,6 +69,13 @@ def test_no_link_is_dead(site):
     assert not dead, "\n".join(sorted(set(dead)))
 
 
+def test_no_markup_is_left_as_text(site):
+    """What an extension or a page wrote in the wrong language would be seen by readers."""
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"<p>\.\. [\w-]+::|<p>:\w+:|```", text), path.name
+
+
 def test_every_page_can_be_reached(site):
     """From the first page, by the links of its navigation."""
     first = Page((site / "index.html").read_text(encoding="utf-8"))

@@ -38,31 +38,40 @@ def template(node):
     return VARIABLE
 
 
-def raised():
-    """(module, line, class, template) of every error of ours that is made in the package."""
+def calls():
+    """(module, call, text of its first argument) of every call in the package.
+
+    A name that the function gave a text before stands for that text.
+    """
     for path in sorted((ROOT / "mds").rglob("*.py")):
         module = str(path.relative_to(ROOT))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {
+            node.targets[0].id: node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, (ast.JoinedStr, ast.BinOp))
+        }
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and node.args:
-                called = node.func
-                name = getattr(called, "attr", None) or getattr(called, "id", "")
-                if name in CLASSES:
-                    yield module, node.lineno, name, template(node.args[0])
+                first = node.args[0]
+                name = first.id if isinstance(first, ast.Name) else ""
+                yield module, node, template(texts.get(name, first))
 
 
-def warned():
-    """The same of warnings, and of lines of the log that warn."""
-    for path in sorted((ROOT / "mds").rglob("*.py")):
-        module = str(path.relative_to(ROOT))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and node.args:
-                where = ast.unparse(node.func)
-                if where in {"warnings.warn", "log.warning", "warn"}:
-                    text = re.sub(r"%[^a-z%]*[a-z]", VARIABLE, template(node.args[0]))
-                    yield module, node.lineno, "warning", text
+def sites():
+    """(module, line, kind, text) of errors of ours, warnings, and lines of the log that warn."""
+    for module, node, text in calls():
+        called = ast.unparse(node.func)
+        kind = called.rpartition(".")[2]
+        if kind in CLASSES:
+            yield module, node.lineno, kind, text
+        elif called in {"warnings.warn", "log.warning", "warn"}:
+            yield module, node.lineno, "warning", re.sub(r"%[^a-z%]*[a-z]", VARIABLE, text)
 
 
-SITES = [*raised(), *warned()]
+SITES = [*sites()]
 
 
 def entries():

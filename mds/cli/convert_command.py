@@ -128,6 +128,12 @@ class _KindOption(click.Option):
 @click.option(
     "--no-durable", is_flag=True, help="Do not wait until shards and index are on the disk."
 )
+@click.option(
+    "--keep-shards",
+    is_flag=True,
+    help="Write a shard for each one of files that are read as they lie (a Parquet row group): "
+    "the order of training stays, and states go across.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors and nothing else.")
 def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
@@ -157,6 +163,16 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
         for name, value in options.items()
         if not (value is None or value == () or (value is False and name != "durable"))
     }
+    if options.pop("keep_shards", False):
+        from mds.cli.keep_shards import keep_shards
+
+        with show_progress(side if lively else None) as progress:
+            kept = keep_shards(
+                source, out, options, dry_run=dry_run, quiet=quiet, progress=progress
+            )
+        if kept is not None and not quiet:
+            show_summary(kept, console(), side)
+        return
     with side.status(f"Looking at {source}") if lively else contextlib.nullcontext():
         conversion = prepare(source, out, **options)
     if "workers" not in options:

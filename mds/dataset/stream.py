@@ -6,7 +6,6 @@ user's own. What the cache has to know of it is a Source.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import os
@@ -18,10 +17,10 @@ from mds.arguments import check_arguments, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES
 from mds.errors import ConfigError
-from mds.formats.registry import format_of_names, format_of_url, parse_format
+from mds.formats.registry import format_of_files, parse_format
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
-from mds.storage.url import Url, join
+from mds.storage.url import Url, is_local, join, local_path
 from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
@@ -204,13 +203,10 @@ class Stream:
         """What the files are, if not MDS: as told, or by their endings."""
         if self.format is not None:
             return self.format
-        if self.remote is not None:
-            return format_of_url(self.remote)
-        found = format_of_url(self.local)
-        if found is None and not os.path.exists(os.path.join(self.folder, "index.json")):
-            with contextlib.suppress(OSError):
-                found = format_of_names(os.listdir(self.folder))
-        return found
+        place = join(self.remote if self.remote is not None else self.local, self.split)
+        if is_local(place) and os.path.exists(os.path.join(local_path(place), "index.json")):
+            return None
+        return format_of_files(place)
 
     def _find_in(self, kind: Format, filled: Stream) -> Source:
         """The source of files in a format."""

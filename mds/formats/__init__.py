@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mds.formats.encode import encode_records, join_columns
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
     from mds.formats.lines import JsonLines, TextLines
+    from mds.formats.parquet import Parquet
     from mds.formats.raw_files import RawFiles
     from mds.formats.registry import find_format, format_names, register_format
     from mds.formats.source import Files
@@ -23,6 +24,7 @@ _HOMES = {
     "Files": "source",
     "Format": "base",
     "JsonLines": "lines",
+    "Parquet": "parquet",
     "RawFiles": "raw_files",
     "ShardPlace": "facts",
     "Tar": "tar",
@@ -41,6 +43,7 @@ __all__ = [
     "Files",
     "Format",
     "JsonLines",
+    "Parquet",
     "RawFiles",
     "ShardPlace",
     "Tar",

@@ -107,6 +107,11 @@ class Format(ABC):
         """What a shard is called in errors, behind the name of its file."""
         return f"shard {shard.span[0]}"
 
+    def share(self, shard: ShardPlace) -> float:
+        """About which share of the decoded bytes of a shard is of the columns that are wanted."""
+        del shard
+        return 1.0
+
     def settings(self) -> Mapping[str, Any]:
         """What of the settings changes samples, as JSON; not the columns."""
         told = dataclasses.asdict(self)

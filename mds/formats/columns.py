@@ -8,6 +8,8 @@ from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.format.layout import Columns
 
+#: The encoding of a column of which a file knows no more than that all is null.
+NULLS = "optional[json]"
 _SIGNED = ("int8", "int16", "int32", "int")
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -17,17 +19,21 @@ def merge_encodings(one: str, other: str) -> str | None:
     """The encoding that takes the values of both without a loss; None when there is none."""
     if one == other:
         return one
+    if NULLS in (one, other):
+        given = other if one == NULLS else one
+        return given if given == "json" or given.startswith("optional[") else f"optional[{given}]"
     if "json" in (one, other):
-        return "json" if {one, other} <= {"json"} else None
-    inner_one, inner_other = _inside(one), _inside(other)
+        return None
     if one.startswith("optional[") or other.startswith("optional["):
-        inner = merge_encodings(inner_one, inner_other)
-        if inner is None or inner == "json":
-            return inner
-        return f"optional[{inner}]"
-    if one.startswith("ndarray:") and other.startswith("ndarray:"):
+        inner = merge_encodings(_inside(one), _inside(other))
+        return None if inner is None else f"optional[{inner}]"
+    if _is_array(one) and _is_array(other):
         return _merge_arrays(one.split(":"), other.split(":"))
     return _wider(one, other)
+
+
+def _is_array(name: str) -> bool:
+    return name.startswith(("ndarray:", "tensor:"))
 
 
 def as_columns(encodings: Mapping[str, str], wanted: Sequence[str] | None = None) -> Columns:
@@ -54,8 +60,9 @@ def _merge_arrays(one: list[str], other: list[str]) -> str | None:
     if wider is None:
         return None
     dtype = "int64" if wider == "int" else wider
+    family = "ndarray" if one[0] == other[0] == "ndarray" else "tensor"
     is_fixed = len(one) == len(other) == 3 and one[2] == other[2]
-    return f"ndarray:{dtype}:{one[2]}" if is_fixed else f"ndarray:{dtype}"
+    return f"{family}:{dtype}:{one[2]}" if is_fixed else f"{family}:{dtype}"
 
 
 def _as_scalar(dtype: str) -> str:

@@ -83,8 +83,8 @@ class FormatData:
         least = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
         least += self.table.samples * (fixed + 4 * self.columns.variable)
-        whole = {name for columns in self.table.schemas for name in columns}
-        share = min(1.0, max(len(self.columns.names), 1) / max(len(whole), 1))
+        first = self.table.place(0, self.columns) if len(self.table) else None
+        share = min(max(self.format.share(first), 0.0), 1.0) if first is not None else 1.0
         told = (self.table.decoded * share).astype(np.int64)
         return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
 
@@ -143,10 +143,6 @@ def make_table(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if not sum(map(len, (plan.samples for plan in plans))):
-        raise FormatError(
-            f"{files.url('')}: there are no samples in {len(found):,} {kind.name} files."
-        )
     return FileTable.build({**(header or {}), "reads": reads_of(kind)}, found, plans)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 
 from mds.errors import ConfigError
+from mds.format.layout import INDEX_NAME
 from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
 from mds.plugins import load_plugin, plugin_names
-from mds.storage.url import reveal
+from mds.storage.url import is_local, local_path, reveal
 
 ENTRY_POINTS = "mds.formats"
 
@@ -19,9 +20,13 @@ ENTRY_POINTS = "mds.formats"
 _HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "files": ("raw_files", "RawFiles", ()),
     "jsonl": ("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "parquet": ("parquet", "Parquet", (".parquet", ".parq", ".pq")),
     "tar": ("tar", "Tar", (".tar",)),
     "text": ("lines", "TextLines", packed_endings(".txt")),
 }
+#: Files of a folder by which its format is found; texts lie in folders of any kind.
+_LOOKED_AT = 1000
+_TOLD_ONLY = ("text",)
 _formats: dict[str, type[Format]] = {}
 
 
@@ -70,7 +75,7 @@ def parse_format(given: str | Format | None) -> Format | None:
     return None if given == "mds" else find_format(given)()
 
 
-def format_of_names(names: Iterable[str]) -> Format | None:
+def format_of_names(names: Iterable[str], without: Sequence[str] = ()) -> Format | None:
     """The one format that takes some of these names; None where none does.
 
     Raises ConfigError where several do.
@@ -79,7 +84,8 @@ def format_of_names(names: Iterable[str]) -> Format | None:
     found = [
         name
         for name in format_names()
-        if any(map(str.endswith, listed, itertools.repeat(_endings_of(name))))
+        if name not in without
+        and any(map(str.endswith, listed, itertools.repeat(_endings_of(name))))
     ]
     if len(found) > 1 and "text" in found:
         found.remove("text")  # notes for people lie beside data of any kind
@@ -102,6 +108,25 @@ def format_of_url(url: str) -> Format | None:
             f"{', '.join(format_names())}."
         )
     return found
+
+
+def format_of_files(url: str) -> Format | None:
+    """The format of the files that a URL names, or that lie in a local folder; None for others.
+
+    Raises ConfigError where files of several formats lie in a folder.
+    """
+    found = format_of_url(url)
+    if found is None and is_local(url):
+        names = list(itertools.islice(_names_below(local_path(url)), _LOOKED_AT))
+        if INDEX_NAME not in names:
+            found = format_of_names(names, without=_TOLD_ONLY)
+    return found
+
+
+def _names_below(folder: str) -> Iterator[str]:
+    for _, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        yield from names
 
 
 def _endings_of(name: str) -> tuple[str, ...]:

@@ -1,0 +1,222 @@
+"""Columns of Arrow as the bytes of MDS columns, many values at a time where their type allows.
+
+Numbers are one view; text and bytes are views of Arrow's buffer, cut by its offsets. What is
+nested, and dates and times, go value by value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.encodings import parse_encoding
+from mds.errors import EncodingError
+from mds.formats.arrow_types import is_file, list_dtype, pyarrow
+from mds.formats.encode import Bytes, ColumnBytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
+    """The bytes of every value of a column, as that encoding stores them.
+
+    Raises EncodingError for a value that the encoding does not take.
+    """
+    column = _plain(column)
+    if encoding.startswith("optional["):
+        return _optional(column, encoding[len("optional[") : -1])
+    if column.null_count and encoding != "json":
+        raise EncodingError(
+            "a value is null, and the statistics of the file say that none is; read the column "
+            f"with encodings={{NAME: 'optional[{encoding}]'}}."
+        )
+    return _present(column, encoding)
+
+
+def nothing(rows: int, encoding: str) -> ColumnBytes:
+    """The bytes of a column that a file does not have."""
+    return [b"null" if encoding == "json" else b"\0"] * rows
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column without dictionaries and extensions."""
+    pa = pyarrow()
+    while True:
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        elif isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_decode()
+        else:
+            return column
+
+
+def _optional(column: pa.Array, inner: str) -> ColumnBytes:
+    if column.null_count:
+        present = column.drop_null()
+        marks = column.is_valid().to_numpy(zero_copy_only=False).tolist()
+    else:
+        present, marks = column, [True] * len(column)
+    found = iter(_pieces(_present(present, inner)))
+    return [b"\1" + bytes(next(found)) if is_there else b"\0" for is_there in marks]
+
+
+def _pieces(values: ColumnBytes) -> list[Any]:
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    data, width = values.tobytes(), values.shape[1]
+    return [data[at : at + width] for at in range(0, len(data), width)]
+
+
+def _present(column: pa.Array, encoding: str) -> ColumnBytes:
+    """The bytes of values that are all there."""
+    kind = parse_encoding(encoding)
+    dtype = list_dtype(column.type)
+    if kind.dtype is not None and not kind.shape:
+        return _numbers(column, kind.dtype)
+    if dtype is not None and kind.dtype is not None and kind.shape:
+        flat = _elements(column)
+        if len(flat) != len(column) * kind.shape[0]:
+            raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
+        return _as_bytes(flat.astype(kind.dtype, copy=False).reshape(len(column), -1))
+    if dtype is not None and kind.element_dtype is not None:
+        return _arrays(column, encoding)
+    if (
+        encoding in ("str", "bytes", "jpeg", "png", "audio")
+        and (pieces := _slices(column)) is not None
+    ):
+        return pieces
+    return [kind.encode(value) for value in _values(column, encoding)]
+
+
+def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
+    values = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    return _as_bytes(values.reshape(-1, 1))
+
+
+def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
+    if not values.size:
+        return np.zeros((len(values), values.shape[1] * values.itemsize), np.uint8)
+    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+
+
+def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
+    """The numbers of all lists of a column, one after the other."""
+    flat = column.flatten()
+    if flat.null_count:
+        raise EncodingError(
+            "a list holds a null; read the column with encodings={NAME: 'json'}, or leave it out "
+            "with columns=."
+        )
+    values: np.ndarray[Any, Any] = flat.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
+    """Arrays of a length each: a head that tells it, and the elements."""
+    kind = parse_encoding(encoding)
+    dtype = kind.element_dtype
+    assert dtype is not None
+    data = _elements(column).astype(dtype, copy=False).tobytes()
+    if pyarrow().types.is_fixed_size_list(column.type):
+        lengths = [column.type.list_size] * len(column)
+    else:
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False).tolist()
+    heads: dict[int, bytes] = {}
+    out, at = [], 0
+    for length in lengths:
+        head = heads.get(length)
+        if head is None:
+            whole = kind.encode(np.zeros(length, dtype))
+            head = heads[length] = whole[: len(whole) - length * dtype.itemsize]
+        end = at + length * dtype.itemsize
+        out.append(head + data[at:end])
+        at = end
+    return out
+
+
+def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
+    """Views of text and bytes in Arrow's buffer; None for another type."""
+    pa = pyarrow()
+    types, kind = pa.types, column.type
+    if is_file(kind):
+        return _slices(_file_bytes(column))
+    if str(kind) in ("string_view", "binary_view"):
+        column = column.cast(pa.large_binary())
+        kind = column.type
+    if types.is_fixed_size_binary(kind):
+        data, width = memoryview(column.buffers()[1] or b""), kind.byte_width
+        first = column.offset
+        return [data[at * width : (at + 1) * width] for at in range(first, first + len(column))]
+    is_long = types.is_large_string(kind) or types.is_large_binary(kind)
+    if not is_long and not types.is_string(kind) and not types.is_binary(kind):
+        return None
+    if not len(column):
+        return []
+    _, places, body = column.buffers()
+    ends = np.frombuffer(places, "<i8" if is_long else "<i4", len(column) + 1 + column.offset)
+    view = memoryview(body) if body is not None else memoryview(b"")
+    return [view[a:b] for a, b in itertools.pairwise(ends[column.offset :].tolist())]
+
+
+def _file_bytes(column: pa.Array) -> pa.Array:
+    """The bytes of files that `datasets` stores, which may be a path alone."""
+    found = (
+        column.field("bytes")
+        if not column.offset
+        else column.flatten()[column.type.get_field_index("bytes")]
+    )
+    if found.null_count:
+        raise EncodingError(
+            "a value is the path of a file, whose bytes are not in the table; embed them "
+            "(datasets: embed_external_files=True)."
+        )
+    return found
+
+
+def _values(column: pa.Array, encoding: str) -> list[Any]:
+    """Python values for an encoding that takes them one by one."""
+    types, kind = pyarrow().types, column.type
+    if encoding == "str":
+        if types.is_timestamp(kind) and kind.unit == "ns":
+            texts = np.datetime_as_string(column.cast("int64").to_numpy().view("<M8[ns]"))
+            return [f"{text}+00:00" if kind.tz else str(text) for text in texts.tolist()]
+        return [_text(value) for value in _python(column)]
+    if encoding == "json":
+        return [as_json(value) for value in _python(column)]
+    return _python(column)
+
+
+def _python(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, (date, datetime, time)) else str(value)
+
+
+def as_json(value: Any) -> Any:
+    """A nested value with everything that JSON has no word for replaced by what says the same."""
+    convert = _JSON.get(type(value))
+    if convert is not None:
+        return convert(value)
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    if isinstance(value, bytes):
+        raise EncodingError("bytes inside a nested column; leave it out with columns=.")
+    return value
+
+
+_JSON: dict[type, Callable[[Any], Any]] = {
+    dict: lambda value: {str(key): as_json(each) for key, each in value.items()},
+    list: lambda value: [as_json(each) for each in value],
+    tuple: lambda value: [as_json(each) for each in value],
+}

@@ -1,0 +1,133 @@
+"""Which encoding the values of an Arrow type get.
+
+Numbers, text and bytes have an encoding of the same width; lists of numbers are arrays, dates and
+times are text as ISO 8601 writes it, decimals keep every digit. An image or a sound as `datasets`
+stores it (a struct of bytes and path) is its file's bytes. What is nested otherwise is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import need
+from mds.formats.columns import NULLS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Arrow's names of numbers that NumPy calls otherwise.
+_NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+NUMBERS = _INTEGERS | {"float16", "float32", "float64"}
+
+
+def pyarrow() -> Any:
+    """The package. Raises MissingDependencyError."""
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError as error:
+        raise need("pyarrow", "arrow", "Parquet and Arrow files") from error
+    return pa
+
+
+def encoding_of(
+    kind: pa.DataType, *, may_be_none: bool, may_be_empty: bool, feature: str = ""
+) -> str:
+    """The encoding of a column of that type; ``feature``: the one of the files in it."""
+    if pyarrow().types.is_null(kind):
+        return NULLS
+    inner = _plain_encoding(kind, feature)
+    if may_be_empty and inner.startswith("ndarray:") and inner.count(":") == 1:
+        inner = inner.replace("ndarray", "tensor")  # an array of `ndarray` has elements
+    return inner if inner == "json" or not may_be_none else f"optional[{inner}]"
+
+
+def _plain_encoding(kind: pa.DataType, feature: str) -> str:
+    types = pyarrow().types
+    kind = stored_type(kind)
+    if types.is_int64(kind):
+        return "int"
+    if types.is_boolean(kind):
+        return "bool"
+    if (name := number_name(kind)) is not None:
+        return name
+    if types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view":
+        return "str"
+    if is_bytes(kind) or is_file(kind):
+        return feature or "bytes"
+    if types.is_decimal(kind):
+        return "str_decimal"
+    if types.is_temporal(kind):
+        return "str"
+    dtype = list_dtype(kind)
+    if dtype is None or (types.is_fixed_size_list(kind) and not kind.list_size):
+        return "json"
+    return (
+        f"ndarray:{dtype}:{kind.list_size}"
+        if types.is_fixed_size_list(kind)
+        else f"ndarray:{dtype}"
+    )
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary or of an extension."""
+    while True:
+        if pyarrow().types.is_dictionary(kind):
+            kind = kind.value_type
+        elif isinstance(kind, pyarrow().BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            return kind
+
+
+def number_name(kind: pa.DataType) -> str | None:
+    """What NumPy calls a number's type; None for any other type."""
+    name = _NUMPY.get(str(kind), str(kind))
+    return name if name in NUMBERS else None
+
+
+def list_dtype(kind: pa.DataType) -> str | None:
+    """The type of the numbers in a list; None for any other type."""
+    types = pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return number_name(kind.value_type)
+    return None
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are bytes."""
+    types = pyarrow().types
+    return (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or str(kind) == "binary_view"
+    )
+
+
+def is_file(kind: pa.DataType) -> bool:
+    """Whether values are files as `datasets` stores images and sound."""
+    return pyarrow().types.is_struct(kind) and {f.name for f in kind.fields} == {"bytes", "path"}
+
+
+def features_of(schema: pa.Schema) -> dict[str, str]:
+    """The columns that `datasets` calls images or sound, and which of both."""
+    try:
+        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        found = told["info"]["features"].items()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        name: feature["_type"]
+        for name, feature in found
+        if isinstance(feature, dict) and feature.get("_type") in ("Image", "Audio")
+    }
+
+
+def encoding_of_file(start: bytes) -> str:
+    """The encoding of files by the bytes at the beginning of where they are stored."""
+    magic = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+    found = {name: at for name, letters in magic.items() if (at := start.find(letters)) >= 0}
+    return min(found, key=lambda name: found[name]) if found else "bytes"

@@ -1,0 +1,323 @@
+"""Parquet: a row group is a shard.
+
+A file is planned from its footer alone, one ranged read of its last 64 KB (a second where it is
+longer); the footer is kept, so a shard costs ranges of the columns that are wanted and nothing
+else. It is decoded without threads of pyarrow's own: several shards are decoded side by side
+already, and a forked worker would inherit a pool in use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.encodings import parse_encoding
+from mds.errors import EncodingError, FormatError, MdsError
+from mds.formats.arrow_bytes import bytes_of, nothing
+from mds.formats.arrow_types import encoding_of, encoding_of_file, features_of, is_file, pyarrow
+from mds.formats.base import Format
+from mds.formats.encode import join_columns
+from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from mds.formats.source import Files
+
+#: Bytes of the end of a file that are asked for at first.
+TAIL = 64 << 10
+_SNIFFED = 64 << 10
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+#: Bytes of samples, and rows, that are decoded at a time.
+_BLOCK, _MOST_ROWS = 4 << 20, 8192
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parquet(Format):
+    """Parquet files, read as they lie; every row group is a shard.
+
+    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there; else it is an error.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
+      those that follow from their types.
+
+    Raises ConfigError (a ValueError) for settings that make no sense.
+
+    >>> Parquet(columns=["text", "token_count"])  # doctest: +ELLIPSIS
+    Parquet(columns=('text', 'token_count'), ...)
+    """
+
+    name: ClassVar[str] = "parquet"
+    endings: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
+
+    encodings: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for encoding in (self.encodings or {}).values():
+            parse_encoding(encoding)
+
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """The row groups of a file, by its footer."""
+        url = files.url(file)
+        footer = _read_footer(file, files, url)
+        try:
+            found = _parse(footer)
+            schema = found.schema.to_arrow_schema()
+        except Exception as error:
+            raise _unreadable(url, "the footer cannot be read", error) from error
+        try:
+            nulls = _columns_with_nulls(found)
+            columns = {}
+            for field in schema:
+                feature = self._feature(field, features_of(schema), found, file, files)
+                # Statistics count an empty list as a null one.
+                columns[field.name] = encoding_of(
+                    field.type,
+                    may_be_none=field.nullable and field.name in nulls,
+                    may_be_empty=field.name in nulls,
+                    feature=feature,
+                )
+            columns |= {n: e for n, e in (self.encodings or {}).items() if n in columns}
+            groups = [found.row_group(at) for at in range(found.num_row_groups)]
+            samples = [group.num_rows for group in groups]
+            sizes = [group.total_byte_size + 16 * group.num_rows for group in groups]
+        except MdsError:
+            raise
+        except Exception as error:
+            raise _unreadable(url, "the footer cannot be read", error) from error
+        if len(set(schema.names)) != len(schema.names):
+            raise FormatError(f"{url}: two columns have one name.")
+        if min(samples, default=0) < 0:
+            raise FormatError(f"{url}: a row group has {min(samples)} rows.")
+        import zstandard
+
+        return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
+
+    @staticmethod
+    def _feature(
+        field: Any,
+        features: Mapping[str, str],
+        found: pq.FileMetaData,
+        file: DataFile,
+        files: Files,
+    ) -> str:
+        """The encoding of a column of files, such as images; '' for any other column."""
+        kind = features.get(field.name)
+        if kind is None or not (is_file(field.type) or pyarrow().types.is_binary(field.type)):
+            return ""
+        if kind == "Audio":
+            return "audio"
+        for group in range(found.num_row_groups):
+            for start, end in _spans(found, group, {f"{field.name}.bytes", field.name}):
+                return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
+        return "bytes"
+
+    def shard_of(self, shard: ShardPlace) -> str:
+        """The number of the row group."""
+        return f"row group {shard.span[0]}"
+
+    def share(self, shard: ShardPlace) -> float:
+        """Which share of the bytes of a row group is of the columns that are wanted."""
+        found, group = _parsed(shard), shard.span[0]
+        wanted = set(shard.columns.names)
+        told = [found.row_group(group).column(at) for at in range(found.num_columns)]
+        mine = sum(int(c.total_uncompressed_size) for c in told if _top(c, wanted))
+        return mine / max(sum(int(c.total_uncompressed_size) for c in told), 1)
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The rows of a row group, out of the column chunks that are wanted."""
+        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        found, group = _parsed(shard), shard.span[0]
+        present = [name for name in shard.columns.names if name in _names(found)]
+        spans = _spans(found, group, set(present))
+        body = _Chunks(shard.file, files, spans)
+        pq = _module()
+        row_size = sum(end - start for start, end in spans) // max(shard.samples, 1) + 16
+        rows = max(64, min(_MOST_ROWS, _BLOCK // row_size))
+        try:
+            opened = pq.ParquetFile(
+                pyarrow().PythonFile(body, mode="r"),
+                metadata=found,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+            batches = opened.iter_batches(
+                batch_size=rows, row_groups=[group], columns=present, use_threads=False
+            )
+            if not present:
+                batches = _empty_batches(shard.samples, rows)
+            for batch in batches:
+                yield self._block(batch, shard, where)
+        except (MdsError, MemoryError):
+            raise
+        except Exception as error:
+            raise _unreadable(where, "it cannot be decoded", error) from error
+
+    @staticmethod
+    def _block(batch: Any, shard: ShardPlace, where: str) -> Block:
+        values = []
+        for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
+            at = batch.schema.get_field_index(name)
+            if at < 0:
+                values.append(nothing(batch.num_rows, encoding))
+                continue
+            try:
+                values.append(bytes_of(batch.column(at), encoding))
+            except (EncodingError, UnicodeDecodeError) as error:
+                told = str(error).replace("NAME", repr(name))
+                raise FormatError(f"{where}, column {name!r}: {told}") from error
+        return join_columns(batch.num_rows, values)
+
+
+# ---------------------------------------------------------------------- footers
+
+
+def _read_footer(file: DataFile, files: Files, url: str) -> bytes:
+    """The footer of a file with its length and magic, so that it is a file of its own."""
+    if file.size < 12:
+        raise FormatError(f"{url}: this is no Parquet file: it has {file.size} bytes.")
+    start = max(0, file.size - TAIL)
+    tail = files.range(file, start, file.size)
+    if tail[-4:] == _ENCRYPTED:
+        raise FormatError(
+            f"{url}: the file is encrypted, which is not read here; decrypt it first."
+        )
+    if tail[-4:] != _MAGIC:
+        raise FormatError(f"{url}: this is no Parquet file: it does not end with {_MAGIC!r}.")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length > file.size - 12:
+        raise FormatError(
+            f"{url}: the footer would have {length} bytes, the file has {file.size}; it is cut "
+            f"short or damaged."
+        )
+    first = file.size - 8 - length
+    if first < start:
+        tail = files.range(file, first, start) + tail
+    return tail[-8 - length :]
+
+
+def _parse(footer: bytes) -> pq.FileMetaData:
+    return _module().read_metadata(pyarrow().BufferReader(footer))
+
+
+def _parsed(shard: ShardPlace) -> pq.FileMetaData:
+    """The footer of the file of a shard; those of a few files are remembered."""
+    key = (shard.file, len(shard.note))
+    found = _remembered.pop(key, None)
+    if found is None:
+        import zstandard
+
+        found = _parse(zstandard.ZstdDecompressor().decompress(shard.note))
+    _remembered[key] = found
+    while len(_remembered) > 16:
+        _remembered.pop(next(iter(_remembered)), None)
+    return found
+
+
+_remembered: dict[Any, pq.FileMetaData] = {}
+
+
+def _module() -> Any:
+    pyarrow()  # says what is missing
+    from pyarrow import parquet
+
+    return parquet
+
+
+def _names(found: pq.FileMetaData) -> set[str]:
+    return set(found.schema.to_arrow_schema().names)
+
+
+def _columns_with_nulls(found: pq.FileMetaData) -> set[str]:
+    """The columns of which the statistics do not say that they have no null."""
+    names = sorted(found.schema.to_arrow_schema().names, key=len, reverse=True)
+    tops: dict[str, str] = {}
+    out: set[str] = set()
+    for group in range(found.num_row_groups):
+        told = found.row_group(group)
+        for at in range(told.num_columns):
+            column = told.column(at)
+            path = column.path_in_schema
+            top = tops.get(path)
+            if top is None:
+                top = tops[path] = next((n for n in names if _is_in(path, n)), path)
+            if top in out:
+                continue
+            statistics = column.statistics
+            if statistics is None or not statistics.has_null_count or statistics.null_count:
+                out.add(top)
+    return out
+
+
+def _is_in(path: str, top: str) -> bool:
+    return path == top or path.startswith(top + ".")
+
+
+def _top(column: Any, wanted: set[str]) -> bool:
+    return any(_is_in(column.path_in_schema, name) for name in wanted)
+
+
+def _spans(found: pq.FileMetaData, group: int, wanted: set[str]) -> list[tuple[int, int]]:
+    """Where the chunks of columns are in the file, in rising order."""
+    told, spans = found.row_group(group), []
+    for at in range(told.num_columns):
+        column = told.column(at)
+        if not _top(column, wanted):
+            continue
+        start = column.data_page_offset
+        if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
+            start = column.dictionary_page_offset
+        spans.append((start, start + column.total_compressed_size))
+    return sorted(spans)
+
+
+def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
+    pa = pyarrow()
+    for start in range(0, samples, rows):
+        count = min(rows, samples - start)
+        yield pa.record_batch([pa.nulls(count)], names=["\0nothing"])
+
+
+def _unreadable(where: str, what: str, error: BaseException) -> FormatError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return FormatError(f"{where}: {what}: {lines[0][:300]}")
+
+
+class _Chunks(io.RawIOBase):
+    """A file of which some spans are in memory; others are fetched when they are asked for."""
+
+    def __init__(self, file: DataFile, files: Files, spans: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self._file, self._files = file, files
+        kept = [(max(a, 0), min(b, file.size)) for a, b in spans if a < min(b, file.size)]
+        self._pieces = list(zip(kept, files.ranges(file, kept), strict=True))
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._at, self._file.size)[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, which pyarrow copies once more."""
+        end = self._file.size if size < 0 else min(self._at + size, self._file.size)
+        start, self._at = self._at, max(end, self._at)
+        if end <= start:
+            return b""
+        for (first, last), piece in self._pieces:
+            if first <= start and end <= last:
+                return bytes(memoryview(piece)[start - first : end - first])
+        return self._files.range(self._file, start, end)

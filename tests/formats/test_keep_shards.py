@@ -1,0 +1,140 @@
+"""A copy with the same shards has the same order, and states go across in both directions."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from click.testing import CliRunner  # noqa: E402
+from tables import write_files  # noqa: E402
+
+from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.cli import convert as convert_command  # noqa: E402
+from mds.errors import ConfigError  # noqa: E402
+from mds.index import read_index  # noqa: E402
+from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
+
+GROUPS = ((5, 7, 30), (4,), (61, 12), (9, 9, 9), (40,))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Parquet files, and their copy in MDS."""
+    root = tmp_path_factory.mktemp("pair")
+    files = write_files(root / "files", GROUPS)
+    summary = keep_shards(str(files), str(root / "copy"))
+    assert summary.samples == sum(map(sum, GROUPS))
+    return str(files), str(root / "copy"), str(root / "cache")
+
+
+def opened(pair, which, **more):
+    files, copy, cache = pair
+    place = {"remote": files, "local": cache} if which == "files" else {"local": copy}
+    return StreamingDataset(**place, **{"batch_size": 4, **more})
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert type(value) is type(other[name])
+        if isinstance(value, np.ndarray):
+            assert value.dtype == other[name].dtype
+            assert np.array_equal(value, other[name])
+        else:
+            assert value == other[name]
+
+
+def test_the_copy_has_the_same_shards_and_values(pair):
+    """Shard by shard the same number of samples, sample by sample the same values and types."""
+    files, copy = opened(pair, "files"), opened(pair, "copy")
+    assert files.samples_per_shard.tolist() == copy.samples_per_shard.tolist()
+    assert files.samples_per_shard.tolist() == list(itertools.chain(*GROUPS))
+    for number in range(files.num_samples):
+        same(files[number], copy[number])
+    index = read_index(f"{pair[1]}/index.json")
+    assert all(info.raw.hashes.keys() == {"xxh3_64"} for info in index)
+
+
+SETTINGS = [
+    {"shuffle_algo": algo, "num_canonical_nodes": nodes, "shuffle_seed": seed,
+     "shuffle_block_size": block, "sampling_method": method, "epoch_size": size}
+    for algo, nodes, seed, block, method, size in [
+        (algo, nodes, seed, block, method, size)
+        for algo in ("py1e", "py1br", "py1s", "py2s", "naive", "seekable")
+        for nodes in (1, 4)
+        for seed, block, method, size in ((1, 20, "balanced", None), (7, 90, "fixed", 70),
+                                          (9, 50, "balanced", 400), (11, 31, "balanced", 101))
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Shuffle block size was smaller")
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+def test_the_order_is_that_of_the_copy(pair, settings):
+    """Epoch by epoch the same samples in the same places, under each setting."""
+    found = []
+    for which in ("files", "copy"):
+        dataset = opened(pair, which, shuffle=True, **settings)
+        found.append([[sample["id"] for sample in dataset] for _ in range(2)])
+    assert found[0] == found[1]
+
+
+def run(pair, which, world, state, steps, **settings):
+    """The ids that the ranks of a world get, step by step, from a state on; and the state then."""
+    loaders = []
+    for rank in range(world):
+        dataset = opened(pair, which, topology=(rank, world), **settings)
+        loader = StreamingDataLoader(dataset, batch_size=settings["batch_size"])
+        if state is not None:
+            loader.load_state_dict(state)
+        loaders.append(loader)
+    out = []
+    iterators = [iter(loader) for loader in loaders]
+    for _ in range(steps):
+        batches = [next(iterator, None) for iterator in iterators]
+        if batches[0] is None:
+            break
+        out.append(sorted(n for batch in batches for n in batch["id"].tolist()))
+    return out, loaders[0].state_dict()
+
+
+@pytest.mark.parametrize("begin", ["files", "copy"])
+def test_states_go_across_at_every_step_and_in_other_worlds(pair, begin):
+    """A run that stops at any step goes on from the other kind of data with what is left."""
+    other = "copy" if begin == "files" else "files"
+    settings = {"shuffle": True, "shuffle_seed": 4, "num_canonical_nodes": 2, "batch_size": 4}
+    whole, _ = run(pair, begin, 2, None, 1000, **settings)
+    rng = random.Random(2)
+    for step in range(1, len(whole)):
+        head, state = run(pair, begin, 2, None, step, **settings)
+        assert head == whole[:step]
+        rest, _ = run(pair, other, 2, state, 1000, **settings)
+        assert rest == whole[step:]
+        ranks = rng.choice((1, 4))
+        few = {**settings, "batch_size": 8 // ranks}
+        rest, _ = run(pair, other, ranks, state, 1000, **few)
+        assert rest[:-1] == whole[step : step + len(rest) - 1]
+
+
+def test_the_command_writes_it(pair, tmp_path):
+    """mds-convert --keep-shards, with columns, compression and a pattern; others are refused."""
+    run_command = CliRunner().invoke
+    out = str(tmp_path / "out")
+    asked = [f"{pair[0]}/part-00[02].parquet", out, "--keep-shards", "--only", "id,tokens"]
+    done = run_command(convert_command, [*asked, "--compression", "zstd"])
+    assert done.exit_code == 0, done.output
+    assert "115 samples in 5 shards" in done.output
+    dataset = StreamingDataset(local=out, batch_size=4)
+    assert sorted(dataset[0]) == ["id", "tokens"]
+    assert dataset.samples_per_shard.tolist() == [5, 7, 30, 61, 12]
+    done = run_command(convert_command, [*asked, "--size-limit", "1mb"])
+    assert done.exit_code
+    assert "goes without --size-limit" in done.output
+    with pytest.raises(FileExistsError):
+        keep_shards(pair[0], out)
+    assert keep_shards(pair[0], out, overwrite=True).samples == sum(map(sum, GROUPS))
+    with pytest.raises(ConfigError, match="no files that are read as they lie"):
+        keep_shards(str(tmp_path / "nowhere"), str(tmp_path / "x"))

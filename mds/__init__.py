@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mds.dataset.stream import Stream
     from mds.dataset.streaming import StreamingDataset
     from mds.loader.dataloader import StreamingDataLoader
+    from mds.plan.schedule import Schedule
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
 
@@ -26,6 +27,7 @@ _HOMES = {
     "LocalDataset": "dataset.local",
     "MDSWriter": "writers",
     "Samples": "dataset.samples",
+    "Schedule": "plan.schedule",
     "Stream": "dataset.stream",
     "StreamingDataLoader": "loader.dataloader",
     "StreamingDataset": "dataset.streaming",
@@ -41,6 +43,7 @@ __all__ = [
     "LocalDataset",
     "MDSWriter",
     "Samples",
+    "Schedule",
     "Stream",
     "StreamingDataLoader",
     "StreamingDataset",

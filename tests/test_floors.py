@@ -98,6 +98,7 @@ FILES = {
     ],
     "dataset": [
         {
+            "cached_shards",
             "epoch_counter",
             "filtering",
             "indexing",
@@ -109,7 +110,7 @@ FILES = {
         {"stream"},
         {"shard_map", "worker_epoch"},
         {"explain", "local", "node_order", "order_state", "timed_sample"},
-        {"facts", "reading"},
+        {"editing", "facts", "reading"},
         {"epoch_iterator", "subsets"},
         {"mapping"},
         {"samples"},
@@ -175,10 +176,12 @@ FILES = {
         {"dataloader"},
     ],
     "plan": [
-        {"audit", "orders", "partition", "sampling", "state", "weights"},
-        {"keyed_sampling", "spec"},
-        {"global_batches"},
+        {"audit", "mixture", "orders", "partition", "sampling", "state", "weights"},
+        {"keyed_sampling", "passes", "schedule", "spec"},
+        {"edits"},
+        {"global_batches", "scheduled_epoch"},
         {"stream_batches"},
+        {"scheduled_batches"},
         {"build"},
         {"epoch"},
         {"full_epoch"},

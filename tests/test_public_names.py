@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
-mds:TSVWriter World XSVWriter merge_index
+mds:Schedule TSVWriter World XSVWriter merge_index
 mds.dataset:StreamingDataset
 mds.dataset.stream:Stream
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding

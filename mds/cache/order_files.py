@@ -66,28 +66,24 @@ def shared_plan(plan: EpochPlan, folder: str) -> EpochPlan:
     The folder is made when it is missing. Where it cannot be used every process computes the order
     for itself, with a warning.
     """
-    for number, order in enumerate(plan.orders):
-        if not order.is_cheap:
-            order.attach(_Shared(plan, number, folder))
+    for order in plan.long_orders:
+        order.attach(_Shared(plan, order, folder))
     return plan
 
 
 def are_prepared(plan: EpochPlan, folder: str) -> bool:
     """Whether what ``plan`` will read is there, so that nothing would have to be computed."""
     nodes = plan.global_batches.canonical_nodes_of(plan.world.node)
-    return all(
-        OrderFile(order, nodes, folder).is_there for order in plan.orders if not order.is_cheap
-    )
+    return all(OrderFile(order, nodes, folder).is_there for order in plan.long_orders)
 
 
 def prepare(plan: EpochPlan, folder: str) -> list[str]:
     """Compute what ``plan`` will read and is not there yet; the paths of all its files."""
     paths = []
-    for order in plan.orders:
-        if not order.is_cheap:
-            file = OrderFile(order, plan.global_batches.canonical_nodes_of(plan.world.node), folder)
-            file.ensure()
-            paths.append(file.path)
+    for order in plan.long_orders:
+        file = OrderFile(order, plan.global_batches.canonical_nodes_of(plan.world.node), folder)
+        file.ensure()
+        paths.append(file.path)
     return paths
 
 
@@ -239,9 +235,8 @@ class OrderFile:
 class _Shared:
     """Reads an order from its file, which is computed or found when the first id is asked for."""
 
-    def __init__(self, plan: EpochPlan, number: int, folder: str) -> None:
-        self._plan, self._number, self._folder = plan, number, folder
-        self._order = plan.orders[number]
+    def __init__(self, plan: EpochPlan, order: Order, folder: str) -> None:
+        self._plan, self._order, self._folder = plan, order, folder
         self._starts = self._order.starts()
         self._mapped: CheckedIds | None = None
         self._damaged: int | None = None  # the inode of a file that was
@@ -309,8 +304,7 @@ class _Ahead:
         following = plan.following()
         files = [
             OrderFile(order, following.global_batches.canonical_nodes_of(plan.world.node), folder)
-            for order in following.orders
-            if not order.is_cheap
+            for order in following.long_orders
         ]
         with self._lock:
             if self._owner != os.getpid():  # a forked child has none of its parent's threads

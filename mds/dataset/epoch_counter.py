@@ -50,7 +50,7 @@ class SharedEpochCounter:
                 if resume is not None:
                     record["loaded"] = resume
                     # A state from before the first epoch asks for the first.
-                    epoch = max(int(resume["epoch"]), 0)
+                    epoch = max(parse_state(resume).epoch, 0)
                 starts.append(
                     {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
                 )
@@ -62,6 +62,7 @@ class SharedEpochCounter:
         """Let the next iteration begin from ``point``, whatever epoch it is of."""
         with self._record() as record:
             record["pending"] = emit_state(point)
+            record["edits"] = [dict(edit) for edit in point.edits]
 
     @property
     def pending(self) -> ResumePoint | None:
@@ -74,6 +75,17 @@ class SharedEpochCounter:
         """The point that was last loaded, begun from or not; its seed and nodes stay in force."""
         with self._record() as record:
             return _point(record["pending"] or record["loaded"])
+
+    @property
+    def edits(self) -> list[dict[str, Any]]:
+        """What was changed of the order while it ran, in the order in which it was said."""
+        with self._record() as record:
+            return list(record["edits"])
+
+    def edit(self, edit: Mapping[str, Any]) -> None:
+        """Take note of a change; workers of later iterations see it."""
+        with self._record() as record:
+            record["edits"].append(dict(edit))
 
     @property
     def last(self) -> EpochStart | None:
@@ -136,7 +148,7 @@ def _point(record: Mapping[str, Any] | None) -> ResumePoint | None:
 
 
 def _blank_record() -> dict[str, Any]:
-    return {"next_epoch": 0, "pending": None, "loaded": None, "starts": []}
+    return {"next_epoch": 0, "pending": None, "loaded": None, "starts": [], "edits": []}
 
 
 def _read(fd: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError
+from mds.plan.mixture import MAX_STEPS
 from mds.transforms.costs import describe_costs
 from mds.units import format_bytes
 from mds.world import World, find_ranks
@@ -79,6 +80,7 @@ def explain(
     )
     rows = [
         *_settings(shards, plan, ranks, predownload, has_batches),
+        *_mixture(plan),
         *_costs(shards, plan, cache_limit),
         *describe_costs(chain),
     ]
@@ -138,6 +140,25 @@ def _settings(
     streams = len(shards.indexes)
     rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
     rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
+    return rows
+
+
+def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
+    """Of each stream of a schedule its share in this epoch, its passes, and when it is used up."""
+    run, epoch = plan.schedule, plan.scheduled
+    if run is None or epoch is None or epoch.first == epoch.last:
+        return []
+    rows = [("schedule", f"step {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
+    first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
+    for i, (name, samples, turns) in enumerate(
+        zip(run.names, plan.choose, epoch.turns(), strict=True)
+    ):
+        begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
+        told = begin if begin == end else f"{begin} to {end}"
+        step = epoch.mixture.steps_of(i, samples)
+        once = f"all given once after step {step:,}" if step < MAX_STEPS - 1 else "never all given"
+        passes = turns[1] / samples if samples else 0.0
+        rows.append((f"  {name}", told, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
 
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_weights
+from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
+from mds.plan.edits import apply_weights, check_edits
 from mds.plan.state import VERSION, ResumePoint, emit_state, parse_state
 
 if TYPE_CHECKING:
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
     from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.plan.schedule import ScheduledRun
     from mds.world import World
 
 
@@ -34,7 +36,7 @@ class OrderState:
 
     ``shares``: what was asked for of each stream. ``epoch_size``: what was asked for of an epoch.
     ``may_lack_batches``: without a batch size samples come one by one, where one worker reads.
-    It is of no shards, and counts no epochs, before `reset`.
+    ``schedule``: as it was written. It is of no shards, and counts no epochs, before `reset`.
     """
 
     epochs: SharedEpochCounter
@@ -45,11 +47,12 @@ class OrderState:
         spec: OrderSpec,
         shares: Sequence[Mapping[str, float]] = (),
         epoch_size: int | None = None,
+        schedule: ScheduledRun | None = None,
         *,
         may_lack_batches: bool = True,
     ) -> None:
-        self.spec = spec
-        self.may_lack_batches = may_lack_batches
+        self.spec, self.schedule = spec, schedule
+        self.may_lack_batches = may_lack_batches and schedule is None
         self._shares, self._epoch_size = shares, epoch_size
         self.weights = no_weights(len(shares))
 
@@ -59,7 +62,11 @@ class OrderState:
         Raises ConfigError when there are no samples, and for weights that do not fit.
         """
         fresh = OrderState(
-            self.spec, self._shares, self._epoch_size, may_lack_batches=self.may_lack_batches
+            self.spec,
+            self._shares,
+            self._epoch_size,
+            self.schedule,
+            may_lack_batches=self.may_lack_batches,
         )
         fresh._shards, fresh.epochs = shards, SharedEpochCounter()
         samples = shards.samples_per_stream.tolist()
@@ -68,15 +75,19 @@ class OrderState:
             raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave nothing of a stream; what was asked of it counts no more.
-            fresh.weights = resolve_weights(
+            resolve = resolve_weights if self.schedule is None else resolve_passes
+            fresh.weights = resolve(
                 samples,
                 self._shares,
                 self._epoch_size,
                 self.spec.shuffle_seed,
                 skip_empty=is_chosen,
             )
+        proportion: Sequence[float] = fresh.weights.proportion
+        if self.schedule is not None and sum(samples):
+            proportion = self.schedule.mixture(fresh.weights.choose, 1).shares(0)
         for i, stream in enumerate(streams):
-            stream.proportion = fresh.weights.proportion[i]
+            stream.proportion = proportion[i]
             stream.repeat = fresh.weights.repeat[i]
             stream.choose = fresh.weights.choose[i]
         return fresh
@@ -102,6 +113,7 @@ class OrderState:
             resume=point,
             weights=self.weights,
             dataset=self._shards.fingerprint,
+            schedule=apply_weights(self.schedule, self.epochs.edits),
         )
 
     def _lacks_batches(self, spec: OrderSpec) -> bool:
@@ -115,16 +127,17 @@ class OrderState:
             self._lacks_batches(self.spec) and world.workers_per_rank == 1
         )
 
-    def state(
+    def position(
         self,
         world: World,
         num_samples: int | None,
         from_beginning: bool,
         running: WorkerEpoch | None,
-    ) -> dict[str, Any]:
-        """The state after ``num_samples`` samples of all ranks, or else where ``running`` is.
+    ) -> tuple[int, int]:
+        """The epoch, and the sample in it, after ``num_samples`` samples of all ranks.
 
-        They count from the beginning of the epoch, or else from where this epoch was resumed.
+        Without them, where ``running`` is. They count from the beginning of the epoch, or else from
+        where this epoch was resumed.
         """
         pending, last = self.epochs.pending, self.epochs.last
         epoch, offset = self.epochs.next_epoch - 1, 0
@@ -135,6 +148,10 @@ class OrderState:
             num_samples = running.position * world.num_ranks
         elif last is not None and last.epoch == epoch and last.resume is not None:
             offset = last.resume.sample_in_epoch
+        return epoch, int(num_samples or 0) + (0 if from_beginning else offset)
+
+    def state(self, world: World, epoch: int, sample_in_epoch: int) -> dict[str, Any]:
+        """The state at a sample of an epoch."""
         in_force = self.epochs.loaded
         initial = in_force.initial_physical_nodes if in_force is not None else None
         plan = None
@@ -143,19 +160,22 @@ class OrderState:
         return emit_state(
             ResumePoint(
                 epoch=epoch,
-                sample_in_epoch=int(num_samples or 0) + (0 if from_beginning else offset),
+                sample_in_epoch=sample_in_epoch,
                 num_canonical_nodes=self.spec.canonical_nodes(world.num_nodes),
                 shuffle_seed=self.spec.shuffle_seed,
                 initial_physical_nodes=initial or world.num_nodes,
                 version=VERSION,
                 dataset=plan.dataset_facts() if plan is not None else None,
                 order=plan.order_facts() if plan is not None else None,
+                schedule=None if self.schedule is None else self.schedule.to_json(),
+                edits=tuple(self.epochs.edits),
             )
         )
 
     def load(self, state: Mapping[str, Any], world: World) -> ResumePoint:
         """Let the next epoch begin from a state. Raises StateError where it does not fit."""
         point = parse_state(state)
+        check_edits(point.edits, self.schedule)
         point.check_position(self.weights.epoch_size)
         self._warn_past_end(point, world)
         if self._has_order(world):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mds.arguments import takes_names
 from mds.cache import ShardCache
 from mds.cache.order_files import shared_plan
 from mds.cache.source import cache_root
-from mds.dataset import mapping, subsets
+from mds.dataset import cached_shards, editing, mapping, subsets
+from mds.dataset.editing import RunningLoop, no_loop
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.explain import explain
@@ -26,7 +26,7 @@ from mds.dataset.facts import DatasetFacts
 from mds.dataset.filtering import DropCount, SampleFilter
 from mds.dataset.indexing import resolve
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
-from mds.dataset.settings import check_settings, resolve_predownload
+from mds.dataset.settings import check_schedule, check_settings, resolve_predownload
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import (
@@ -35,7 +35,7 @@ from mds.dataset.worker_epoch import (
     WorkerEpoch,
     collected_epochs,
 )
-from mds.plan import OrderSpec
+from mds.plan import OrderSpec, Schedule
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
 from mds.world import Ranks, World, find_ranks, in_worker, worker_group, worker_place
@@ -70,7 +70,7 @@ class Samples(DatasetFacts):
     def __init__(
         self,
         *,
-        streams: Sequence[Stream] | None = None,
+        streams: Sequence[Stream] | Mapping[str, Stream] | None = None,
         remote: str | None = None,
         local: str | None = None,
         split: str | None = None,
@@ -91,6 +91,7 @@ class Samples(DatasetFacts):
         shuffle_seed: int = 9176,
         shuffle_block_size: int | None = None,
         batching_method: str = "random",
+        schedule: Schedule | None = None,
         allow_unsafe_types: bool = False,
         replication: int | None = None,
         stream_name: str = "stream",
@@ -119,7 +120,8 @@ class Samples(DatasetFacts):
         self._check_streams()
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        self._order = OrderState(spec, shares, size, may_lack_batches=self._is_strict)
+        run = check_schedule(schedule, streams, batching_method)
+        self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
         self._filter = SampleFilter(skip_broken=on_error == "skip")
@@ -129,6 +131,7 @@ class Samples(DatasetFacts):
             sources, limit=self.cache_limit, allow_unsafe_types=allow_unsafe_types, columns=chosen
         )
         self._ranks: Ranks | None = None
+        self._loop: Callable[[], RunningLoop | None] = no_loop
         self._reset(ShardMap([source.index for source in sources]))
 
     def _check_streams(self) -> None:
@@ -142,6 +145,7 @@ class Samples(DatasetFacts):
         self.epoch_size = self._order.weights.epoch_size
         self._dropped = DropCount()
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
+        self._loop = no_loop  # the loader whose batches are being trained on
         self._at_hand = ReadersAtHand()  # of the iteration that asks for a sample now
 
     # ------------------------------------------------------------------ what it became
@@ -289,7 +293,9 @@ class Samples(DatasetFacts):
         a loader: of the iteration that began to give samples last. Before the first epoch the
         epoch is -1. Plain numbers and texts: fit for JSON. Asking changes nothing.
         """
-        return self._order.state(self._world(), num_samples, from_beginning, self._running)
+        world = self._world()
+        place = self._order.position(world, num_samples, from_beginning, self._running)
+        return self._order.state(world, *place)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Let the next iteration go on from a state, of this library or of the incumbent.
@@ -303,6 +309,9 @@ class Samples(DatasetFacts):
         point = self._order.load(obj, self._world())
         self.initial_physical_nodes = point.initial_physical_nodes
 
+    set_weights = editing.set_weights
+    _begin_again = editing.begin_again
+
     # ------------------------------------------------------------------ the cache
 
     @property
@@ -310,21 +319,9 @@ class Samples(DatasetFacts):
         """Bytes that this dataset's shards take in the cache folders of this node."""
         return self._cache.usage
 
-    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
-        """Have a shard fetched; without ``blocking`` it is there when it is there."""
-        if blocking:
-            self._cache.hold(shard_id)
-            self._cache.release(shard_id)
-        else:
-            threading.Thread(target=self.prepare_shard, args=(shard_id,), daemon=True).start()
-
-    def evict_shard(self, shard_id: int) -> None:
-        """Take a shard out of the cache folder; what the library did not fetch stays."""
-        self._cache.evict(shard_id)
-
-    def evict_coldest_shard(self) -> None:
-        """Take the shard that is needed last out of the cache folder, if one can go."""
-        self._cache.evict_coldest()
+    prepare_shard = cached_shards.prepare_shard
+    evict_shard = cached_shards.evict_shard
+    evict_coldest_shard = cached_shards.evict_coldest_shard
 
     def stats(self, *, node: bool = False) -> dict[str, float]:
         """Counts of this rank: bytes, hits, waits, retries, evictions, seconds waited.
@@ -348,5 +345,6 @@ class Samples(DatasetFacts):
             "topology": None,
             "_order": copy.copy(self._order),
             "_running": None,
+            "_loop": no_loop,
             "_at_hand": ReadersAtHand(),
         }

@@ -22,6 +22,7 @@ from mds.arguments import (
     whole,
 )
 from mds.errors import ArgumentError, ConfigError
+from mds.plan.schedule import Schedule, ScheduledRun
 from mds.shuffle import find_shuffle
 from mds.text.near import did_you_mean
 from mds.units import parse_bytes, parse_count
@@ -86,15 +87,15 @@ def check_settings(owner: str, given: Mapping[str, Any]) -> None:
 def _check_streams(owner: str, streams: Any) -> None:
     if streams is None:
         return
-    if not isinstance(streams, (list, tuple)):
+    if not isinstance(streams, (list, tuple, Mapping)):
         raise ArgumentError(
             f"{owner}(streams=<{type(streams).__name__}>): streams is a list, as in "
-            "streams=[Stream(remote=...), Stream(remote=...)]."
+            "streams=[Stream(remote=...), Stream(remote=...)], or a dict of them by name."
         )
-    for at, each in enumerate(streams):
+    for at, each in streams.items() if isinstance(streams, Mapping) else enumerate(streams):
         if not hasattr(each, "remote"):
             raise ArgumentError(
-                f"{owner}: streams[{at}] is a Stream, got {type(each).__name__}. Write "
+                f"{owner}: streams[{at!r}] is a Stream, got {type(each).__name__}. Write "
                 "Stream(remote=...) or Stream(local=...)."
             )
 
@@ -135,3 +136,24 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
         f"{owner}: there is no column {name!r}.{did_you_mean(name, columns)} The columns are "
         f"{', '.join(map(repr, columns))}."
     )
+
+
+def check_schedule(schedule: object, streams: object, batching_method: str) -> ScheduledRun | None:
+    """The schedule of streams by their names. Raises ConfigError where it cannot be followed."""
+    if schedule is None:
+        return None
+    if not isinstance(schedule, Schedule):
+        raise ConfigError(
+            f"schedule= is an mds.Schedule, got {type(schedule).__name__}: write "
+            "schedule=Schedule({0: {...}})."
+        )
+    if not isinstance(streams, Mapping):
+        raise ConfigError(
+            "a schedule speaks of streams by name: give streams={'web': Stream(...), ...}."
+        )
+    if batching_method != "random":
+        raise ConfigError(
+            f"schedule= and batching_method={batching_method!r}: a schedule says itself how many "
+            "samples of each stream a batch has. Leave batching_method out."
+        )
+    return ScheduledRun(schedule, tuple(streams))

@@ -34,6 +34,7 @@ _DEFAULTS = {
 }
 #: What a dataset without streams makes one of.
 PLACE = ("remote", "local", "split", "format")
+_MAX_NAME = 100  # letters of the name of a stream
 #: What a dataset gives to its streams that were not told themselves.
 STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
 
@@ -294,7 +295,7 @@ streams_registry.register("stream", func=Stream)
 
 
 def fill_streams(
-    streams: Sequence[Stream] | None,
+    streams: Sequence[Stream] | Mapping[str, Stream] | None,
     place: dict[str, Any],
     stream_name: str,
     defaults: Mapping[str, Any],
@@ -313,7 +314,13 @@ def fill_streams(
         raise ConfigError("streams= goes without format=; give each Stream its own.")
     if not streams:
         raise ConfigError("streams= is empty; give at least one Stream.")
-    return [stream._filled(defaults) for stream in streams]
+    if not isinstance(streams, Mapping):
+        return [stream._filled(defaults) for stream in streams]
+    names: list[Any] = list(streams)
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+            raise ConfigError(f"streams= has {str(name)[:60]!r} for a name; expected a short text.")
+    return [stream._filled(defaults) for stream in streams.values()]
 
 
 def find_sources(streams: Sequence[Stream]) -> list[Source]:

@@ -17,7 +17,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
 
     Where the data are; one of ``streams``, ``remote`` and ``local`` is needed:
 
-    - ``streams`` (Sequence[Stream] | None, default None): Several places to mix samples from.
+    - ``streams`` (Sequence[Stream] | Mapping[str, Stream] | None, default None): Several places to
+      mix samples from, by name where there is a schedule.
     - ``remote`` (str | None, default None): URL or path to read from.
     - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
       the data are read there in place.
@@ -57,6 +58,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       4,000,000 over the canonical nodes, at least 262,144.
     - ``batching_method`` (str, default 'random'): How streams meet in batches: ``"random"``,
       ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
+    - ``schedule`` (Schedule | None, default None): Shares of the streams that change in the course
+      of the training, see `mds.Schedule`; an epoch is then of full global batches.
 
     How samples come:
 

@@ -120,6 +120,11 @@ class Batches(IterableDataset[Any]):
         )
 
     @property
+    def is_of_order(self) -> bool:
+        """Whether a batch is as many places of the order as it is large."""
+        return self._is_ours
+
+    @property
     def is_plain(self) -> bool:
         """Whether the samples are the readers' own, with no code of the caller on the way."""
         return isinstance(self.dataset, StreamingDataset) and self.dataset._is_plain

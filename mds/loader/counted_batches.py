@@ -9,6 +9,8 @@ from typing import Any
 from mds.plan import OrderHash
 from mds.report import WaitAccount
 
+_NEVER = 1 << 62
+
 
 class EpochCount:
     """What one iteration of a loader has taken of the order."""
@@ -27,12 +29,18 @@ class EpochCount:
 
 
 class CountedBatches:
-    """Iterator of one epoch of a loader, which counts what the batches took of the order."""
+    """Iterator of one epoch of a loader, which counts what the batches took of the order.
+
+    Where the order is changed meanwhile, batches that were made beforehand are let go of when the
+    change begins to hold, and made anew.
+    """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
         self._loader, self._inner = loader, inner
         self._clock = loader._clock
         self.count = EpochCount()
+        self._until = _NEVER  # samples of this rank after which batches are made anew
+        self._before = 0  # those of all ranks before they were made anew last
 
     def __iter__(self) -> CountedBatches:
         return self
@@ -40,6 +48,8 @@ class CountedBatches:
     def __next__(self) -> Any:
         count = self.count
         asked = self._clock()
+        if count.samples >= self._until:
+            self._make_anew()
         try:
             info, batch = next(self._inner)
         except StopIteration:
@@ -47,16 +57,57 @@ class CountedBatches:
             self._warn_if_empty()
             raise
         count.waits.add(asked, self._clock(), info.making)
-        self._loader._count = count  # the state is of the iteration that gave a batch last
+        if self._loader._count is not count:  # the state is of what gave a batch last
+            self._loader._take_over(self)
         count.samples += info.samples
         count.order_hash.take(*info.order)
         count.steps += 1
         count.begun = info.begun
+        if self._before and info.begun is not None:
+            count.begun = (info.begun[0], info.begun[1] - self._before)
         self._loader._samples_read += info.samples
         if info.dropped or info.is_empty:
             count.empty_steps += info.is_empty
             self._loader._note_dropped(info)
         return batch
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """The epoch, and the sample of all ranks that comes next; None before the first batch."""
+        if self.count.begun is None:
+            return None
+        epoch, first = self.count.begun
+        return epoch, first + self.count.samples * self._ranks
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every batch is one of the order's, so that a change can begin with any."""
+        loader = self._loader
+        return bool(
+            loader._batches.is_of_order and loader.batch_size == loader._streaming.batch_size
+        )
+
+    def change_at(self, epoch: int, sample: int) -> None:
+        """Have batches made anew where a sample of all ranks is due, if that is in this epoch."""
+        if self.count.is_over or self.count.begun is None or self.count.begun[0] != epoch:
+            return
+        mine = (sample - self.count.begun[1]) // self._ranks
+        self._until = min(self._until, mine)
+
+    @property
+    def _ranks(self) -> int:
+        return int(self._loader._streaming.num_ranks)
+
+    def _make_anew(self) -> None:
+        """Let go of batches that were made beforehand, and go on by the order as it is now."""
+        self._until = _NEVER
+        if self.count.is_over or self.position is None:
+            return
+        streaming = self._loader._streaming
+        self._inner = iter(())  # ends workers, which may be in the middle of a batch
+        streaming._begin_again(*self.position)
+        self._before = self.count.samples * self._ranks
+        self._inner = self._loader._make_batches()
 
     def _warn_if_empty(self) -> None:
         """Say when a filter left nothing of an epoch."""

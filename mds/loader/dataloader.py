@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ from mds.loader.wrapping import (
     refuse_sampling,
 )
 from mds.plan import OrderHash
+from mds.plan.state import moved_state
 from mds.report import WaitReport, explain_waits
 
 # What the DataLoader inside is told; the rest is the business of Batches.
@@ -239,8 +241,14 @@ class StreamingDataLoader(DataLoader[Any]):
             return super().__iter__()
         batches = CountedBatches(self, self._make_batches())
         if not self._count.is_under_way:
-            self._count = batches.count
+            self._take_over(batches)
         return batches
+
+    def _take_over(self, batches: CountedBatches) -> None:
+        """Let the state, and changes of the order, be about this iteration from now on."""
+        assert self._streaming is not None
+        self._count = batches.count
+        self._streaming._loop = weakref.ref(batches)
 
     def _make_batches(self) -> Iterator[Any]:
         """The batches of an epoch that begins now, with their bookkeeping."""
@@ -303,7 +311,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if count.begun is not None:
             # Of this iteration, also where the dataset has begun another meanwhile.
             epoch, first = count.begun
-            state = {**state, "epoch": epoch, "sample_in_epoch": first + samples}
+            state = moved_state(state, epoch, first + samples)
         return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:

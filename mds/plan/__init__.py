@@ -8,19 +8,22 @@ from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.epoch import EpochPlan
 from mds.plan.full_epoch import epoch_order, get_partitions
 from mds.plan.sampling import get_sampling
+from mds.plan.schedule import Schedule
 from mds.plan.spec import OrderSpec
-from mds.plan.weights import Weights, no_weights, resolve_weights
+from mds.plan.weights import Weights, no_weights, resolve_passes, resolve_weights
 
 __all__ = [
     "EpochPlan",
     "OrderHash",
     "OrderSpec",
     "Place",
+    "Schedule",
     "Weights",
     "epoch_order",
     "get_partitions",
     "get_sampling",
     "no_weights",
+    "resolve_passes",
     "resolve_weights",
     "summands",
 ]

@@ -17,16 +17,19 @@ from mds.plan.orders import (
     ShuffleParams,
     UnshuffledOrder,
 )
+from mds.plan.passes import PassOrders
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
+from mds.plan.scheduled_batches import ScheduledBatches
 from mds.plan.stream_batches import DevicePerStreamBatches, PerStreamBatches, StratifiedBatches
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from mds.plan.global_batches import GlobalBatches, PartitionSpec
+    from mds.plan.scheduled_epoch import ScheduledEpoch
     from mds.plan.spec import OrderSpec
     from mds.plan.weights import Weights
 
@@ -40,6 +43,7 @@ class EpochInputs:
     spec: OrderSpec
     params: ShuffleParams
     small_order: int
+    scheduled: ScheduledEpoch | None = None
 
     def streams(self) -> list[int]:
         """The streams that take part. Raises PlanError when one gives nothing that has to."""
@@ -53,8 +57,11 @@ class EpochInputs:
             )
         return giving
 
-    def orders(self) -> list[Order]:
-        """One order of all streams for random batching, else one for each that takes part."""
+    def orders(self) -> Sequence[Order | PassOrders]:
+        """One order of all streams for random batching, else one for each that takes part.
+
+        With a schedule one for each stream, over all its passes.
+        """
         giving = self.streams()
         if not giving:
             return []
@@ -63,6 +70,11 @@ class EpochInputs:
             StreamShare(sizes, first[i], self.weights.choose[i])
             for i, sizes in enumerate(self.sizes)
         ]
+        if self.scheduled is not None:
+            return [
+                PassOrders(self._pass_of(i, share), share.choose, self.params.nodes, turns)
+                for (i, share), turns in zip(enumerate(shares), self.scheduled.turns(), strict=True)
+            ]
         if self.spec.batching_method == "random":
             return [self._order(shares, self.params)]
         return [
@@ -74,6 +86,9 @@ class EpochInputs:
         method = self.spec.batching_method
         if not samples:
             return NoBatches()
+        if self.scheduled is not None:
+            stretch = self.scheduled
+            return ScheduledBatches(stretch.mixture, stretch.first, stretch.last, partition)
         if method == "random":
             return RandomBatches(samples[0], partition)
         if method == "stratified":
@@ -87,12 +102,24 @@ class EpochInputs:
     def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> Order:
         name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
         if algorithm is not None and algorithm.is_random_access:
-            keyed = KeyedResampling(shares, self._keyed_params())
+            keyed = KeyedResampling(shares, self._keyed_params(params))
             return RandomAccessOrder(keyed, params, name, algorithm, self.small_order)
-        resampling = SequentialResampling(shares, self._resampling_params())
+        resampling = SequentialResampling(shares, self._resampling_params(params))
         if algorithm is not None:
             return SequentialOrder(resampling, params, name, algorithm, self.small_order)
         return UnshuffledOrder(resampling, params, self.small_order)
+
+    def _pass_of(self, stream: int, share: StreamShare) -> Callable[[int], Order]:
+        """What makes the order of a pass through a stream."""
+
+        def make(number: int) -> Order:
+            return self._order([share], self.params._replace(epoch=number, block=block))
+
+        assert self.scheduled is not None
+        # As long as the others' in time where it has most of the mixture.
+        part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
+        block = max(int(self.params.block * part), 1)
+        return make
 
     def _block(self, stream: int) -> int:
         block = int(self.params.block * self.weights.proportion[stream])
@@ -104,15 +131,23 @@ class EpochInputs:
         return block
 
     def _choice_seed(self) -> int:
-        moves = self.spec.shuffle and self.spec.sampling_method == "balanced"
-        return self.params.seed + (self.params.epoch if moves else 0)
+        return self._seed_of(self.params, moves=self.spec.shuffle and self._is_balanced)
 
-    def _resampling_params(self) -> ResamplingParams:
-        moves = self.spec.sampling_method == "balanced"
-        seed = self.params.seed + (self.params.epoch if moves else 0)
-        return ResamplingParams(self.spec.sampling_granularity, self._choice_seed(), seed)
+    @property
+    def _is_balanced(self) -> bool:
+        return self.spec.sampling_method == "balanced"
 
-    def _keyed_params(self) -> ResamplingParams:
-        moves = self.spec.sampling_method == "balanced"
-        seed = derive_key(self.params.seed, self.params.epoch + 1 if moves else 0)
+    @staticmethod
+    def _seed_of(params: ShuffleParams, *, moves: bool) -> int:
+        return params.seed + (params.epoch if moves else 0)
+
+    def _resampling_params(self, params: ShuffleParams) -> ResamplingParams:
+        return ResamplingParams(
+            self.spec.sampling_granularity,
+            self._seed_of(params, moves=self.spec.shuffle and self._is_balanced),
+            self._seed_of(params, moves=self._is_balanced),
+        )
+
+    def _keyed_params(self, params: ShuffleParams) -> ResamplingParams:
+        seed = derive_key(params.seed, params.epoch + 1 if self._is_balanced else 0)
         return ResamplingParams(self.spec.sampling_granularity, seed, seed)

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError
+from mds.errors import ConfigError, StateError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.build import EpochInputs
 from mds.plan.global_batches import PartitionSpec, Shape
 from mds.plan.orders import SMALL_ORDER_SAMPLES, ShuffleParams
+from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
-from mds.plan.weights import Weights, resolve_weights
+from mds.plan.weights import Weights, resolve_passes, resolve_weights
 from mds.process.fork_safe import cached_property
 from mds.units import parse_count
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from mds.plan.global_batches import GlobalBatches
     from mds.plan.orders import Order
+    from mds.plan.passes import PassOrders
+    from mds.plan.schedule import ScheduledRun
     from mds.world import World
 
     Ids = NDArray[np.int64]
@@ -57,6 +60,7 @@ class EpochPlan:
     ``proportion``, ``repeat``, ``choose``. ``world``: before replication. ``epoch``: the one to be
     planned. ``initial_physical_nodes``: those the run began with, if a state said so before.
     ``small_order``: samples below which every process computes an order for itself.
+    ``schedule``: how the shares of streams change; an epoch is then so many full global batches.
     ``spec``: the order settings, which may as well be given one by one, as those of OrderSpec.
 
     Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
@@ -77,17 +81,19 @@ class EpochPlan:
         weights: Weights | None = None,
         dataset: str | None = None,
         small_order: int = SMALL_ORDER_SAMPLES,
+        schedule: ScheduledRun | None = None,
         **order: Any,
     ) -> None:
         if spec is None or order:
             spec = dataclasses.replace(spec or OrderSpec(), **order)
-        self.spec = spec
+        self.spec, self.schedule = spec, schedule
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
         per_stream = [int(sizes.sum()) for sizes in self._sizes]
         size = None if epoch_size is None else parse_count(epoch_size)
         if weights is None:
-            weights = resolve_weights(per_stream, streams, size, self.spec.shuffle_seed)
+            resolve = resolve_weights if schedule is None else resolve_passes
+            weights = resolve(per_stream, streams, size, self.spec.shuffle_seed)
             if not weights.epoch_size:
                 raise ConfigError("the streams give no samples: raise their repeat or choose.")
         self.weights = weights
@@ -132,17 +138,38 @@ class EpochPlan:
         params = ShuffleParams(
             self.num_canonical_nodes, self.shuffle_seed, self.epoch, self.shuffle_block_size
         )
-        return EpochInputs(self._sizes, self.weights, self.spec, params, self.small_order)
+        return EpochInputs(
+            self._sizes, self.weights, self.spec, params, self.small_order, self.scheduled
+        )
 
     @cached_property
-    def orders(self) -> list[Order]:
-        """The orders behind the global batches; mds.cache.order_files shares them on a node."""
+    def scheduled(self) -> ScheduledEpoch | None:
+        """Which global batches of a scheduled training the epoch is."""
+        if self.schedule is None:
+            return None
+        return scheduled_epoch(
+            self.schedule, self.choose, self.shape.global_batch, self.epoch, self._epoch_steps
+        )
+
+    @property
+    def _epoch_steps(self) -> int:
+        return -(-self.epoch_size // self.shape.global_batch)
+
+    @cached_property
+    def orders(self) -> Sequence[Order | PassOrders]:
+        """The orders behind the global batches."""
         return self.inputs.orders()
+
+    @cached_property
+    def long_orders(self) -> list[Order]:
+        """Those that take long to compute; mds.cache.order_files shares them on a node."""
+        parts = (part for order in self.orders for part in order.parts)
+        return [part for part in parts if not part.is_cheap]
 
     @property
     def is_cheap(self) -> bool:
         """Whether every process computes the orders as fast as it would read them from a file."""
-        return all(order.is_cheap for order in self.orders)
+        return not self.long_orders
 
     @cached_property
     def global_batches(self) -> GlobalBatches:
@@ -267,7 +294,12 @@ class EpochPlan:
     def order_facts(self) -> dict[str, Any]:
         """What a state remembers of the order parameters; plain JSON."""
         shape = self.shape
-        return self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
+        found = self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
+        if self.schedule is not None:
+            found["global_batch_size"] = shape.global_batch
+            found["epoch_steps"] = self._epoch_steps
+            found["schedule"] = self.schedule.key(self.choose, shape.global_batch)
+        return found
 
     def fingerprint(self) -> str:
         """A name for the data and the order parameters."""
@@ -278,7 +310,14 @@ class EpochPlan:
 
         Not done when a plan is made: a state is checked once, when it is loaded.
         """
-        parse_state(state).check(self.dataset_facts(), self.order_facts())
+        point = parse_state(state)
+        if point.is_ours and (point.schedule is None) != (self.schedule is None):
+            had, has = ("none", "one") if self.schedule is not None else ("one", "none")
+            raise StateError(
+                f"the state is of a run with {had} for a schedule, and this dataset has {has}: "
+                "give it the same schedule=."
+            )
+        point.check(self.dataset_facts(), self.order_facts())
 
     def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> ResumePoint:
         """The point after ``num_samples`` samples of all ranks, counted from where this began."""
@@ -293,12 +332,14 @@ class EpochPlan:
             dataset=self.dataset_facts(),
             order=self.order_facts(),
             order_hash=None if order_hash is None else str(order_hash),
+            schedule=None if self.schedule is None else self.schedule.to_json(),
         )
 
     def following(self) -> EpochPlan:
         """The plan of the next epoch, with what a state set still in force."""
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
+        plan.schedule = self.schedule
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
         plan._sizes, plan.small_order = self._sizes, self.small_order
         plan._init_from(self.resume_point.following())

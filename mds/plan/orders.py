@@ -84,6 +84,11 @@ class Order(abc.ABC):
     def is_cheap(self) -> bool:
         """Whether it is as well computed by every process as read from a file."""
 
+    @property
+    def parts(self) -> list[Order]:
+        """The orders that it is made of: itself."""
+        return [self]
+
     @abc.abstractmethod
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
         """The sample ids of ascending canonical nodes, in windows."""

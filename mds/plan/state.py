@@ -227,6 +227,13 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     return found
 
 
+def moved_state(state: Mapping[str, Any], epoch: int, sample_in_epoch: int) -> dict[str, Any]:
+    """A state that `emit_state` gave, at another position."""
+    if "position" in state:
+        return {**state, "position": {"epoch": epoch, "in_epoch": sample_in_epoch}}
+    return {**state, "epoch": epoch, "sample_in_epoch": sample_in_epoch}
+
+
 def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
     """What version 2 adds, with the position under the names of version 1."""
     unit = source.get("unit")

@@ -63,6 +63,32 @@ def resolve_weights(
     return _absolute(asked, samples)
 
 
+def resolve_passes(
+    samples_per_stream: Sequence[int],
+    weights: Sequence[Mapping[str, Any]],
+    epoch_size: int | None,
+    seed: int,
+    *,
+    skip_empty: bool = False,
+) -> Weights:
+    """The weights of streams that a schedule mixes: ``choose`` is what a pass of a stream takes.
+
+    The arguments are those of `resolve_weights`; the shares are the schedule's, so a ``proportion``
+    is refused, and a stream without samples is left to it. Raises ConfigError.
+    """
+    for i, stream in enumerate(weights):
+        if stream.get("proportion") is not None:
+            raise ConfigError(
+                f"stream {i} has a proportion, and the shares of streams are the schedule's: leave "
+                "proportion out. repeat and choose say what a pass through a stream takes."
+            )
+    if epoch_size is not None and epoch_size < 0:
+        raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
+    del skip_empty  # the schedule refuses what has a weight and no samples
+    found = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
+    return found._replace(epoch_size=epoch_size or found.epoch_size)
+
+
 def no_weights(streams: int) -> Weights:
     """The shares of an epoch without samples."""
     return Weights((0,) * streams, (0.0,) * streams, (0.0,) * streams, 0)

@@ -15,6 +15,7 @@ from mds import (
     LocalDataset,
     MDSWriter,
     Samples,
+    Schedule,
     Stream,
     StreamingDataLoader,
     StreamingDataset,
@@ -84,7 +85,12 @@ def read(remote: str) -> None:
     assert_type(dataset.stats(), dict[str, float])
     assert_type(dataset.cache_usage, int)
     assert_type(dataset.state_dict(0, True), dict[str, Any])
+    assert_type(dataset.set_weights({"web": 1.0}, at_step=7), int)
     assert_type([each.reason for each in dataset.skipped], list[str])
+    schedule = Schedule({0: {"web": 0.9, "math": 0.1}, 500: {"web": 1}}, between="linear")
+    named = {"web": Stream(remote=remote), "math": Stream(local="more")}
+    assert_type(StreamingDataset(streams=named, schedule=schedule), StreamingDataset)
+    assert_type(Schedule.temperature({0: 1.0, 500: 3.0}), Schedule)
     part = dataset.select([1, 2, 3]).limit(2).filter(lambda sample: sample["id"] > 0)
     assert_type(part, StreamingDataset)
     mapped = Doubled(local="more", batch_size=2).map(lambda sample: sample["id"])

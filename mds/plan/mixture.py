@@ -1,0 +1,256 @@
+"""Mixture of streams along a run: how many samples of each stream the first global batches have.
+
+Sample j of a stream is due where the integral of the stream's share passes j - 1/2, and a global
+batch takes the samples that are due next, of equal ones that of the earlier stream first. So the
+counts never fall, and those of any global batch are found alone, by bisection in time. Where shares
+are changed while the training runs, what came before stays as it was: from then on the samples that
+have not come yet are due by the changed integral.
+
+All of it is integer arithmetic, so that every machine finds the same: a share is a multiple of
+2**-31, the same throughout a global batch, and time is counted in samples of all streams. A call
+costs about 1 us for a global batch and a stream where many are asked for at once, and 0.1 ms where
+it is one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mds.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+SHARE_BITS = 31
+ONE = 1 << SHARE_BITS  # the share of a stream that has everything
+MAX_STEPS = 1 << 31
+MAX_STREAMS = 1 << 12
+_MASK = ONE - 1
+_HALF = ONE >> 1
+_MAX_STAIRS = 1 << 20  # of a ramp; 200,000 global batches have one each
+
+
+class ShareSpan(NamedTuple):
+    """Shares from global batch ``first`` on, up to the next stretch.
+
+    They go from ``begin`` to ``end`` in the course of ``length`` global batches, along a ``shape``,
+    "linear" or "cosine"; ``length`` 0: they stay as at the beginning. Shares sum to ``ONE``.
+    """
+
+    first: int
+    begin: tuple[int, ...]
+    end: tuple[int, ...] = ()
+    length: int = 0
+    shape: str = "linear"
+
+
+class _Change(NamedTuple):
+    """A change of shares: what has come of each stream, and by when it was due, or came early."""
+
+    step: int
+    counts: Ids
+    time: int
+    early: int
+
+
+class Mixture:
+    """Counts of each stream in the first global batches, of ``batch`` samples each.
+
+    ``stretches`` ascend and begin at 0.
+    """
+
+    def __init__(self, stretches: Sequence[ShareSpan], batch: int) -> None:
+        self.batch, self.streams = batch, len(stretches[0].begin)
+        self._stretches = tuple(stretches)
+        self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
+        self._earlier: tuple[Mixture, ...] = ()  # the mixtures before each change
+        self._starts = np.array([stretch.first for stretch in stretches], np.int64)
+        self._begin = np.array([stretch.begin for stretch in stretches], np.int64)
+        self._rise = np.array([np.subtract(s.end or s.begin, s.begin) for s in stretches], np.int64)
+        self._ramps = [_Ramp(s.length, s.shape) if s.length else None for s in stretches]
+        self._base = np.zeros_like(self._begin)
+        for k in range(1, len(stretches)):
+            length = self._starts[k : k + 1] - self._starts[k - 1]
+            self._base[k] = self._base[k - 1] + self._since(k - 1, length)[0]
+
+    def changed(self, step: int, shares: tuple[int, ...]) -> Mixture:
+        """The same up to a step, and other shares from there on, to the end."""
+        made = Mixture(
+            [*(s for s in self._stretches if s.first < step), ShareSpan(step, shares)], self.batch
+        )
+        found, time = (each[0] for each in self._counts(np.array([step])))
+        begin = step * self.batch
+        early = np.maximum(found - self._due(np.array([begin]))[0][0], 0).sum()
+        made.change = _Change(step, found, min(int(time), begin), int(early))
+        made._earlier = (*self._earlier, self)
+        return made
+
+    def counts(self, steps: Ids) -> Ids:
+        """Samples of each stream in the global batches before each of ``steps``.
+
+        int64 (steps, streams). Raises PlanError for a step that no run reaches.
+        """
+        if len(steps) and not 0 <= int(steps.min()) <= int(steps.max()) < MAX_STEPS:
+            raise PlanError(f"a schedule is for {MAX_STEPS:,} global batches at most.")
+        if not self._earlier or not len(steps) or int(steps.min()) >= self.change.step:
+            return self._counts(steps)[0]
+        out = np.empty((len(steps), self.streams), np.int64)
+        mixtures = [*self._earlier, self]
+        which = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")
+        for k in np.unique(which).tolist():
+            mine = which == k
+            out[mine] = mixtures[k].counts(steps[mine])
+        return out
+
+    def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
+        """The counts, and the time up to which all that was due has come."""
+        wanted = steps * self.batch
+        # What came before the change has come, whatever is due by now.
+        _, come, time, early = self.change
+        # By a time t, t samples are due, give or take half a sample of each stream, and some came
+        # early before the change.
+        reach = self.streams // 2 + 2
+        low, high = np.maximum(wanted - reach - early, time), wanted + reach
+        most = int((high - low).max(initial=0))
+        due = self._near(steps) if most < self.batch else self._due
+        for _ in range(most.bit_length()):
+            middle = (low + high) >> 1
+            is_early = np.maximum(due(middle)[0], come).sum(axis=1) <= wanted
+            low = np.where(is_early, middle, low)
+            high = np.where(is_early, high, middle)
+        by_now, rest, share = due(low)
+        found = np.maximum(by_now, come)
+        missing = wanted - found.sum(axis=1)
+        some = np.flatnonzero(missing)
+        if len(some):
+            # Of the samples due within the next unit of time, those that are due first.
+            rest, share = rest[some], share[some]
+            late = (ONE - rest) / np.maximum(share, 1)
+            late[(rest + share < ONE) | (by_now[some] < come)] = np.inf
+            order = np.argsort(late, axis=1, kind="stable")
+            place = np.empty_like(order)
+            np.put_along_axis(place, order, np.arange(self.streams)[None], axis=1)
+            found[some] += place < missing[some, None]
+        return found, low
+
+    def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
+        """The steps in which samples of a stream come, by their number since the beginning.
+
+        MAX_STEPS - 1 for those that never do.
+        """
+        low, high = np.zeros(len(turns), np.int64), np.full(len(turns), MAX_STEPS - 1)
+        while int((high - low).max(initial=0)) > 1:
+            middle = (low + high) >> 1
+            is_before = self.counts(middle)[:, stream] <= turns
+            low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
+        is_never = self.counts(high)[:, stream] <= turns
+        return np.where(is_never, MAX_STEPS - 1, low)
+
+    def steps_of(self, stream: int, samples: int) -> int:
+        """How many whole global batches so many samples of a stream are enough for."""
+        return int(self.steps_of_turns(stream, np.array([samples]))[0])
+
+    def integral(self, step: int) -> list[float]:
+        """The samples of each stream that its shares amount to before a step."""
+        found = self._integral(np.array([step]))[0]
+        return [self.batch * value / ONE for value in found.tolist()]
+
+    def shares(self, step: int) -> list[float]:
+        """The share of each stream in the global batch ``step``."""
+        first, last = self._integral(np.array([step, step + 1]))
+        return [value / ONE for value in (last - first).tolist()]
+
+    def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
+        """Samples due by times: how many, how far the next is (of ONE), and the shares there."""
+        step, offset = np.divmod(times, self.batch)
+        here = self._integral(step)
+        return _due(self.batch, here, offset[:, None], self._integral(step + 1) - here)
+
+    def _near(self, steps: Ids) -> _Near:
+        """The same for times in the global batches on both sides of the begin of ``steps``."""
+        around = self._integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
+        before, here, after = around.reshape(3, len(steps), self.streams)
+        return _Near(self.batch, steps * self.batch, here, here - before, after - here)
+
+    def _integral(self, steps: Ids) -> Ids:
+        """Integrals of the shares before steps, (steps, streams), in global batches of ONE."""
+        stretch = np.searchsorted(self._starts, steps, side="right") - 1
+        if len(stretch) and int(stretch.min()) == int(stretch.max()):
+            k = int(stretch[0])
+            found: Ids = self._base[k] + self._since(k, steps - self._starts[k])
+            return found
+        out = np.empty((len(steps), self.streams), np.int64)
+        for k in np.unique(stretch).tolist():
+            mine = stretch == k
+            out[mine] = self._base[k] + self._since(k, steps[mine] - self._starts[k])
+        return out
+
+    def _since(self, k: int, length: Ids) -> Ids:
+        """What stretch k adds in so many global batches."""
+        found: Ids = self._begin[k] * length[:, None]
+        ramp = self._ramps[k]
+        if ramp is not None:
+            risen = ramp.integral(length)[:, None]
+            change = self._rise[k]
+            found += change * (risen >> SHARE_BITS) + (change * (risen & _MASK) >> SHARE_BITS)
+        return found
+
+
+class _Near(NamedTuple):
+    """Samples due by times within a global batch of given ones, as `Mixture._due` finds them."""
+
+    batch: int
+    at: Ids
+    here: Ids
+    before: Ids
+    after: Ids
+
+    def __call__(self, times: Ids) -> tuple[Ids, Ids, Ids]:
+        offset = (times - self.at)[:, None]
+        share = np.where(offset < 0, self.before, self.after)
+        return _due(self.batch, self.here, offset, share)
+
+
+def _due(batch: int, here: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
+    """Samples due so many units of time after, or before, a place with integrals ``here``."""
+    rest = batch * (here & _MASK) + offset * share + _HALF
+    return batch * (here >> SHARE_BITS) + (rest >> SHARE_BITS), rest & _MASK, share
+
+
+class _Ramp:
+    """Integral of a rise from 0 to 1 in ``length`` global batches, in units of ONE.
+
+    It rises in stairs, one a global batch unless there are very many.
+    """
+
+    def __init__(self, length: int, shape: str) -> None:
+        self._length = length
+        self._width = -(-length // _MAX_STAIRS)
+        edges = np.append(np.arange(0, length, self._width), length)
+        middle = (edges[1:] + edges[:-1]) / (2.0 * length)
+        height = middle if shape == "linear" else 0.5 + 0.5 * _sine(np.pi * (middle - 0.5))
+        self._heights = np.clip(np.rint(height * ONE), 0, ONE).astype(np.int64)
+        self._before = np.concatenate([[0], np.cumsum(self._heights * np.diff(edges))])
+
+    def integral(self, length: Ids) -> Ids:
+        """From the beginning on; behind the end it stays at 1."""
+        inside = np.minimum(length, self._length)
+        stair = np.minimum(inside // self._width, len(self._heights) - 1)
+        found: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
+        found += (length - inside) * ONE
+        return found
+
+
+def _sine(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sine from -pi/2 to pi/2, by sums and products alone: the same to the bit everywhere."""
+    square = angle * angle
+    found = np.zeros_like(angle)
+    for k in range(23, 1, -2):
+        found = (1.0 - found) * square / (k * (k - 1.0))
+    return angle * (1.0 - found)

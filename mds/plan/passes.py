@@ -1,0 +1,94 @@
+"""Order of a stream over all its passes: after the last sample comes the first of the next pass.
+
+Each pass is an order of its own, shuffled by its number as an epoch is. A *turn* is the number of a
+sample since the training began: pass ``turn // samples``, and in it the canonical nodes read side
+by side. Orders of passes are made when a turn of theirs is asked for, and few are kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.plan.partition import ExactGrid, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from mds.plan.orders import Lookup, Order
+
+    Ids = NDArray[np.int64]
+
+_KEPT = 4  # orders of passes that are at hand; an iteration is in one or two
+
+
+class PassOrders:
+    """Orders of the passes of one stream, of ``samples`` samples each.
+
+    ``make`` makes the order of a pass. ``turns``: those that are asked for, first and behind last.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Order], samples: int, canonical: int, turns: tuple[int, int]
+    ) -> None:
+        self._make, self.samples, self.turns = make, samples, turns
+        self._partition = Partition(ExactGrid(samples, canonical), 1, 1, is_even=False)
+        self._orders: dict[int, Order] = {}
+        first, last = turns
+        self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
+
+    @property
+    def parts(self) -> list[Order]:
+        """The orders behind it that take long to compute; all of them are kept."""
+        if not self._passes or self._order(self._passes[0]).is_cheap:
+            return []
+        return [self._order(number) for number in self._passes]
+
+    def lookup(self) -> Lookup:
+        """A new function from turns to sample ids; cheapest when turns ascend."""
+        held: dict[int, Lookup] = {}
+
+        def take(turns: Ids) -> Ids:
+            numbers, elements = np.divmod(turns, self.samples)
+            positions = self._partition.positions(elements)
+            first, last = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+            if len(turns) and first == int(numbers.min()) == last:
+                return self._held(held, last)(positions)
+            out = np.empty(len(turns), np.int64)
+            for number in np.unique(numbers).tolist():
+                mine = numbers == number
+                out[mine] = self._held(held, number)(positions[mine])
+            return out
+
+        return take
+
+    def materialize(self) -> Lookup:
+        """The same as `lookup`."""
+        return self.lookup()
+
+    def find(self, sample: int) -> Ids:
+        """All turns of a sample among those that are asked for."""
+        found = [np.zeros(0, np.int64)]
+        for number in self._passes:
+            elements = self._partition.find(self._order(number).find(sample))
+            found.append(np.sort(elements) + number * self.samples)
+        turns = np.concatenate(found)
+        return turns[(turns >= self.turns[0]) & (turns < self.turns[1])]
+
+    def _held(self, held: dict[int, Lookup], number: int) -> Lookup:
+        if number not in held:
+            while len(held) >= _KEPT:
+                del held[min(held)]
+            held[number] = self._order(number).lookup()
+        return held[number]
+
+    def _order(self, number: int) -> Order:
+        if number not in self._orders:
+            made = self._make(number)
+            if made.is_cheap and len(self._orders) >= _KEPT:
+                self._orders.pop(min(self._orders))
+            self._orders[number] = made
+        return self._orders[number]

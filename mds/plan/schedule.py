@@ -1,0 +1,382 @@
+"""Schedule of a mixture: the shares of streams as a function of how far the training is.
+
+A `Schedule` is what a user writes, checked when it is made. A `ScheduledRun` is a schedule with the
+names of a dataset's streams and the weights that were set while it ran; it gives the `Mixture`,
+which counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import numbers
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import ConfigError
+from mds.format.hashing import digest
+from mds.plan.mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Weights = tuple[tuple[str, float], ...]
+
+BETWEEN = ("steps", "linear", "cosine")
+UNITS = ("steps", "samples", "tokens")
+SPENT = ("again", "stop", "error")
+MAX_KNOTS = 1 << 12
+MAX_CHANGES = 1000  # of the weights while a training runs
+_MAX_AT = 1 << 62
+_MAX_PASSES = 1 << 40
+
+
+class Schedule:
+    """Shares of streams that change in the course of a training.
+
+    - ``knots`` (Mapping[int, Mapping[str, float]]): Weights of the streams by name, by when they
+      hold; one is for 0. Weights need not sum to one; a stream that is left out gets nothing.
+    - ``between`` (str, default 'steps'): How shares go from knot to knot: ``"steps"`` keeps them up
+      to the next one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
+    - ``unit`` (str, default 'steps'): What knots count since the training began, over all epochs:
+      ``"steps"`` are global batches, ``"samples"`` and ``"tokens"`` are rounded up to whole ones.
+    - ``tokens_per_sample`` (int | None, default None, tokens): Needed for tokens.
+    - ``spent`` (str, default 'again'): What comes when a stream has given all its samples:
+      ``"again"`` goes through them once more, shuffled anew; ``"stop"`` ends the training before
+      the first global batch that asks for more; ``"error"`` refuses the epoch in which that is.
+    - ``max_passes`` (int | Mapping[str, int] | None, default None, passes): How often a stream may
+      be gone through, of all or, by name, of some; None is once for ``"stop"`` and ``"error"``.
+      With ``"again"`` the epoch that would go beyond is refused when it begins.
+
+    Raises ConfigError for what makes no schedule.
+
+    >>> Schedule({0: {"web": 8, "math": 2}, 1000: {"web": 1, "math": 1}}, between="linear")
+    Schedule({0: {'web': 8, 'math': 2}, 1000: {'web': 1, 'math': 1}}, between='linear')
+    """
+
+    #: Pairs of when and what: weights, as pairs of names and numbers, or a temperature.
+    knots: tuple[tuple[int, Any], ...]
+    is_temperature = False
+
+    def __init__(
+        self,
+        knots: Mapping[int, Mapping[str, float]],
+        between: str = "steps",
+        unit: str = "steps",
+        *,
+        tokens_per_sample: int | None = None,
+        spent: str = "again",
+        max_passes: int | Mapping[str, int] | None = None,
+    ) -> None:
+        self._set(between, unit, tokens_per_sample, spent, max_passes)
+        self.knots = tuple(
+            (at, check_weights(weights, f"at {at}")) for at, weights in _sorted_knots(knots)
+        )
+
+    @classmethod
+    def temperature(
+        cls,
+        knots: Mapping[int, float],
+        between: str = "linear",
+        unit: str = "steps",
+        *,
+        tokens_per_sample: int | None = None,
+        spent: str = "again",
+        max_passes: int | Mapping[str, int] | None = None,
+    ) -> Schedule:
+        """A schedule in which a stream of n samples has the weight ``n ** (1 / temperature)``.
+
+        - ``knots`` (Mapping[int, float]): Temperatures, by when they hold; 1 takes streams by their
+          sizes, more brings them nearer to each other.
+        - ``between`` (str, default 'linear'): As of a Schedule, and so are the other arguments.
+
+        Raises ConfigError for a temperature that is not a positive number.
+
+        >>> Schedule.temperature({0: 1.0, 50_000: 3.0})
+        Schedule.temperature({0: 1.0, 50000: 3.0})
+        """
+        found = []
+        for at, degree in _sorted_knots(knots):
+            if not _is_number(degree) or not 0 < degree < math.inf:
+                raise ConfigError(
+                    f"schedule: the temperature at {at} is {degree!r}; it must be a positive "
+                    "number, 1 for shares by size."
+                )
+            found.append((at, float(degree)))
+        made = cls(
+            {0: {"any": 1}},
+            between,
+            unit,
+            tokens_per_sample=tokens_per_sample,
+            spent=spent,
+            max_passes=max_passes,
+        )
+        made.is_temperature, made.knots = True, tuple(found)
+        return made
+
+    def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
+        self.between, self.unit, self.spent = between, unit, spent
+        self.tokens_per_sample, self.max_passes = tokens, max_passes
+        for what, value, names in (
+            ("between", between, BETWEEN),
+            ("unit", unit, UNITS),
+            ("spent", spent, SPENT),
+        ):
+            if value not in names:
+                raise ConfigError(
+                    f"schedule: no {what} {value!r}: choose one of {', '.join(names)}."
+                )
+        if (unit == "tokens") != (tokens is not None):
+            raise ConfigError(
+                "schedule: unit='tokens' and tokens_per_sample= go together, so that global "
+                f"batches can be counted; got unit {unit!r} and tokens_per_sample {tokens!r}."
+            )
+        if tokens is not None and not (_is_whole(tokens) and 1 <= tokens < _MAX_AT):
+            raise ConfigError(f"schedule: tokens_per_sample {tokens!r} must be at least 1.")
+        many = max_passes.values() if isinstance(max_passes, Mapping) else [max_passes]
+        for count in many:
+            if count is not None and not (_is_whole(count) and 1 <= count <= _MAX_PASSES):
+                raise ConfigError(f"schedule: max_passes {count!r} must be at least 1.")
+
+    @property
+    def names(self) -> set[str]:
+        """The streams that it speaks of."""
+        limits = self.max_passes if isinstance(self.max_passes, Mapping) else {}
+        named = () if self.is_temperature else (name for _, w in self.knots for name, _ in w)
+        return {*limits, *named}
+
+    def to_json(self) -> dict[str, Any]:
+        """The schedule as plain JSON, with what is not a default."""
+        kind = "temperature" if self.is_temperature else "knots"
+        found: dict[str, Any] = {
+            kind: [[at, dict(v) if isinstance(v, tuple) else v] for at, v in self.knots],
+            "between": self.between,
+        }
+        if self.unit != "steps":
+            found["unit"] = self.unit
+        if self.tokens_per_sample is not None:
+            found["tokens_per_sample"] = int(self.tokens_per_sample)
+        if self.spent != "again":
+            found["spent"] = self.spent
+        if isinstance(self.max_passes, Mapping):
+            found["max_passes"] = {str(name): int(n) for name, n in self.max_passes.items()}
+        elif self.max_passes is not None:
+            found["max_passes"] = int(self.max_passes)
+        return found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Schedule:
+        """The schedule that `to_json` gave. Raises ConfigError for anything else."""
+        options = dict(found)
+        try:
+            if "temperature" in options:
+                return cls.temperature(dict(options.pop("temperature")), **options)
+            return cls(dict(options.pop("knots")), **options)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"this is no schedule: {str(found)[:100]}.") from error
+
+    def step_of(self, at: int, batch: int) -> int:
+        """The first global batch, of ``batch`` samples, that begins at a knot or after it."""
+        size = {"steps": 1, "samples": batch, "tokens": batch * (self.tokens_per_sample or 1)}
+        return -(-at // size[self.unit])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        told = self.to_json()
+        kind = ".temperature" if self.is_temperature else ""
+        knots = told.pop("temperature" if kind else "knots")
+        if told["between"] == ("linear" if kind else "steps"):
+            del told["between"]
+        more = "".join(f", {name}={value!r}" for name, value in told.items())
+        return f"Schedule{kind}({dict(knots)}{more})"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledRun:
+    """A schedule for streams of these ``names``, with the weights ``live`` set while it ran.
+
+    Live weights hold from their step on; what the schedule has for later is set aside. Raises
+    ConfigError for a schedule that speaks of other streams.
+    """
+
+    schedule: Schedule
+    names: tuple[str, ...]
+    live: tuple[tuple[int, Weights], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MAX_STREAMS:
+            raise ConfigError(f"a schedule is for {MAX_STREAMS} streams at most.")
+        self.check_names(self.schedule.names)
+        if len(self.live) > MAX_CHANGES:
+            raise ConfigError(
+                f"the weights were set {MAX_CHANGES} times while the training ran, which is the "
+                "most: write them as a Schedule."
+            )
+        for _, weights in self.live:
+            self.check_names({name for name, _ in weights})
+
+    def check_names(self, named: set[str]) -> None:
+        """Refuse names that no stream has (ConfigError)."""
+        unknown = sorted(named - set(self.names))
+        if unknown:
+            raise ConfigError(
+                f"the schedule speaks of {', '.join(unknown)}, and the streams are "
+                f"{', '.join(self.names)}: give them these names."
+            )
+
+    def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
+        """The same run with other weights from ``step`` on; later ones are set aside."""
+        checked = check_weights(weights, f"from step {step} on")
+        live = tuple((at, before) for at, before in self.live if at < step)
+        return dataclasses.replace(self, live=(*live, (step, checked)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The schedule as it was written and the names of the streams, as plain JSON."""
+        return {"streams": list(self.names), **self.schedule.to_json()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ScheduledRun:
+        """What `to_json` gave. Raises ConfigError for anything else."""
+        names = found.get("streams")
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+            raise ConfigError(f"a schedule is of streams with names, got {str(names)[:60]!r}.")
+        rest = {key: value for key, value in found.items() if key != "streams"}
+        return cls(Schedule.from_json(rest), tuple(names))
+
+    def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
+        """The counts of streams of so many samples a pass, in global batches of ``batch``.
+
+        Raises ConfigError when a stream without samples has a share.
+        """
+        return _mixture(self, tuple(samples), batch)
+
+    def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
+        """The shares as the schedule was written."""
+        points: dict[int, tuple[int, ...]] = {}
+        for at, value in self.schedule.knots:
+            step = self.schedule.step_of(at, batch)
+            if step >= MAX_STEPS:
+                raise ConfigError(f"schedule: {at} is later than any training gets.")
+            weights = self._by_size(value, samples) if self.schedule.is_temperature else value
+            points[step] = self.shares(weights, samples, f"at {at}")
+        found = []
+        for (at, shares), (then, later) in itertools.pairwise(points.items()):
+            is_flat = self.schedule.between == "steps" or shares == later
+            more = () if is_flat else (later, then - at, self.schedule.between)
+            found.append(ShareSpan(at, shares, *more))
+        found.append(ShareSpan(*list(points.items())[-1]))
+        return found
+
+    def limits(self, samples: Sequence[int]) -> list[int] | None:
+        """The most samples that each stream may give, or None where there is no limit."""
+        schedule = self.schedule
+        if schedule.max_passes is None and schedule.spent == "again":
+            return None
+        most = schedule.max_passes
+        by_name = most if isinstance(most, Mapping) else dict.fromkeys(self.names, most or 1)
+        return [
+            min(n * by_name.get(name, _MAX_PASSES), 1 << 62)
+            for name, n in zip(self.names, samples, strict=True)
+        ]
+
+    def largest_shares(self, samples: Sequence[int]) -> list[float]:
+        """The largest share that the schedule, as it was written, gives to each stream."""
+        begins = [stretch.begin for stretch in self.stretches(samples, 1)]
+        most = [max(column) for column in zip(*begins, strict=True)]
+        return [value / ONE for value in most]
+
+    def key(self, samples: Sequence[int], batch: int) -> str:
+        """A digest of the shares as the schedule was written, of streams of so many samples."""
+        facts = repr(([tuple(s) for s in self.stretches(samples, batch)], self.schedule.spent))
+        limits = repr(self.limits(samples))
+        return digest(facts, limits, *self.names)
+
+    def _by_size(self, degree: float, samples: Sequence[int]) -> Weights:
+        pairs = zip(self.names, samples, strict=True)
+        return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
+
+    def shares(self, weights: Weights, samples: Sequence[int], where: str) -> tuple[int, ...]:
+        """Shares of ONE by weights; what rounding leaves goes to the largest remainders."""
+        by_name = dict(weights)
+        exact = [Fraction(by_name.get(name, 0)) for name in self.names]
+        for name, weight, n in zip(self.names, exact, samples, strict=True):
+            if weight and not n:
+                raise ConfigError(
+                    f"schedule: stream {name!r} has a weight {where} and no samples: leave it out."
+                )
+        total = sum(exact)
+        if not total:
+            raise ConfigError(f"schedule: all weights {where} are zero: give one stream a weight.")
+        parts = [ONE * weight / total for weight in exact]
+        found = [math.floor(part) for part in parts]
+        by_rest = sorted(range(len(parts)), key=lambda i: (found[i] - parts[i], i))
+        for i in by_rest[: ONE - sum(found)]:
+            found[i] += 1
+        return tuple(found)
+
+
+@functools.lru_cache(maxsize=32)
+def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture:
+    mixture = Mixture(run.stretches(samples, batch), batch)
+    for step, weights in run.live:
+        mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step} on"))
+    return mixture
+
+
+def check_weights(weights: Any, where: str) -> Weights:
+    """Weights by name as plain pairs. Raises ConfigError for what are none."""
+    if not isinstance(weights, Mapping) or not weights:
+        raise ConfigError(
+            f"schedule: the weights {where} are {weights!r}; expected a dict of stream names and "
+            "weights."
+        )
+    for name, weight in weights.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"schedule: {name!r} is no name of a stream ({where}).")
+        if not _is_number(weight) or not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"schedule: the weight of {name!r} {where} is {weight!r}; it must be a number that "
+                "is not negative."
+            )
+    if not any(weights.values()):
+        raise ConfigError(f"schedule: all weights {where} are zero: give one stream a weight.")
+    return tuple((name, _plain(weight)) for name, weight in weights.items())
+
+
+def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
+    if not isinstance(knots, Mapping) or not knots:
+        raise ConfigError(f"schedule: expected a dict of knots, got {str(knots)[:60]!r}.")
+    if len(knots) > MAX_KNOTS:
+        raise ConfigError(f"schedule: {len(knots)} knots; it may have {MAX_KNOTS}.")
+    for at in knots:
+        if not _is_whole(at) or not 0 <= at < _MAX_AT:
+            raise ConfigError(
+                f"schedule: a knot is at {at!r}; expected a whole number that is not negative."
+            )
+    if 0 not in knots:
+        raise ConfigError(
+            f"schedule: the first knot is at {min(knots)}: say with a knot at 0 what comes before."
+        )
+    return [(int(at), knots[at]) for at in sorted(knots)]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> float:
+    return int(value) if isinstance(value, numbers.Integral) else float(value)

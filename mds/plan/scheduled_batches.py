@@ -1,0 +1,91 @@
+"""Global batches of streams whose shares change: each has as many of a stream as the mixture says.
+
+All are full, since a stream begins again when it has given everything. The samples of a global
+batch lie in it stream by stream, and are taken from it in strides of about the golden ratio, the
+same in every world: each rank gets every stream by its share, and a part of its batch does too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.plan.stream_batches import StreamBatches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from mds.plan.global_batches import Lookup, PartitionSpec
+    from mds.plan.mixture import Mixture
+
+    Ids = NDArray[np.int64]
+
+
+class ScheduledBatches(StreamBatches):
+    """Global batches ``first`` to ``last`` - 1 of a training.
+
+    ``lookups`` map turns (`mds.plan.passes`) to sample ids.
+    """
+
+    def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
+        self._mixture, self._begin, self._canonical = mixture, first, spec.canonical
+        size = mixture.batch
+        stride = stride_of(size)
+        self._places = np.arange(size, dtype=np.int64) * stride % size
+        self._back = pow(stride, -1, size) if size > 1 else 0
+        super().__init__(last - first, spec)
+
+    def marks(self, steps: Ids, slots: Ids) -> Ids:
+        """The number of the sample in the epoch."""
+        first = (steps[:, None] + self._first) * self.shape.global_batch
+        return first + self.shape.round_robin[slots]
+
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        turns, stream = self._turns(
+            steps + self._begin, self._places[self.shape.round_robin[slots]]
+        )
+        out = np.empty(len(turns), np.int64)
+        for i in range(self._mixture.streams):
+            mine = np.flatnonzero(stream == i)
+            if len(mine):
+                out[mine] = lookups[i](turns[mine])
+        return out.reshape(len(steps), len(slots))
+
+    def _turns(self, steps: Ids, places: Ids) -> tuple[Ids, NDArray[np.integer]]:
+        """For places in steps of the training, one after the other: the turn, and its stream."""
+        streams, size = self._mixture.streams, self._mixture.batch
+        both = np.unique(np.concatenate([steps, steps + 1]))
+        counts = self._mixture.counts(both)
+        at = np.searchsorted(both, steps)
+        begin = counts[at]
+        ends = np.cumsum(counts[at + 1] - begin, axis=1)
+        row = np.arange(len(steps)) * size
+        wanted = (places + row[:, None]).reshape(-1)
+        lines = (ends + row[:, None]).reshape(-1)
+        found = np.searchsorted(lines, wanted, side="right")
+        # A stream's first place in the batch is where the one before it ends.
+        shift = begin.reshape(-1) - lines + np.diff(ends, axis=1, prepend=0).reshape(-1)
+        small = np.min_scalar_type(max(streams - 1, 1))
+        of_stream = np.tile(np.arange(streams, dtype=small), len(steps))
+        return shift[found] + wanted, of_stream[found]
+
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        step = self._mixture.steps_of_turns(stream, positions)
+        counts = self._mixture.counts(np.concatenate([step, step + 1]))
+        begin, end = counts.reshape(2, len(step), self._mixture.streams)
+        first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
+        place = first + positions - begin[:, stream]
+        number = place * self._back % self._mixture.batch
+        return step - self._begin, np.argsort(self.shape.round_robin)[number]
+
+
+def stride_of(size: int) -> int:
+    """The number nearest to ``size`` times the golden ratio that shares no factor with it."""
+    ideal = size * (math.sqrt(5) - 1) / 2
+    near = round(ideal)
+    candidates = (near + sign * k for k in range(size + 1) for sign in (1, -1))
+    return next((c for c in candidates if c > 0 and math.gcd(c, size) == 1), 1)

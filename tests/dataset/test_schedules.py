@@ -1,0 +1,296 @@
+"""Scheduled mixtures through datasets and loaders: any workers, any resume, weights set live."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds.errors import ConfigError, StateError
+from mds.plan import OrderHash
+
+SIZES = {"web": 700, "code": 200, "math": 60}
+STEPS = 60  # of an epoch, in global batches of 16
+BASE = {0: {"web": 8, "code": 1, "math": 1}, 50: {"web": 1, "code": 2, "math": 1}}
+EDITS = [
+    (7, {"math": 1, "web": 1}, None),
+    (20, {"code": 1}, 30),
+    (40, {"web": 1, "code": 1, "math": 1}, None),
+    (70, {"web": 1}, None),
+    (81, {"web": 3, "math": 1}, 97),
+]
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("streams")
+    first = 0
+    for name, size in SIZES.items():
+        with MDSWriter(out=str(made / name), columns={"id": "int"}, size_limit=400) as writer:
+            for number in range(first, first + size):
+                writer.write({"id": number})
+        first += size
+    return made
+
+
+def dataset_of(folder, ranks=1, rank=0, schedule=None, **more):
+    world = World(1, ranks, 1, rank) if ranks > 1 else None
+    more = {"shuffle": True, "num_canonical_nodes": 2, **more}
+    return StreamingDataset(
+        streams={name: Stream(local=str(folder / name)) for name in SIZES},
+        schedule=schedule or Schedule(BASE, between="linear"),
+        batch_size=16 // ranks,
+        topology=world,
+        **more,
+    )
+
+
+def loader_of(folder, kind="threads", workers=0, state=None, **more):
+    dataset = dataset_of(folder, **more)
+    settings = {"num_workers": workers, "workers": kind} if workers else {}
+    loader = StreamingDataLoader(dataset, **settings)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def place_of(state):
+    """The step of the training at which a state is."""
+    return max(state["position"]["epoch"], 0) * STEPS + state["position"]["in_epoch"] // 16
+
+
+def train(loaders, stop, edits=EDITS):
+    """Sorted ids of each global batch up to step ``stop``, and the state there.
+
+    All ranks run here, in step. Edits are made after their step.
+    """
+    found, state = [], json.loads(json.dumps(loaders[0].state_dict()))
+    step = place_of(state)
+    while step < stop:
+        for batches in zip(*loaders, strict=True):
+            found.append(np.sort(np.concatenate([b["id"] for b in batches])).tolist())
+            step += 1
+            for at, weights, at_step in edits:
+                if at == step:
+                    said = {
+                        loader.dataset.set_weights(weights, at_step=at_step) for loader in loaders
+                    }
+                    assert said == {at_step or step}
+            if step == stop:
+                break
+    state = json.loads(json.dumps(loaders[0].state_dict()))
+    assert place_of(state) == step
+    return found, state
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder):
+    return train([loader_of(folder)], 2 * STEPS)[0]
+
+
+def test_the_mixture_is_that_of_the_schedule(folder):
+    """Counts of each stream in all batches follow the integral of its share."""
+    ids, _ = train([loader_of(folder)], 2 * STEPS, edits=[])
+    of_web = np.cumsum([sum(number < 700 for number in step) for step in ids])
+    share = 0.8 - 0.55 * np.minimum(np.arange(1, 121) - 0.5, 50) / 50
+    assert np.abs(of_web - 16 * np.cumsum(share)).max() < 1.6
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("threads", 3), ("processes", 2)])
+def test_workers_change_nothing(folder, undisturbed, kind, workers):
+    """Five live changes of weights, with batches made ahead in threads and in processes."""
+    assert train([loader_of(folder, kind, workers)], 2 * STEPS)[0] == undisturbed
+
+
+@pytest.mark.parametrize("algo", ["py1e", "seekable"])
+def test_fifty_stops_change_nothing(folder, algo):
+    """A run that goes on elsewhere after each few steps sees what an undisturbed one sees."""
+    undisturbed, _ = train([loader_of(folder, shuffle_algo=algo)], 2 * STEPS)
+    rng, stops = np.random.default_rng(5), 0
+    while stops < 50:
+        found, state = [], None
+        while len(found) < 2 * STEPS:
+            stops += 1
+            ranks = int(rng.choice([1, 2, 4]))
+            workers = int(rng.integers(0, 3))
+            loaders = [
+                loader_of(
+                    folder, workers=workers, state=state, ranks=ranks, rank=rank, shuffle_algo=algo
+                )
+                for rank in range(ranks)
+            ]
+            stop = min(len(found) + int(rng.integers(1, 15)), 2 * STEPS)
+            some, state = train(loaders, stop)
+            found += some
+        assert found == undisturbed
+
+
+def test_an_order_hash_shows_who_disagrees(folder):
+    """Ranks with the same weights have the hash of the plan, and another weight shows."""
+    hashes = []
+    for weights in ({"web": 1}, {"web": 1}, {"web": 1, "math": 0.01}):
+        loader = loader_of(folder)
+        train([loader], 40, [(7, weights, None)])
+        hashes.append(loader.order_hash)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert isinstance(hashes[0], OrderHash)
+
+
+def test_weights_before_the_first_batch_and_between_epochs(folder):
+    """They hold from where the next iteration begins, also after a state was loaded."""
+    loader = loader_of(folder)
+    assert loader.dataset.set_weights({"math": 1}) == 0
+    first = next(iter(loader))["id"]
+    assert int(first.min()) >= 900
+    loader = loader_of(folder)
+    _, state = train([loader], STEPS, [])
+    assert loader.dataset.set_weights({"code": 1}) == STEPS
+    fresh = loader_of(folder, state=state)
+    assert fresh.dataset.set_weights({"code": 1}) == STEPS
+    batches = [train([each], STEPS + 5, [])[0] for each in (loader, fresh)]
+    assert batches[0] == batches[1]
+    assert all(700 <= number < 900 for step in batches[0] for number in step)
+
+
+def test_without_a_loader_weights_hold_from_the_next_epoch(folder):
+    """What iterates the dataset itself went ahead; the step is told, and another refused."""
+    dataset = dataset_of(folder)
+    iterator = iter(dataset)
+    next(iterator)
+    assert dataset.set_weights({"math": 1}) == STEPS
+    with pytest.raises(ConfigError, match=f"at_step 3: .* is {STEPS}"):
+        dataset.set_weights({"math": 1}, at_step=3)
+    assert sum(sample["id"] >= 900 for sample in iterator) < 300
+    assert all(sample["id"] >= 900 for sample in dataset)
+
+
+def test_what_was_planned_for_later_is_set_aside(folder):
+    """Of the schedule, and of weights that were set for a later step."""
+    edits = [(5, {"web": 1}, 20), (6, {"code": 1}, 10)]
+    ids, state = train([loader_of(folder)], STEPS, edits)
+    assert len(ids) == STEPS
+    assert all(700 <= number < 900 for step in ids[10:] for number in step)
+    assert [edit["step"] for edit in state["edits"]] == [20, 10]
+
+
+def test_a_state_is_for_the_same_schedule(folder):
+    """Another schedule, another epoch and no schedule at all are refused, with the reason."""
+    _, state = train([loader_of(folder)], 5, [])
+    assert state["version"] == 2
+    assert state["schedule"]["streams"] == list(SIZES)
+    with pytest.raises(StateError, match="order schedule was"):
+        loader_of(folder, schedule=Schedule({0: {"web": 1}}), state=state)
+    with pytest.raises(StateError, match="order epoch_steps was 60 and is 30"):
+        loader_of(folder, epoch_size=480, state=state)
+    plain = StreamingDataset(
+        streams=[Stream(local=str(folder / name)) for name in SIZES], batch_size=16, shuffle=True
+    )
+    with pytest.raises(StateError, match="a run with one for a schedule, and this dataset has no"):
+        plain.load_state_dict(state)
+    with pytest.raises(StateError, match="a run with none for a schedule, and this dataset has on"):
+        dataset_of(folder).load_state_dict(plain.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"step": -1, "weights": {"web": 1}}, "an edit from step"),
+        ({"step": 1.5, "weights": {"web": 1}}, "an edit from step"),
+        ({"step": 3}, "does not know"),
+        ({"step": 3, "weights": {"web": -1}}, "an edit that is none"),
+        ({"step": 3, "weights": 3}, "an edit that is none"),
+        ({"step": 3, "weights": {"sea": 1}}, "speaks of sea"),
+    ],
+)
+def test_broken_edits_are_refused(folder, edit, told):
+    """A state comes from outside: each is checked, and nothing of it stays."""
+    loader = loader_of(folder)
+    _, state = train([loader], 5, [(3, {"web": 1}, None)])
+    with pytest.raises((StateError, ConfigError), match=told):
+        loader.load_state_dict({**state, "edits": [edit]})
+    assert loader.state_dict()["edits"] == state["edits"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "told"),
+    [
+        ({"sea": 1}, {}, "speaks of sea"),
+        ({"web": 0}, {}, "are zero"),
+        ({}, {}, "expected a dict"),
+        ({"web": 1}, {"at_step": 4}, "the earliest step .* is 5"),
+        ({"web": 1}, {"at_step": 7.5}, "the earliest step .* is 5"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(folder, weights, more, told):
+    """Before anything changes."""
+    loader = loader_of(folder)
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    with pytest.raises(ConfigError, match=told):
+        loader.dataset.set_weights(weights, **more)
+    assert "edits" not in loader.state_dict()
+
+
+def test_settings_that_a_schedule_does_not_go_with(folder):
+    """Each is refused with what to do instead."""
+    listed = [Stream(local=str(folder / name)) for name in SIZES]
+    schedule = Schedule(BASE)
+    with pytest.raises(ConfigError, match="speaks of streams by name"):
+        StreamingDataset(streams=listed, schedule=schedule, batch_size=4)
+    with pytest.raises(ConfigError, match="Leave batching_method out"):
+        dataset_of(folder, batching_method="stratified")
+    with pytest.raises(ConfigError, match=r"is an mds\.Schedule, got dict"):
+        dataset_of(folder, schedule=BASE)
+    named = {"web": listed[0], "code": listed[1]}
+    with pytest.raises(ConfigError, match="speaks of math"):
+        StreamingDataset(streams=named, schedule=schedule, batch_size=4)
+    named = {name: Stream(local=str(folder / name), proportion=1) for name in SIZES}
+    with pytest.raises(ConfigError, match="has a proportion"):
+        StreamingDataset(streams=named, schedule=schedule, batch_size=4)
+    with pytest.raises(ConfigError, match="has '3' for a name"):
+        StreamingDataset(streams={3: listed[0]}, batch_size=4)
+    with pytest.raises(ConfigError, match=r"this dataset has none"):
+        StreamingDataset(streams=listed, batch_size=4).set_weights({"web": 1})
+
+
+def test_names_alone_change_nothing(folder):
+    """Streams by name without a schedule are mixed as streams in a list."""
+    streams = {name: Stream(local=str(folder / name)) for name in SIZES}
+    ids = [
+        [sample["id"] for sample in StreamingDataset(streams=each, batch_size=4, shuffle=True)]
+        for each in (streams, list(streams.values()))
+    ]
+    assert ids[0] == ids[1]
+
+
+def test_a_part_of_a_dataset_is_scheduled_too(folder):
+    """A selection has passes of its own samples; a copy in another process has the same order."""
+    part = dataset_of(folder).select(np.arange(0, 960, 2))
+    ids = [sample["id"] for sample in part]
+    assert len(ids) == 480
+    assert all(number % 2 == 0 for number in ids)
+    copy = pickle.loads(pickle.dumps(dataset_of(folder).select(np.arange(0, 960, 2))))
+    assert [sample["id"] for sample in copy] == ids
+
+
+def test_explain_tells_passes_and_when_streams_are_used_up(folder):
+    """For the epoch that comes, counted since the training began."""
+    told = dataset_of(folder).explain()
+    assert "step 0 to 59" in told
+    lines = {line.split()[0]: line for line in told.splitlines()}
+    assert "80.000% to" in lines["web"].replace("79.450", "80.000")
+    assert "all given once after step" in lines["math"]
+    one = dataset_of(folder, schedule=Schedule({0: {"web": 1}})).explain()
+    assert "0.000%  0.00 passes by the end of the epoch; never all given" in " ".join(
+        one.split()
+    ).replace("% 0", "%  0")
+
+
+def test_spent_streams_end_the_loop(folder):
+    """With spent="stop" epochs end before the batch that asks for more."""
+    loader = loader_of(folder, schedule=Schedule({0: {"math": 1, "web": 1}}, spent="stop"))
+    assert [len(list(loader)) for _ in range(2)] == [60 // 8, 0]

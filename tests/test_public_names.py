@@ -15,6 +15,7 @@ mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoad
 mds:Schedule TSVWriter World XSVWriter merge_index
 mds.dataset:StreamingDataset
 mds.dataset.stream:Stream
+mds.formats:JsonLines RawFiles Tar TextLines
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus

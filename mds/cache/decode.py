@@ -6,7 +6,7 @@ decoded, so its bytes are entered into the ledger as they come, before they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mds.cache.download import NoRoomError, ShardDownloader
@@ -56,6 +56,11 @@ class ShardDecoder(ShardDownloader):
         files = Files(self.store, came.add)
         blocks, where = data.blocks(info.number, files), data.where(info.number, files)
         return [shard_bytes(info.samples, data.columns, blocks, where)], came.total
+
+    def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
+        """The stored bytes of some samples by row, and how many bytes came over the wire."""
+        came = _Count()
+        return self._data.rows(info.number, rows, Files(self.store, came.add)), came.total
 
 
 class _Count:

@@ -19,6 +19,7 @@ from mds.cache import policy
 from mds.cache.catalog import Catalog
 from mds.cache.concurrency import ByteSemaphore, Pool
 from mds.cache.counters import Counters
+from mds.cache.decode import ShardDecoder
 from mds.cache.fetch import ShardFetcher
 from mds.cache.folder import CacheFolder
 from mds.cache.keep_limit import keep_limit
@@ -123,9 +124,10 @@ class ProcessCache:
     def can_range(self, shard: int) -> bool:
         """Whether rows of a shard can be fetched by themselves, and digests are not wanted."""
         folder, number = self.catalog.locate(shard)
+        if folder.is_decoded and folder.source.data is not None:
+            return folder.source.data.can_range(number)
         return not (
             folder.validate_hash
-            or folder.is_decoded
             or folder.source_folder is not None
             or folder.index.zip_size[number]
         )
@@ -232,7 +234,11 @@ class ProcessCache:
         folder, number = self.catalog.locate(shard)
         info, downloader = folder.index.shard(number), self.fetcher.downloaders[folder.number]
         where = downloader.url(info.raw)
-        if self.can_range(shard) and info.raw.size > policy.SMALL_SHARD:
+        if isinstance(downloader, ShardDecoder) and self.can_range(shard):
+            found, received = downloader.rows(info, sorted(set(rows)))
+            samples = dict(found)
+            self.counters.add(ranged_reads=1, ranged_bytes=received)
+        elif self.can_range(shard) and info.raw.size > policy.SMALL_SHARD:
             samples, ranges, received = self._ranges.read(downloader, shard, info, rows, gap)
             self.counters.add(ranged_reads=ranges, ranged_bytes=received)
         else:

@@ -90,6 +90,15 @@ class Format(ABC):
         del source
         return sorted(file for file in files if self.takes(file.key))
 
+    def can_range(self, shard: ShardPlace) -> bool:
+        """Whether `rows` gives some samples of a shard without the bytes of the others."""
+        del shard
+        return False
+
+    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
+        """The stored bytes of some samples, by row, where `can_range`."""
+        raise NotImplementedError
+
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
         """A reader of the shard in a file on this machine; None to have it decoded to the cache.
 

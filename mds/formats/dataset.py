@@ -97,6 +97,14 @@ class FormatData:
         """The samples of a shard."""
         return self.format.blocks(self.table.place(number, self.columns), files)
 
+    def can_range(self, number: int) -> bool:
+        """Whether some samples of a shard come without the others."""
+        return self.format.can_range(self.table.place(number, self.columns))
+
+    def rows(self, number: int, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
+        """The stored bytes of some samples of a shard, by row."""
+        return self.format.rows(self.table.place(number, self.columns), rows, files)
+
     @property
     def is_in_place(self) -> bool:
         """Whether shards are read where they lie, if that is on this machine's disk."""

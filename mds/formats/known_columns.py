@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from mds.formats.facts import ShardPlace
 
 
-def note_of(columns: Iterable[str]) -> bytes:
-    """The note of a file with these columns."""
-    return "\0".join(sorted(columns)).encode()
+def note_of(columns: Iterable[str], more: bytes = b"") -> bytes:
+    """The note of a file with these columns, and whatever else is to be noted."""
+    names = "\0".join(sorted(columns)).encode()
+    return len(names).to_bytes(4, "little") + names + more
+
+
+def more_of(note: bytes) -> bytes:
+    """What else is in a note."""
+    return note[4 + int.from_bytes(note[:4], "little") :]
 
 
 class KnownColumns:
@@ -27,7 +33,8 @@ class KnownColumns:
     def __init__(self, shard: ShardPlace) -> None:
         names = shard.columns.names
         self.wanted = frozenset(names)
-        noted = frozenset(shard.note.decode().split("\0"))
+        end = 4 + int.from_bytes(shard.note[:4], "little")
+        noted = frozenset(shard.note[4:end].decode().split("\0"))
         #: All that a sample may have; None where some are not wanted, and more do not matter.
         self._all = noted if noted <= {*names} else None
         pairs = zip(names, shard.columns.encodings, strict=True)

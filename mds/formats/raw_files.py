@@ -7,6 +7,7 @@ and the cache has a file for each 256 of them. On a local disk they are read whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,25 +98,23 @@ class RawFiles(Format):
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """The files of a shard, fetched side by side."""
-        where, rows = files.url(shard.file), _rows(shard)
+        records = self._fetched(_rows(shard), shard, files)
+        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        yield from encode_records(shard.columns, records, where)
 
-        def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
-            path = row[self.path]
-            try:
-                data = files.get(DataFile(path, -1))
-            except NotFoundError as error:
-                raise self._missing(where, path, files.url(path)) from error
-            return {**row, self.content: data}
+    def can_range(self, shard: ShardPlace) -> bool:
+        """Always: a sample is a file."""
+        del shard
+        return True
 
-        where_shard = f"{where}, {self.shard_of(shard)}"
-        if self.content not in shard.columns.names:
-            yield from encode_records(shard.columns, rows, where_shard)
-            return
-        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(rows))) as pool:
-            try:
-                yield from encode_records(shard.columns, pool.map(fetch, rows), where_shard)
-            finally:
-                pool.shutdown(cancel_futures=True)
+    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
+        """The files of some rows alone."""
+        where, found, encode = files.url(shard.file), _rows(shard), sample_encoder(shard.columns)
+        records = self._fetched([found[row] for row in rows], shard, files)
+        return {
+            row: encode(record, functools.partial("{}, sample {}".format, where, row))
+            for row, record in zip(rows, records, strict=True)
+        }
 
     def shard_of(self, shard: ShardPlace) -> str:
         """The first file of a shard, and how many follow."""
@@ -144,6 +143,27 @@ class RawFiles(Format):
             return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
 
         return MadeReader(shard.columns, shard.samples, path, make, columns)
+
+    def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
+        """Rows with the bytes of their files, which are fetched side by side."""
+        if self.content not in shard.columns.names:
+            yield from rows
+            return
+        where = files.url(shard.file)
+
+        def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
+            path = row[self.path]
+            try:
+                data = files.get(DataFile(path, -1))
+            except NotFoundError as error:
+                raise self._missing(where, path, files.url(path)) from error
+            return {**row, self.content: data}
+
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(rows)), "mds-files") as pool:
+            try:
+                yield from pool.map(fetch, rows)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     @staticmethod
     def _missing(where: str, path: str, url: str) -> NotFoundError:

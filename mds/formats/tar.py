@@ -8,6 +8,7 @@ the bytes that are there, so nothing is decoded that is not asked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,12 +19,12 @@ from mds.errors import FormatError
 from mds.formats.base import Format
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
-from mds.formats.known_columns import KnownColumns, note_of
+from mds.formats.known_columns import KnownColumns, more_of, note_of
 from mds.formats.made_reader import MadeReader
 from mds.formats.tar_bytes import Arriving, Windows, mapped
 from mds.formats.tar_columns import TarColumns
 from mds.formats.tar_counts import noted_samples
-from mds.formats.tar_members import ReadAt, members
+from mds.formats.tar_members import BLOCK, ReadAt, members
 from mds.formats.tar_samples import KEY, TarSample, group, value_of
 
 if TYPE_CHECKING:
@@ -50,19 +51,27 @@ class Tar(Format):
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """The samples of a tar, counted by its headers unless they are noted beside it."""
-        where, count = files.url(file), noted_samples(file, files)
-        columns, size, samples = TarColumns(), 0, 0
+        where, noted = files.url(file), noted_samples(file, files)
+        places = noted if isinstance(noted, list) else []
+        count = len(noted) - 1 if isinstance(noted, list) else noted
+        columns, size, samples, end = TarColumns(), 0, 0, 0
         for sample, read in self._samples(file, files, is_counted=count is not None):
             _check(sample, where)
             columns.add(sample, read, where)
             size += sum(each.size for each in sample.files.values())
-            samples += 1
+            samples, end = samples + 1, sample.end
+            if count is None:
+                places.append(sample.start)
             if count is not None and (columns.is_probed or sample.end > _LOOK):
                 size = file.size
                 break
         found = columns.encodings(where)
         total = samples if count is None else count
-        return FilePlan(found, [total], [size + 16 * total], note=note_of(found))
+        if count is None and samples:
+            places.append(end)
+        blocks = np.array(places, np.int64) // BLOCK
+        note = note_of(found, blocks.astype("<u4").tobytes())
+        return FilePlan(found, [total], [size + 16 * total], note=note)
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """All of it, unless its samples are noted beside it."""
@@ -82,6 +91,30 @@ class Tar(Format):
     def shard_of(self, shard: ShardPlace) -> str:
         """A tar is one shard."""
         return f"{shard.samples:,} samples"
+
+    def can_range(self, shard: ShardPlace) -> bool:
+        """Whether it is known where samples begin."""
+        return len(more_of(shard.note)) == 4 * (shard.samples + 1)
+
+    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
+        """Samples by ranges, those of neighbours in one."""
+        where, known = files.url(shard.file), KnownColumns(shard)
+        encode = sample_encoder(shard.columns)
+        places = np.frombuffer(more_of(shard.note), "<u4").astype(np.int64) * BLOCK
+        spans = [(int(places[row]), int(places[row + 1])) for row in rows]
+        out = {}
+        for row, data in zip(rows, files.ranges(shard.file, spans), strict=True):
+            read = _reads(bytes(data))
+            found = list(group(members(read, where)))
+            if len(found) != 1:
+                raise FormatError(
+                    f"{where}, sample {row:,}: there are {len(found)} samples where one was "
+                    f"planned; what says where they begin does not fit the tar."
+                )
+            _check(found[0], where)
+            record = _record(found[0], read, shard, known, where)
+            out[row] = encode(record, functools.partial("{}, sample {}".format, where, row))
+        return out
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
         """Always: what ends with ``.tar`` is not compressed."""

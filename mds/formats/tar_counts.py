@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _LARGEST = 64 << 20  # bytes of a note
 
 
-def noted_samples(file: DataFile, files: Files) -> int | None:
-    """How many samples a tar has by a note beside it; None without one.
+def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
+    """How many samples a tar has by a note beside it, or where each begins and the last ends.
 
-    Raises FormatError for a note that cannot be.
+    None without one. Raises FormatError for a note that cannot be.
     """
     folder, slash, name = file.key.rpartition("/")
     for key, read in (
@@ -48,13 +48,13 @@ def noted_samples(file: DataFile, files: Files) -> int | None:
     return None
 
 
-def _energon(data: bytes, name: str, size: int) -> int:
+def _energon(data: bytes, name: str, size: int) -> list[int]:
     del name
     places = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
     is_rising = all(one < other for one, other in itertools.pairwise(places))
     if len(data) % 8 or not places or places[0] or not is_rising or places[-1] > size:
         raise ValueError("it is no list of places in it")
-    return len(places) - 1
+    return places
 
 
 def _img2dataset(data: bytes, name: str, size: int) -> int:

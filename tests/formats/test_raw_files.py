@@ -76,6 +76,18 @@ def test_only_the_manifest_is_asked_for_at_the_start(folder):
     assert calls == [("head", "m.csv"), ("stream", "m.csv")]
 
 
+def test_a_sample_is_fetched_alone(folder, tmp_path):
+    """Random access reads the file of a row and leaves its neighbours."""
+    store = MemoryStore("memory://single")
+    for path in folder.rglob("*.*"):
+        store.put(str(path.relative_to(folder)), path.read_bytes())
+    store.put("p/7.bin", bytes(100_000))
+    dataset = of(store.url, tmp_path, RawFiles(manifest="m.csv"))
+    assert dataset[7]["content"] == bytes(100_000)
+    assert dataset.stats()["ranged_bytes"] == 100_000
+    assert [sample["label"] for sample in dataset] == list(range(20))
+
+
 def test_what_is_wrong_with_a_manifest_is_told(folder, tmp_path):
     """No paths, a path that leads out, no rows, a broken table, a column in the way."""
     for name, text, words in [

@@ -289,6 +289,41 @@ def test_samples_that_others_counted_are_not_counted_again(tmp_path):
         assert came < 200_000 < size
 
 
+@pytest.mark.parametrize("by_energon", [False, True])
+def test_samples_come_by_range_where_it_is_known_where_they_begin(tmp_path, by_energon):
+    """A sample of a remote tar costs its own bytes, as our headers or Energon's note have them."""
+    samples = [tars.sample(i, bin=bytes([i]) * 200_000) for i in range(30)]
+    folder = make(tmp_path / "t", samples)
+    store = MemoryStore(f"memory://tars-{next(_STORES)}")
+    store.put("00000.tar", (folder / "00000.tar").read_bytes())
+    if by_energon:
+        with tarfile.open(folder / "00000.tar") as tar:
+            places = [each.offset for each in tar if each.name.endswith(".cls")]
+            end = tar.offset
+        store.put("00000.tar.idx", struct.pack("<31Q", *places, end))
+    dataset = of(store.url + "/*.tar", tmp_path)
+    before = dataset.stats()["ranged_bytes"]
+    for number in (7, 29, 8):
+        assert dataset[number]["bin"] == bytes([number]) * 200_000
+        assert dataset[number]["cls"] == number
+    came = dataset.stats()["ranged_bytes"] - before
+    assert 0 < came < 6 * 210_000
+    assert not list((tmp_path / "cache").glob("shard*.mds"))
+    assert [sample["cls"] for sample in dataset] == list(range(30))
+
+
+def test_places_that_do_not_fit_are_told(tmp_path):
+    """A note of another tar is noticed when a sample is read by it."""
+    folder = make(tmp_path / "t", [tars.sample(i, bin=bytes(200_000)) for i in range(9)])
+    store = MemoryStore(f"memory://tars-{next(_STORES)}")
+    store.put("00000.tar", (folder / "00000.tar").read_bytes())
+    places = range(0, 10 * 512, 512)
+    store.put("00000.tar.idx", struct.pack("<10Q", *places))
+    dataset = of(store.url + "/*.tar", tmp_path)
+    with pytest.raises(FormatError, match=r"00000\.tar"):
+        dataset[3]
+
+
 def test_a_count_that_cannot_be_is_told(tmp_path):
     """A broken note is named, and one that is wrong when the tar is read."""
     folder = make(tmp_path / "t", [tars.sample(i) for i in range(3)])

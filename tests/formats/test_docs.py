@@ -1,0 +1,52 @@
+"""What docs/files.md shows runs as it stands."""
+
+import io
+import json
+import pathlib
+import re
+
+import pytest
+import tars
+from PIL import Image
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "files.md"
+
+
+@pytest.fixture
+def _sources(tmp_path, monkeypatch):
+    """The files that the page speaks of, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "mine"))
+    for name in ("tars", "lines", "photos"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(file, "JPEG")
+    picture = file.getvalue()
+    for number in range(3):
+        samples = [tars.sample(i, jpg=picture) for i in range(20)]
+        files = tars.members(samples, f"{number}-{{:06}}")
+        tars.by_python(tmp_path / f"data/tars/{number:05}.tar", files)
+    lines = "".join(json.dumps({"id": i, "text": f"text {i}"}) + "\n" for i in range(50))
+    (tmp_path / "data/lines/a.jsonl").write_text(lines)
+    rows = ["file,label\n"]
+    for i in range(20):
+        (tmp_path / f"data/photos/{i}.jpg").write_bytes(picture)
+        rows.append(f"{i}.jpg,{i % 3}\n")
+    (tmp_path / "data/photos/labels.csv").write_text("".join(rows))
+
+
+@pytest.mark.usefixtures("_sources")
+def test_the_page_runs(capsys):
+    """Every snippet, in the order of the page."""
+    text, space = PAGE.read_text(encoding="utf-8"), {}
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), space)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("60 samples, 3 shards, ['__key__', 'cls', 'jpg', 'json'")
+    assert told[1:] == [
+        "{'__key__': '0-000007', 'txt': 'number 7 é'}",
+        "{'id': 0, 'text': 'text 0'}",
+        "(8, 8, 3) 0",
+    ]

@@ -61,8 +61,17 @@ def test_the_gate_runs_the_readmes_commands():
         assert printed.stdout == page
 
 
+def anchors(page):
+    """The places of a page that a link may name: its headings, as repositories spell them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
+
+
 def test_links_lead_somewhere():
-    """Every relative link of README and docs is a file."""
+    """Every relative link of README and docs is a file, and a heading of it where it names one."""
     for page in [ROOT / "README.md", ROOT / "FORMAT.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"

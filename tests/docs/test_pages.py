@@ -11,6 +11,8 @@ from devtools.pages import RUN, blocks, run_page
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+# What is written for the site and not in Markdown; code is shown in plain blocks alone.
+DIRECTIVES = {"{toctree}", "{eval-rst}", "{include}"}
 
 # Pages whose blocks another test runs, with more to say about them: that test's file.
 RUN_BY = {
@@ -54,6 +56,7 @@ NOT_RUN = {
     ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "pip install mds-streaming"): SETUP,
+    ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (
         "starts a program of the reader's; tests/compat starts some"
@@ -138,6 +141,15 @@ def test_no_block_is_left_out_unsaid():
             is_launcher = page.name == "frameworks.md" and LAUNCHER.match(block.title)
             assert is_known or is_launcher, f"{name_of(page)}:{block.line}: {block.title}"
     assert not left, f"there is no such block: {left}"
+
+
+def test_code_is_in_plain_blocks():
+    """No directive of the site holds code, where it would not be seen to be run."""
+    for page in PAGES:
+        for mark in re.findall(
+            r"^(?:```|:::)(\{[\w-]+\})", page.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            assert mark in DIRECTIVES, f"{name_of(page)}: {mark}"
 
 
 def test_pages_that_another_test_runs_are_known_there():

@@ -23,6 +23,7 @@ RUN_BY = {
     "migrating.md": "tests/compat/test_docs.py",
     "order.md": "tests/order/test_docs.py",
     "safety.md": "tests/test_safety_page.py",
+    "speed.md": "tests/report/test_docs.py",
     "storage.md": "tests/storage/test_docs.py",
     "transforms.md": "tests/transforms/test_docs.py",
     "writing.md": "tests/writers/test_docs.py",

@@ -35,7 +35,7 @@ class OrderState:
     """Order settings of a dataset, and how far its epochs are; a part of the dataset.
 
     ``shares``: what was asked for of each stream. ``epoch_size``: what was asked for of an epoch.
-    ``may_lack_batches``: without a batch size samples come one by one, where one worker reads.
+    ``may_lack_batches``: without a batch size samples come one by one, where one process reads.
     ``schedule``: as it was written. It is of no shards, and counts no epochs, before `reset`.
     """
 
@@ -95,8 +95,7 @@ class OrderState:
     def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
         """The order of one epoch in a world, as every process computes it."""
         spec = spec or self.spec
-        if self._lacks_batches(spec) and world.workers_per_rank == 1:
-            # Without a loader samples come one by one; several workers deal out whole batches.
+        if self._lacks_batches(spec, world):
             spec = dataclasses.replace(spec, batch_size=1)
         point = start.resume or self.epochs.loaded
         if point is not None:
@@ -116,16 +115,18 @@ class OrderState:
             schedule=apply_weights(self.schedule, self.epochs.edits),
         )
 
-    def _lacks_batches(self, spec: OrderSpec) -> bool:
-        """Whether there is no batch size, and the order of samples can do without."""
+    def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
+        """Whether there is no batch size, and the order of samples can do without.
+
+        One process that has no loader takes samples one by one; several ranks and workers are dealt
+        whole batches, so their order depends on the size.
+        """
         is_free = spec.batch_size is None and spec.batching_method == "random"
-        return is_free and self.may_lack_batches
+        return is_free and world.num_workers == 1 and self.may_lack_batches
 
     def _has_order(self, world: World) -> bool:
         """Whether the order is settled, so that a state can be held against it."""
-        return bool(self.spec.batch_size) or (
-            self._lacks_batches(self.spec) and world.workers_per_rank == 1
-        )
+        return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
 
     def position(
         self,

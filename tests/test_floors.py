@@ -55,8 +55,8 @@ FILES = {
         {"__init__"},
     ],
     "cli": [
-        {"dataset_info", "terminal"},
-        {"keep_shards"},
+        {"files_dataset", "terminal"},
+        {"dataset_info", "index_command", "keep_shards"},
         {
             "clean_command",
             "convert_command",
@@ -143,10 +143,11 @@ FILES = {
         {"arrow_bytes", "base", "tar_bytes", "tar_columns", "tar_counts"},
         {"lines", "parquet", "raw_files", "registry", "table", "tar"},
         {"dataset"},
+        {"opening", "pinned"},
         {"__init__"},
     ],
     "index": [
-        {"distinct", "schema", "unfinished"},
+        {"distinct", "files_index", "schema", "unfinished"},
         {"emit", "shard_object"},
         {"parse", "table_check"},
         {"table"},

@@ -8,10 +8,11 @@ later start lists once and looks at no file that has the version it had.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mds.cache.filesystem import control_folder
@@ -23,12 +24,17 @@ from mds.cache.source import Source
 from mds.errors import CacheError, FormatError, VanishedError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table, reads_of
+from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files
 from mds.formats.table import FileTable
+from mds.index.files_index import FilesIndexError
 from mds.storage.control_files import make_control_folder, publish_control_file, read_control_file
 from mds.storage.files import disk
-from mds.storage.url import is_local, local_path
+from mds.storage.url import Url, is_local, local_path
+from mds.text.redaction import get_logger
+
+log = get_logger("mds.cache")
 
 #: The folder of tables, in the control folder of a cache folder.
 TABLES = "tables"
@@ -45,8 +51,11 @@ def find_table(
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
     retries: int = 2,
+    pinned: FilesIndexError | None = None,
 ) -> Source:
     """The source of a dataset in a format, at a URL with or without wildcards.
+
+    With ``pinned`` the URL is that of an index of files, and these are read and no others.
 
     What is decoded goes to ``folder``, or to one below it if that holds other columns or other
     data; None is a folder of this user. Raises NotFoundError when there are no such files,
@@ -55,12 +64,21 @@ def find_table(
     """
     from mds.storage import RetryPolicy, open_store
 
-    place = kind.narrow(parse_place(url, kind.endings))
+    if pinned is not None:
+        place = FilePlace(Url(url if pinned.remote == HERE else pinned.remote))
+    else:
+        place = kind.narrow(parse_place(url, kind.endings))
     retry = RetryPolicy(retries, within=300.0, notify=retried)
     store = open_store(place.root, options=options, retry=retry, timeout=timeout)
-    name = f"{source_of(place.root, options)}#{_digest(place.patterns, reads_of(kind))}"
+    part = place.patterns if pinned is None else pinned.fingerprint
+    name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
     base = folder if folder is not None else derived_folder(url)
-    table = _TableSearch(kind, place, Files(store), base, name).run()
+    search = _TableSearch(kind, place, Files(store), base, name)
+    if pinned is None:
+        table = search.run()
+    else:
+        beside = open_store(url, options=options, retry=retry, timeout=timeout)
+        table = search.run(functools.partial(read_pinned, beside, pinned))
     data = FormatData.of(kind, table, columns)
     index = data.index()
     source = f"{name}-{_digest(data.columns.names)}"
@@ -83,17 +101,19 @@ class _TableSearch:
         self._tables = os.path.join(control_folder(folder, CONTROL), TABLES)
         self._path = os.path.join(self._tables, _digest(name))
 
-    def run(self) -> FileTable:
-        """The table as it is now."""
+    def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
+        """The table as it is now, or the one that is ``pinned``, which never changes."""
         began = time.time_ns()
         if not can_write(self.folder):
-            return self._make(None)
+            return self._make(None) if pinned is None else pinned()
         with disk(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
             old, since = self._read()
-            if old is not None and since >= began:
+            if old is not None and (since >= began or pinned is not None):
                 return old  # another process has just listed the files
-            table = self._make(old)
+            table = self._make(old) if pinned is None else pinned()
+            if old is not None and table is not old:
+                self._tell_changes(old, table)
             if table is old:
                 os.utime(self._path)
             else:
@@ -111,6 +131,22 @@ class _TableSearch:
             self.kind, self.files, found, old, {"source": self.name}, MOST_PLANNED_BYTES
         )
 
+    def _tell_changes(self, old: FileTable, new: FileTable) -> None:
+        """Say which files came and went since the last start, which makes another order."""
+        before, now = set(old.files), set(new.files)
+        for what, files in (("new", now - before), ("gone or replaced", before - now)):
+            names = sorted(file.key for file in files)
+            if names:
+                more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+                log.warning(
+                    "%s: since the last start here these files are %s: %s%s. The order is another "
+                    "one; mds index pins the files of a run.",
+                    self.files.url(""),
+                    what,
+                    ", ".join(names[:5]),
+                    more,
+                )
+
     def _nothing(self) -> FormatError:
         wanted = " or ".join(self.kind.endings)
         pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
@@ -121,7 +157,7 @@ class _TableSearch:
         with contextlib.suppress(OSError, CacheError, FormatError):
             data = read_control_file(self._path, _LARGEST)
             table = FileTable.parse(data, self._path)
-            if table.header.get("source") == self.name:
+            if table.header.get("source") in (self.name, PINNED):
                 return table, os.stat(self._path).st_mtime_ns
         return None, 0
 

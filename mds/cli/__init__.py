@@ -13,6 +13,7 @@ from mds._version import __version__
 from mds.cli.clean_command import clean
 from mds.cli.convert_command import convert
 from mds.cli.head_command import head
+from mds.cli.index_command import index
 from mds.cli.info_command import info
 from mds.cli.merge_command import merge
 from mds.cli.verify_command import verify
@@ -26,5 +27,5 @@ def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (convert, info, head, verify, merge, clean):
+for _command in (convert, info, head, verify, index, merge, clean):
     main.add_command(_command)

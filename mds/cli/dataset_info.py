@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from mds.cli.files_dataset import first_samples, open_dataset
 from mds.encodings import parse_encoding
 from mds.errors import NotFoundError
 from mds.format.layout import INDEX_NAME
+from mds.formats.registry import format_of_files
 from mds.index import Index
 from mds.storage import join, open_store, redact
 from mds.writers.convert.inputs.mds import MdsInput
@@ -55,6 +57,8 @@ def find_datasets(url: str) -> list[str]:
             found = [each for each in inside if os.path.isfile(os.path.join(each, INDEX_NAME))]
             if found:
                 return found
+        if format_of_files(url) is not None:
+            return [url]
         raise NotFoundError(
             f"{redact(url)}: there is no {INDEX_NAME}, neither here nor in a folder below, so no "
             "dataset."
@@ -68,8 +72,9 @@ def read_index(url: str) -> Index:
 
 
 def describe(url: str) -> DatasetInfo:
-    """A dataset at a glance, from its index alone."""
-    index = read_index(url)
+    """A dataset at a glance, from its index alone; sizes of files in a format are estimates."""
+    opened = open_dataset(url)
+    index = read_index(url) if opened is None else opened[0].index()
     columns: dict[str, str] = {}
     mixed = set()
     for schema in index.schemas:
@@ -87,7 +92,11 @@ def describe(url: str) -> DatasetInfo:
         shards=len(index),
         raw_size=int(raw.sum()),
         zip_size=int((index.zip_size + index.zip_meta_size).sum()),
-        formats=tuple(sorted({schema.format for schema in index.schemas})),
+        formats=(
+            (opened[0].format.name,)
+            if opened is not None
+            else tuple(sorted({schema.format for schema in index.schemas}))
+        ),
         compressions=tuple(sorted({schema.compression or "none" for schema in index.schemas})),
         hashes=tuple(sorted({name for schema in index.schemas for name in schema.hashes})),
         size_limit=limits.pop() if len(limits) == 1 else None,
@@ -99,6 +108,10 @@ def describe(url: str) -> DatasetInfo:
 
 def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
     """The first samples of a dataset, decoded; a pickle is given as its bytes, never loaded."""
+    opened = open_dataset(url)
+    if opened is not None:
+        yield from first_samples(*opened, count)
+        return
     source = MdsInput(url)
     for part in source.cut_parts(0):
         names = part.address.schema.columns

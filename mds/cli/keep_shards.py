@@ -33,8 +33,8 @@ def keep_shards(
     progress: Callable[[Progress], None] | None,
 ) -> Summary | None:
     """Convert, and print what is written; ``options`` are those of the command line."""
+    from mds.formats.opening import open_files
     from mds.writers.convert.keep_shards import keep_shards as write
-    from mds.writers.convert.keep_shards import open_files
 
     asked = {k: v for k, v in options.items() if _DEFAULTS.get(k) != v}
     for name in asked:

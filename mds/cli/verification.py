@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mds.cli.dataset_info import read_index
+from mds.cli.files_dataset import check_shard, open_dataset
 from mds.encodings import Encoding, parse_encoding
 from mds.errors import MdsError, NotFoundError
 from mds.format.compression import parse_compression
@@ -63,8 +64,18 @@ def verify(
     """
     from mds.writers.engines import open_engine
 
-    index = read_index(url)
     whole = Report()
+    opened = open_dataset(url)
+    if opened is not None:
+        data, files = opened
+        for number in range(len(data.table)):
+            size, fault = check_shard(data, files, number, decode=decode)
+            samples = 0 if fault else int(data.table.samples[number])
+            whole.add(Report(samples, 1, size, [fault] if fault else []))
+            if progress is not None:
+                progress(whole, len(data.table))
+        return whole
+    index = read_index(url)
     with open_engine("local", max(1, min(workers, len(index)))) as engine:
         waiting: list[Any] = []
         for shard in index:

@@ -17,7 +17,8 @@ from mds.arguments import check_arguments, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES
 from mds.errors import ConfigError
-from mds.formats.registry import format_of_files, parse_format
+from mds.formats.registry import find_format, format_of_files, parse_format
+from mds.index.files_index import FilesIndexError
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, is_local, join, local_path
@@ -180,13 +181,16 @@ class Stream:
         kind = self._format()
         if kind is not None:
             return self._find_in(kind, filled)
-        found = find_index(
-            self.remote_folder,
-            self.folder,
-            options=self.storage_options,
-            timeout=float(filled.download_timeout or 60.0),
-            retries=int(filled.download_retry or 0),
-        )
+        try:
+            found = find_index(
+                self.remote_folder,
+                self.folder,
+                options=self.storage_options,
+                timeout=float(filled.download_timeout or 60.0),
+                retries=int(filled.download_retry or 0),
+            )
+        except FilesIndexError as error:
+            return self._find_in(find_format(error.format)(**error.settings), filled, error)
         return Source(
             index=found.index,
             remote=self.remote_folder,
@@ -209,8 +213,13 @@ class Stream:
             return None
         return format_of_files(place)
 
-    def _find_in(self, kind: Format, filled: Stream) -> Source:
-        """The source of files in a format."""
+    def _find_in(
+        self, kind: Format, filled: Stream, pinned: FilesIndexError | None = None
+    ) -> Source:
+        """The source of files in a format; those that an index has ``pinned``, where there is one.
+
+        Raises as `find_table` does.
+        """
         from mds.cache.find_table import find_table
 
         if self.validate_hash:
@@ -225,6 +234,7 @@ class Stream:
             self.storage_options,
             timeout=float(filled.download_timeout or 60.0),
             retries=int(filled.download_retry or 0),
+            pinned=pinned,
         )
 
     @classmethod

@@ -110,15 +110,17 @@ def format_of_url(url: str) -> Format | None:
     return found
 
 
-def format_of_files(url: str) -> Format | None:
+def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
     """The format of the files that a URL names, or that lie in a local folder; None for others.
+
+    A folder with an index.json is MDS, unless files ``beside_index`` are meant.
 
     Raises ConfigError where files of several formats lie in a folder.
     """
     found = format_of_url(url)
     if found is None and is_local(url):
         names = list(itertools.islice(_names_below(local_path(url)), _LOOKED_AT))
-        if INDEX_NAME not in names:
+        if beside_index or INDEX_NAME not in names:
             found = format_of_names(names, without=_TOLD_ONLY)
     return found
 

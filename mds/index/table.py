@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.index.emit import JsonShape
+from mds.index.files_index import refuse_files_index
 from mds.index.parse import Builder, parse_index
 from mds.index.schema import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
 from mds.storage.relative_name import RelativeName
@@ -66,7 +67,9 @@ class Index:
 
         Raises IndexFileError (a ValueError) for anything that is not a plausible index.
         """
-        return cls._of(parse_index(data, where), fingerprint_of(data), where)
+        fingerprint = fingerprint_of(data)
+        refuse_files_index(data, fingerprint, where)
+        return cls._of(parse_index(data, where), fingerprint, where)
 
     @classmethod
     def build(cls, shards: Iterable[object], where: str = "index.json") -> Index:

@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mds.errors import ConfigError, ShardError
+from mds.errors import ShardError
 from mds.format.layout import pack_header
 from mds.formats.base import Format
-from mds.formats.dataset import FormatData, make_table
+from mds.formats.dataset import FormatData
 from mds.formats.facts import Block
-from mds.formats.place import parse_place
-from mds.formats.registry import format_names, format_of_files, parse_format
+from mds.formats.opening import open_files
 from mds.formats.source import Files
-from mds.storage import open_store
 from mds.writers.convert.run import Progress, SplitSummary, Summary
 from mds.writers.finalize import FullShard
 from mds.writers.mds import MDSWriter
@@ -85,26 +83,6 @@ def keep_shards(
     seconds = time.monotonic() - began
     split = SplitSummary("", writer.samples, len(data.table), writer.raw_size, 0)
     return Summary(out, (split,), seconds)
-
-
-def open_files(
-    source: str,
-    format: str | Format | None = None,  # noqa: A002 - what it is
-    columns: Sequence[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> tuple[FormatData, Files]:
-    """The dataset of files in a format, planned anew, and what reads them.
-
-    Raises ConfigError for a source of no format, and what planning raises.
-    """
-    kind = parse_format(format) or format_of_files(source)
-    if kind is None:
-        known = ", ".join(format_names())
-        raise ConfigError(f"{source!r} holds no files that are read as they lie ({known}).")
-    place = kind.narrow(parse_place(source, kind.endings))
-    files = Files(open_store(place.root, options=storage_options))
-    found = kind.choose(files.find(place), files)
-    return FormatData.of(kind, make_table(kind, files, found), columns), files
 
 
 def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:

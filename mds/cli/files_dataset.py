@@ -1,0 +1,69 @@
+"""Files that are read as they lie, for `mds info`, `mds head` and `mds verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mds.errors import MdsError, NotFoundError
+from mds.format.layout import INDEX_NAME
+from mds.formats.dataset import FormatData
+from mds.formats.encode import shard_bytes
+from mds.formats.opening import open_files
+from mds.formats.pinned import HERE, read_pinned
+from mds.formats.registry import find_format, format_of_files
+from mds.formats.source import Files
+from mds.index import Index
+from mds.index.files_index import FilesIndexError
+from mds.readers import Reader
+from mds.storage import open_store
+
+
+def open_dataset(url: str) -> tuple[FormatData, Files] | None:
+    """The files at a place, planned or as an index has pinned them; None where it is of MDS.
+
+    Raises what planning raises.
+    """
+    try:
+        store = open_store(url)
+        Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+    except FilesIndexError as error:
+        kind = find_format(error.format)(**error.settings)
+        root = url if error.remote == HERE else error.remote
+        return FormatData.of(kind, read_pinned(store, error)), Files(open_store(root))
+    except (NotFoundError, NotADirectoryError):
+        found = format_of_files(url)
+        return None if found is None else open_files(url, found)
+    return None
+
+
+def decoded(data: FormatData, files: Files, number: int) -> Reader:
+    """A reader of one shard, decoded in memory."""
+    from mds.readers.fixed import joint_reader
+
+    info = data.index().shard(number)
+    where = data.where(number, files)
+    shard = shard_bytes(info.samples, data.columns, data.blocks(number, files), where)
+    reader: Reader = joint_reader(info.schema, info.samples, shard, where)
+    return reader
+
+
+def first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[str, Any]]:
+    """The first samples, decoded."""
+    for number in range(len(data.table)):
+        for sample in decoded(data, files, number):
+            if count <= 0:
+                return
+            count -= 1
+            yield sample
+
+
+def check_shard(data: FormatData, files: Files, number: int, *, decode: bool) -> tuple[int, str]:
+    """The bytes of a shard as MDS, and what is wrong with it; '' for a shard that is right."""
+    try:
+        reader = decoded(data, files, number)
+        if decode:
+            reader.samples(range(len(reader)))
+        return sum(len(reader.sample_bytes(row)) for row in range(len(reader))), ""
+    except MdsError as error:
+        return 0, str(error)

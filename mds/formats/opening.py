@@ -1,0 +1,34 @@
+"""A dataset in a format outside of a cache: planned anew, to be copied or looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mds.errors import ConfigError
+from mds.formats.base import Format
+from mds.formats.dataset import FormatData, make_table
+from mds.formats.place import parse_place
+from mds.formats.registry import format_names, format_of_files, parse_format
+from mds.formats.source import Files
+from mds.storage import open_store
+
+
+def open_files(
+    source: str,
+    format: str | Format | None = None,  # noqa: A002 - what it is
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[FormatData, Files]:
+    """The dataset of files in a format, planned anew, and what reads them.
+
+    Raises ConfigError for a source of no format, and what planning raises.
+    """
+    kind = parse_format(format) or format_of_files(source, beside_index=True)
+    if kind is None:
+        known = ", ".join(format_names())
+        raise ConfigError(f"{source!r} holds no files that are read as they lie ({known}).")
+    place = kind.narrow(parse_place(source, kind.endings))
+    files = Files(open_store(place.root, options=storage_options))
+    found = kind.choose(files.find(place), files)
+    return FormatData.of(kind, make_table(kind, files, found), columns), files

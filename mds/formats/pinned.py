@@ -1,0 +1,82 @@
+"""An index of files: their table, made once for all machines, beside an index.json that names them.
+
+A dataset of the index reads the files that it pins, as they were: no start lists them or looks at
+them, and one that changed or went is told by name when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mds.errors import ConfigError, IndexFileError, NotFoundError
+from mds.format.layout import INDEX_NAME
+from mds.formats.dataset import FormatData, reads_of
+from mds.formats.source import Files
+from mds.formats.table import FileTable
+from mds.index.companion import read_companion, write_companion
+from mds.index.files_index import TABLE_KIND, TABLE_NAME, FilesIndexError, files_index_bytes
+from mds.index.table import fingerprint_of
+from mds.storage import is_local, local_path, open_store, redact
+from mds.storage.url import reveal
+
+if TYPE_CHECKING:
+    from mds.storage import Store
+
+#: What an index of files calls the folder that it lies in.
+HERE = "."
+#: The source of a table in an index.
+PINNED = "mds index"
+_LARGEST = 1 << 32
+
+
+def write_files_index(
+    data: FormatData, files: Files, out: str | None = None, *, overwrite: bool = False
+) -> str:
+    """Write the index of files that were planned (`opening.py`) to a folder or URL; gives which.
+
+    Without ``out`` it lies beside the files. Raises FileExistsError where there is an index, unless
+    it is to be overwritten, and ConfigError for files whose URL has a login or a signature.
+    """
+    root = files.store.url
+    out = reveal(root) if out is None else out
+    if reveal(root) != redact(root):
+        raise ConfigError(
+            f"{redact(root)}: the URL has a login or a signature, which an index would tell; give "
+            f"them as storage options or in the environment."
+        )
+    store = open_store(out)
+    if not overwrite and _has_index(store):
+        raise FileExistsError(
+            f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
+        )
+    table = FileTable.build(
+        {"source": PINNED, "reads": reads_of(data.format)},
+        data.table.files,
+        list(data.table.plans().values()),
+    )
+    place = os.path.abspath(local_path(root)) if is_local(root) else reveal(root)
+    is_here = out.rstrip("/") == reveal(root).rstrip("/")
+    settings = dict(data.format.settings())
+    told = files_index_bytes(data.format.name, HERE if is_here else place, settings, table.digest())
+    # The table first: an index is good as soon as it is there.
+    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(told), table.to_bytes())
+    store.put(INDEX_NAME, told)
+    return out
+
+
+def _has_index(store: Store) -> bool:
+    try:
+        store.head(INDEX_NAME)
+    except NotFoundError:
+        return False
+    return True
+
+
+def read_pinned(store: Store, index: FilesIndexError) -> FileTable:
+    """The table beside an index of files. Raises IndexFileError where it is missing or damaged."""
+    found = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, most=_LARGEST)
+    where = store.url_of(TABLE_NAME)
+    if found is None:
+        raise IndexFileError(f"{where}: the table of the files is missing; run mds index anew.")
+    return FileTable.parse(found.payload, where)

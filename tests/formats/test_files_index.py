@@ -1,0 +1,126 @@
+"""An index of files pins them; mds info, head and verify look into them."""
+
+import json
+import logging
+import os
+
+import pytest
+from click.testing import CliRunner
+
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq  # noqa: E402
+from tables import table, write_files  # noqa: E402
+
+from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.cli import main  # noqa: E402
+from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, [*map(str, arguments)])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def files(tmp_path):
+    return write_files(tmp_path / "files", groups=((5, 7), (4,), (6, 1)))
+
+
+def ids(place, cache, **more):
+    dataset = StreamingDataset(remote=str(place), local=str(cache), batch_size=2, **more)
+    return [sample["id"] for sample in dataset]
+
+
+def test_a_dataset_of_an_index_reads_the_files_that_it_pins(files, tmp_path):
+    """Files that came later are not among them, and no start lists the folder."""
+    code, told = run("index", f"{files}/*.parquet", "-o", tmp_path / "index")
+    assert code == 0, told
+    assert "23 samples in 5 shards of 3 files" in told
+    pq.write_table(table(100, 3), files / "part-0000.parquet")
+    for cache in ("a", "a", "b"):
+        assert ids(tmp_path / "index", tmp_path / cache) == list(range(23))
+    assert ids(tmp_path / "index", tmp_path / "c", columns=["id"]) == list(range(23))
+    listed = ids(files, tmp_path / "d", format="parquet")
+    assert listed == [*range(12), 100, 101, 102, *range(12, 23)]
+
+
+def test_an_index_beside_the_files(files, tmp_path):
+    """Without OUT it lies in the folder of the files, and moves with them."""
+    assert run("index", files)[0] == 0
+    os.rename(files, tmp_path / "moved")
+    dataset = StreamingDataset(local=str(tmp_path / "moved"), batch_size=2)
+    assert [sample["id"] for sample in dataset] == list(range(23))
+    assert run("index", tmp_path / "moved")[0] == 1
+    assert run("index", tmp_path / "moved", "--overwrite")[0] == 0
+
+
+def test_files_that_change_or_go_are_refused_by_name(files, tmp_path):
+    """At the first sample that is in them."""
+    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    pq.write_table(table(50, 4), files / "part-001.parquet")
+    os.unlink(files / "part-002.parquet")
+    dataset = StreamingDataset(remote=str(tmp_path / "index"), local=str(tmp_path / "c"))
+    assert dataset[0]["id"] == 0
+    with pytest.raises(ReplacedError, match=r"part-001\.parquet"):
+        dataset[13]
+    with pytest.raises(NotFoundError, match=r"part-002\.parquet"):
+        dataset[20]
+
+
+def test_files_that_came_between_two_starts_are_named(files, tmp_path, caplog):
+    """A warning says which, and a state of the old files is refused."""
+    loader = StreamingDataLoader(
+        StreamingDataset(remote=str(files), local=str(tmp_path / "c"), batch_size=2), batch_size=2
+    )
+    next(iter(loader))
+    state = loader.state_dict()
+    write_files(tmp_path / "more", groups=((2,),))
+    os.rename(tmp_path / "more" / "part-000.parquet", files / "part-0015.parquet")
+    with caplog.at_level(logging.WARNING):
+        dataset = StreamingDataset(remote=str(files), local=str(tmp_path / "c"), batch_size=2)
+    assert "these files are new: part-0015.parquet" in caplog.text
+    with pytest.raises(StateError):
+        StreamingDataLoader(dataset, batch_size=2).load_state_dict(state)
+
+
+def test_readers_of_shards_are_told_what_it_is(files, tmp_path):
+    """LocalDataset and the like say what reads it; a damaged table is told."""
+    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    with pytest.raises(IndexFileError, match="parquet files, which StreamingDataset reads"):
+        LocalDataset(str(tmp_path / "index"))
+    told = json.loads((tmp_path / "index" / "index.json").read_bytes())
+    assert told["shards"] == []
+    assert told["files"]["format"] == "parquet"
+    path = tmp_path / "index" / "index.files.bin"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(MdsError, match=r"index\.files\.bin"):
+            StreamingDataset(remote=str(tmp_path / "index"), local=str(tmp_path / f"c{place}"))
+    path.unlink()
+    with pytest.raises(IndexFileError, match="run mds index anew"):
+        StreamingDataset(remote=str(tmp_path / "index"), local=str(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("place", ["files", "index"])
+def test_info_head_and_verify(files, tmp_path, place):
+    """They take files and an index of files as they take MDS."""
+    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    code, told = run("info", tmp_path / place)
+    assert code == 0, told
+    assert "5 (parquet)" in told
+    assert "ndarray:int32" in told
+    code, told = run("head", tmp_path / place, "-n", 6, "--json")
+    assert [json.loads(line)["id"] for line in told.splitlines()] == list(range(6))
+    code, told = run("verify", tmp_path / place)
+    assert code == 0, told
+    assert "23 samples in 5 shards" in told
+    whole = bytearray((files / "part-001.parquet").read_bytes())
+    stamp = os.stat(files / "part-001.parquet").st_mtime_ns
+    whole[120:400] = bytes(280)
+    (files / "part-001.parquet").write_bytes(whole)
+    os.utime(files / "part-001.parquet", ns=(stamp, stamp))
+    code, told = run("verify", tmp_path / place)
+    assert code == 1
+    assert "part-001.parquet, row group 0" in told

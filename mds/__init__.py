@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mds.dataset.stream import Stream
     from mds.dataset.streaming import StreamingDataset
     from mds.loader.dataloader import StreamingDataLoader
+    from mds.plan.packing import Packing
     from mds.plan.schedule import Schedule
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
@@ -26,6 +27,7 @@ _HOMES = {
     "JSONWriter": "writers",
     "LocalDataset": "dataset.local",
     "MDSWriter": "writers",
+    "Packing": "plan.packing",
     "Samples": "dataset.samples",
     "Schedule": "plan.schedule",
     "Stream": "dataset.stream",
@@ -42,6 +44,7 @@ __all__ = [
     "JSONWriter",
     "LocalDataset",
     "MDSWriter",
+    "Packing",
     "Samples",
     "Schedule",
     "Stream",

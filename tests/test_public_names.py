@@ -12,14 +12,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
-mds:Schedule TSVWriter World XSVWriter merge_index
+mds:Packing Schedule TSVWriter World XSVWriter merge_index
 mds.dataset:StreamingDataset
 mds.dataset.stream:Stream
 mds.formats:JsonLines RawFiles Tar TextLines
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus
-mds.plan:EpochPlan OrderHash
+mds.plan:EpochPlan OrderHash PackPlan
 mds.plan.audit:OrderHash
 mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle get_shuffle register_shuffle
 mds.storage:RetryPolicy Store open_store register_store
@@ -162,7 +162,7 @@ def test_help_of_the_loader_lists_every_argument_once():
     listed = listed_arguments(StreamingDataLoader)
     assert len(dict(listed)) == len(listed)
     assert torchs.items() <= dict(listed).items()
-    assert {name for name, _ in listed} - torchs.keys() <= {"workers", "in_order"}
+    assert {name for name, _ in listed} - torchs.keys() <= {"workers", "pack_as", "in_order"}
 
 
 def test_reprs_say_what_a_user_wants_to_know(folder):

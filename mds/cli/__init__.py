@@ -15,6 +15,7 @@ from mds.cli.convert_command import convert
 from mds.cli.head_command import head
 from mds.cli.index_command import index
 from mds.cli.info_command import info
+from mds.cli.lengths_command import lengths
 from mds.cli.merge_command import merge
 from mds.cli.verify_command import verify
 
@@ -27,5 +28,5 @@ def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (convert, info, head, verify, index, merge, clean):
+for _command in (convert, info, head, verify, index, merge, clean, lengths):
     main.add_command(_command)

@@ -27,15 +27,17 @@ def info(dataset: str, as_json: bool) -> None:
     with errors():
         from mds.cli.dataset_info import describe, find_datasets
 
-        found = [describe(url) for url in find_datasets(dataset)]
+        urls = find_datasets(dataset)
+        found = [describe(url) for url in urls]
         if as_json:
             import json
 
             click.echo(json.dumps([_facts(each) for each in found], indent=1))
             return
         where = console()
-        for each in found:
+        for url, each in zip(urls, found, strict=True):
             _show(each, where)
+            _show_lengths(url, where)
 
 
 def _facts(info: DatasetInfo) -> dict[str, Any]:
@@ -69,6 +71,17 @@ def _show(info: DatasetInfo, where: Console) -> None:
     for name, value in rows.items():
         where.print(cell(f"{name:<18} {value}"))
     where.print()
+
+
+def _show_lengths(url: str, where: Console) -> None:
+    from mds.cli.dataset_lengths import read_lengths
+    from mds.cli.lengths_plot import draw
+
+    for lengths in read_lengths(url):
+        where.print(cell(f"lengths of {lengths.column!r}"))
+        for line in draw(lengths.all()):
+            where.print(cell(f"  {line}"))
+        where.print()
 
 
 def _spread(words: list[str]) -> str:

@@ -53,7 +53,8 @@ def _is_function(topology: Any) -> bool:
 def _describe_position(dataset: Any) -> str:
     epochs, running = dataset._order.epochs, dataset._running
     if epochs.pending is not None:
-        return f"epoch {epochs.pending.epoch} from sample {epochs.pending.sample_in_epoch} next"
+        pending = epochs.pending
+        return f"epoch {pending.epoch} from {pending.unit[:-1]} {pending.sample_in_epoch} next"
     if running is None or not running.is_under_way:
         return f"epoch {epochs.next_epoch} next"
     epoch, first = running.begun
@@ -71,6 +72,7 @@ def explain(
     chain: FunctionChain,
     *,
     has_batches: bool,
+    packs: int | None = None,
 ) -> str:
     """The resolved configuration of a dataset as a text of some twenty lines."""
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
@@ -79,7 +81,7 @@ def explain(
         f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
     )
     rows = [
-        *_settings(shards, plan, ranks, predownload, has_batches),
+        *_settings(shards, plan, ranks, predownload, has_batches, packs),
         *_mixture(plan),
         *_costs(shards, plan, cache_limit),
         *describe_costs(chain),
@@ -94,7 +96,12 @@ _SIZES = ("raw_size", "zip_size")
 
 
 def _settings(
-    shards: ShardMap, plan: EpochPlan, ranks: Ranks, predownload: int, has_batches: bool
+    shards: ShardMap,
+    plan: EpochPlan,
+    ranks: Ranks,
+    predownload: int,
+    has_batches: bool,
+    packs: int | None,
 ) -> list[tuple[str, str, str]]:
     spec, world = plan.spec, plan.world
     given = "as given"
@@ -105,10 +112,9 @@ def _settings(
         (
             "batch_size",
             f"{batch:,}",
-            f"of one rank; {batch * world.num_ranks:,} of all, {plan.steps:,} steps an epoch"
-            if has_batches
-            else f"not given: samples one by one, {plan.steps:,} of each rank an epoch",
+            _steps(plan, batch * world.num_ranks, has_batches, packs),
         ),
+        *_packing(plan, packs),
         (
             "epoch_size",
             f"{plan.epoch_size:,}",
@@ -160,6 +166,30 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         passes = turns[1] / samples if samples else 0.0
         rows.append((f"  {name}", told, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
+
+
+def _steps(plan: EpochPlan, whole: int, has_batches: bool, packs: int | None) -> str:
+    if packs is not None:
+        return f"packs of one rank; {whole:,} of all, about {-(-packs // whole):,} steps an epoch"
+    if has_batches:
+        return f"of one rank; {whole:,} of all, {plan.steps:,} steps an epoch"
+    return f"not given: samples one by one, {plan.steps:,} of each rank an epoch"
+
+
+def _packing(plan: EpochPlan, packs: int | None) -> list[tuple[str, str, str]]:
+    packing = plan.spec.packing
+    if packing is None or packs is None:
+        return []
+    kind = "tokens a pack" if packing.capacity else "tokens a padded batch"
+    long = {
+        "split": "longer documents are cut into pieces",
+        "cut": "longer documents lose their end",
+        "drop": "longer documents are left out",
+        "error": "a longer document is an error",
+    }[packing.overflow]
+    alike = f", {packing.balance} alike on ranks" if packing.balance else ""
+    why = f"{kind}, about {packs:,} packs an epoch, filled to 99.95 %; {long}{alike}"
+    return [("packing", f"{packing.room:,}", why)]
 
 
 def _costs(

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
-from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
+from mds.errors import ConfigError, StateError
+from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits
-from mds.plan.state import VERSION, ResumePoint, emit_state, parse_state
+from mds.plan.state import EXTENDED_VERSION, VERSION, ResumePoint, emit_state, parse_state
 
 if TYPE_CHECKING:
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
     from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.plan.pack_plan import DocumentLengths
     from mds.plan.schedule import ScheduledRun
     from mds.world import World
 
@@ -173,13 +174,70 @@ class OrderState:
             )
         )
 
-    def load(self, state: Mapping[str, Any], world: World) -> ResumePoint:
-        """Let the next epoch begin from a state. Raises StateError where it does not fit."""
-        point = parse_state(state)
-        check_edits(point.edits, self.schedule)
-        point.check_position(self.weights.epoch_size)
-        self._warn_past_end(point, world)
+    def packed_state(
+        self,
+        world: World,
+        lengths: DocumentLengths,
+        begun: tuple[int, int] | None,
+        packs: tuple[int, Any, int] | None,
+    ) -> dict[str, Any]:
+        """The state of a run of packs: behind ``packs`` (position, cursors, turn) of an epoch.
+
+        Without them where the next iteration begins, or the last one began.
+        """
+        pending, last, in_force = self.epochs.pending, self.epochs.last, self.epochs.loaded
+        epoch = self.epochs.next_epoch - 1
+        point = pending
+        if packs is not None and begun is not None:
+            epoch, point = begun[0], None
+        elif point is None and last is not None and last.epoch == epoch:
+            point = last.resume
+        initial = in_force.initial_physical_nodes if in_force is not None else None
+        fresh = ResumePoint(
+            epoch,
+            0,
+            self.spec.canonical_nodes(world.num_nodes),
+            self.spec.shuffle_seed,
+            initial or world.num_nodes,
+            version=EXTENDED_VERSION,
+            unit="packs",
+        )
+        if packs is not None and begun is not None:
+            position, cursors, turn = packs
+            of_nodes = tuple((int(window), int(pack)) for window, pack in cursors)
+            fresh = dataclasses.replace(
+                fresh, sample_in_epoch=position, cursors=of_nodes, turn=turn
+            )
+        elif point is not None:
+            names = ("epoch", "sample_in_epoch", "cursors", "turn")
+            fresh = dataclasses.replace(fresh, **{name: getattr(point, name) for name in names})
         if self._has_order(world):
+            plan = PackPlan(self.plan(EpochStart(max(epoch, 0), None), world), lengths)
+            facts, order = plan.plan.dataset_facts(), plan.order_facts()
+            fresh = dataclasses.replace(fresh, dataset=facts, order=order)
+        return emit_state(fresh)
+
+    def load(
+        self, state: Mapping[str, Any], world: World, lengths: DocumentLengths | None = None
+    ) -> ResumePoint:
+        """Let the next epoch begin from a state. Raises StateError where it does not fit.
+
+        ``lengths``: of the documents, where packs are counted.
+        """
+        point = parse_state(state)
+        if lengths is not None:
+            plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
+            PackPlan(plan, lengths).check(point)
+        elif point.unit != "samples":
+            raise StateError(
+                f"the state counts {point.unit}: it is of a run with packing=, and this one has "
+                "none. Give the dataset the same packing=."
+            )
+        else:
+            check_edits(point.edits, self.schedule)
+            point.check_position(self.weights.epoch_size)
+            self._warn_past_end(point, world)
+        if lengths is None and self._has_order(world):
             # With the state's own canonical nodes, on which the default block size depends.
             self.plan(EpochStart(max(point.epoch, 0), point), world).check(point)
         self.spec = dataclasses.replace(

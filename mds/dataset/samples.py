@@ -25,7 +25,9 @@ from mds.dataset.explain import explain
 from mds.dataset.facts import DatasetFacts
 from mds.dataset.filtering import DropCount, SampleFilter
 from mds.dataset.indexing import resolve
+from mds.dataset.lengths import SelectedLengths
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
+from mds.dataset.packed_epoch import PackedEpoch, document_lengths, estimate_packs
 from mds.dataset.settings import check_schedule, check_settings, resolve_predownload
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
@@ -35,7 +37,8 @@ from mds.dataset.worker_epoch import (
     WorkerEpoch,
     collected_epochs,
 )
-from mds.plan import OrderSpec, Schedule
+from mds.errors import ConfigError
+from mds.plan import OrderSpec, Packing, PackPlan, Schedule
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
 from mds.world import Ranks, World, find_ranks, in_worker, worker_group, worker_place
@@ -55,6 +58,7 @@ class Samples(DatasetFacts):
     batching_method = OrderSetting[str]()
     exact = OrderSetting[bool | str]()
     num_canonical_nodes = OrderSetting[int | None]()
+    packing = OrderSetting[Packing | None]()
     partition_algo = OrderSetting[str]()
     sampling_granularity = OrderSetting[int]()
     sampling_method = OrderSetting[str]()
@@ -104,6 +108,7 @@ class Samples(DatasetFacts):
         on_error: str = "raise",
         copy: bool = True,
         format: Any = None,  # noqa: A002 - what it is
+        packing: Packing | None = None,
     ) -> None:
         given = locals()  # they go on by name, so that none is taken for another
         if self._is_strict:
@@ -112,7 +117,9 @@ class Samples(DatasetFacts):
         self.replication, self.topology = replication, topology
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes: int | None = None
-        self.predownload = resolve_predownload(predownload, batch_size)
+        self.predownload = resolve_predownload(
+            predownload, batch_size, is_packed=packing is not None
+        )
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
         place = {name: given[name] for name in PLACE} | dict(stream_config or {})
         defaults = {name: given[name] for name in STREAM_SETTINGS}
@@ -120,7 +127,7 @@ class Samples(DatasetFacts):
         self._check_streams()
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        run = check_schedule(schedule, streams, batching_method)
+        run = check_schedule(schedule, streams, batching_method, is_packed=packing is not None)
         self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
@@ -144,6 +151,7 @@ class Samples(DatasetFacts):
         self._order = self._order.reset(shards, self.streams)
         self.epoch_size = self._order.weights.epoch_size
         self._dropped = DropCount()
+        self._lengths: SelectedLengths | None = None  # of documents, once packs are asked for
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
         self._loop = no_loop  # the loader whose batches are being trained on
         self._at_hand = ReadersAtHand()  # of the iteration that asks for a sample now
@@ -154,16 +162,20 @@ class Samples(DatasetFacts):
         """What every setting became and why, and what it will cost; a text to print."""
         epochs, world = self._order.epochs, self._world()
         last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
+        plan, packs = self._order.plan(last, world), None
+        if self.packing is not None:
+            packs = estimate_packs(PackPlan(plan, document_lengths(self)), self.num_samples)
         assert self._ranks is not None
         return explain(
             type(self).__name__,
             self._shards,
-            self._order.plan(last, world),
+            plan,
             self._ranks,
             self.predownload,
             self.cache_limit,
             self._filter.chain,
             has_batches=self.batch_size is not None,
+            packs=packs,
         )
 
     # ------------------------------------------------------------------ samples by number
@@ -206,6 +218,11 @@ class Samples(DatasetFacts):
 
     def __iter__(self) -> Iterator[Any]:
         self._filter.chain.refuse_samples()
+        if self.packing is not None:
+            raise ConfigError(
+                "packing= makes batches of packs, and iterating a dataset gives samples: iterate "
+                "StreamingDataLoader(dataset, pack_as='varlen')."
+            )
         epochs = collected_epochs(self)
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
@@ -238,6 +255,13 @@ class Samples(DatasetFacts):
             plan = shared_plan(plan, os.path.join(cache_root(), "orders"))
         kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
         return kind(plan, world, position, is_counted=for_loader)
+
+    def _begin_packs(self, worker: int, workers: int, group: int) -> PackedEpoch:
+        """Take the next epoch as `_begin_epoch` does, for a loader of packs."""
+        world = self._world(workers, worker)
+        start = self._order.epochs.begin_epoch(group, worker)
+        plan = PackPlan(self._order.plan(start, world), document_lengths(self))
+        return PackedEpoch(plan, world)
 
     def _seek(self, start: EpochStart, position: int) -> WorkerEpoch:
         """This worker's part of an epoch that a loader brings back; the next comes after it."""
@@ -293,9 +317,23 @@ class Samples(DatasetFacts):
         a loader: of the iteration that began to give samples last. Before the first epoch the
         epoch is -1. Plain numbers and texts: fit for JSON. Asking changes nothing.
         """
+        if self.packing is not None:
+            if num_samples:
+                raise ConfigError(
+                    f"state_dict(num_samples={num_samples}): with packing= a position counts "
+                    "packs, which the loader knows. Use state_dict() of the StreamingDataLoader."
+                )
+            return self._packed_state(None, None)
         world = self._world()
         place = self._order.position(world, num_samples, from_beginning, self._running)
         return self._order.state(world, *place)
+
+    def _packed_state(
+        self, begun: tuple[int, int] | None, packs: tuple[int, Any, int] | None
+    ) -> dict[str, Any]:
+        """The state of a loader of packs that is where ``packs`` says, in the epoch ``begun``."""
+        lengths = document_lengths(self)
+        return self._order.packed_state(self._world(), lengths, begun, packs)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Let the next iteration go on from a state, of this library or of the incumbent.
@@ -306,7 +344,8 @@ class Samples(DatasetFacts):
         if in_worker():
             # Only torchdata's loader does this, and it brings the position to the iterator too.
             return
-        point = self._order.load(obj, self._world())
+        lengths = document_lengths(self) if self.packing is not None else None
+        point = self._order.load(obj, self._world(), lengths)
         self.initial_physical_nodes = point.initial_physical_nodes
 
     set_weights = editing.set_weights
@@ -346,5 +385,6 @@ class Samples(DatasetFacts):
             "_order": copy.copy(self._order),
             "_running": None,
             "_loop": no_loop,
+            "_lengths": None,
             "_at_hand": ReadersAtHand(),
         }

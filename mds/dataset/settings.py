@@ -111,11 +111,16 @@ def _check_topology(owner: str, topology: Any) -> None:
         )
 
 
-def resolve_predownload(predownload: int | None, batch_size: int | None) -> int:
-    """Samples ahead of each worker: as given, else eight batches, else 64."""
+def resolve_predownload(
+    predownload: int | None, batch_size: int | None, *, is_packed: bool = False
+) -> int:
+    """Samples ahead of each worker: as given, else eight batches, else 64.
+
+    A pack is taken for 32 documents.
+    """
     if predownload is not None:
         return predownload
-    return 8 * batch_size if batch_size else 64
+    return 8 * batch_size * (32 if is_packed else 1) if batch_size else 64
 
 
 def check_function(owner: str, method: str, given: Any, example: str) -> Callable[..., Any]:
@@ -138,7 +143,9 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
     )
 
 
-def check_schedule(schedule: object, streams: object, batching_method: str) -> ScheduledRun | None:
+def check_schedule(
+    schedule: object, streams: object, batching_method: str, *, is_packed: bool = False
+) -> ScheduledRun | None:
     """The schedule of streams by their names. Raises ConfigError where it cannot be followed."""
     if schedule is None:
         return None
@@ -155,5 +162,10 @@ def check_schedule(schedule: object, streams: object, batching_method: str) -> S
         raise ConfigError(
             f"schedule= and batching_method={batching_method!r}: a schedule says itself how many "
             "samples of each stream a batch has. Leave batching_method out."
+        )
+    if is_packed:
+        raise ConfigError(
+            "schedule= and packing=: a schedule counts samples of a global batch, and a pack has "
+            "documents of all streams. Use one of them, or shares of streams with packing=."
         )
     return ScheduledRun(schedule, tuple(streams))

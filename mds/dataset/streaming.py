@@ -82,6 +82,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       views of the files, and writing into one through torch ends the process.
     - ``format`` (str | Format | None, default None): What files are read as they lie, such as
       ``"parquet"`` or ``Parquet(columns=["text"])``; None goes by their endings.
+    - ``packing`` (Packing | None, default None): Packs of documents instead of samples: full
+      sequences without padding; ``batch_size`` counts packs then. See `Packing`.
 
     Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.

@@ -106,7 +106,7 @@ def load(path: str, size: int, digest: str) -> Index | None:
     import xxhash
 
     # A table is smaller than the text it was made from, whatever a file there claims to be.
-    data = _map(path, most=size + _ROOM)
+    data = map_file(path, most=size + _ROOM)
     if data is None or len(data) < _START or data[:8] != _MAGIC:
         return None
     view = memoryview(data)
@@ -138,7 +138,7 @@ def _columns(data: memoryview, told: list[Any]) -> dict[str, npt.NDArray[Any]]:
     return columns
 
 
-def _map(path: str, most: int) -> mmap.mmap | None:
+def map_file(path: str, most: int) -> mmap.mmap | None:
     """A file mapped; None when there is none, or none of that kind and size."""
     # A pipe in the place of the file must not block, and a link there is not ours.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW

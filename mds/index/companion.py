@@ -74,7 +74,9 @@ def pack_companion(kind: str, version: int, index: str, payload: bytes | memoryv
         "digest": fingerprint_of(payload),
         "bytes": memoryview(payload).nbytes,
     }
-    return json.dumps(header).encode("ascii") + b"\n" + payload
+    line = json.dumps(header).encode("ascii")
+    # The payload begins at a multiple of 64 bytes: numbers are used as they lie in the file.
+    return line + b" " * (-(len(line) + 1) % 64) + b"\n" + payload
 
 
 def parse_companion(

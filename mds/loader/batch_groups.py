@@ -35,6 +35,8 @@ class BatchInfo(NamedTuple):
     iteration of it began. ``skipped``: the first samples that were dropped on the way, and
     ``dropped``: how many there were. ``is_empty``: nothing was kept; one masked sample stands for
     the batch. ``making``: how it was made; of several batches in a message the first one tells it.
+    ``packs``: of a batch of packs, where the epoch goes on behind its step: the position, the
+    cursors and the turn.
     """
 
     samples: int
@@ -44,6 +46,7 @@ class BatchInfo(NamedTuple):
     dropped: int = 0
     is_empty: bool = False
     making: Making | None = None
+    packs: tuple[int, Any, int] | None = None
 
 
 def batch_info(

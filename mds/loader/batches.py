@@ -34,6 +34,7 @@ from mds.loader.batch_maker import BatchMaker
 from mds.loader.batch_masks import mask_padding
 from mds.loader.custom_batches import begin_custom
 from mds.loader.filtered_batches import filtered_batches
+from mds.loader.packed_batches import packed_batches
 from mds.loader.tensor_buffers import Allocator, TensorPool
 from mds.process.fork_safe import cached_property
 from mds.process.stopwatch import Stopwatch
@@ -67,8 +68,10 @@ class Batches(IterableDataset[Any]):
         drop_last: bool,
         collate: Callable[[Any], Any],
         clock: Clock = time.perf_counter,
+        pack_as: str | None = None,
     ) -> None:
         self.dataset = dataset
+        self._pack_as = pack_as
         self._clock = clock
         self._size, self._drop_last = batch_size, drop_last
         is_streaming = isinstance(dataset, StreamingDataset)
@@ -89,6 +92,10 @@ class Batches(IterableDataset[Any]):
             watch = Stopwatch(self._clock)
             return begin_custom(self.dataset, watch, self._size, self._drop_last, self._maker)
         dataset = self.dataset
+        if self._pack_as is not None:
+            packs = dataset._begin_packs(worker, workers, group)
+            into = allocate or TensorPool()
+            return packed_batches(dataset, packs, self._pack_as, into, drop_last=self._drop_last)
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
         epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:

@@ -19,6 +19,7 @@ class EpochCount:
         self.samples = self.steps = self.empty_steps = 0
         self.order_hash = OrderHash()
         self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
+        self.packs: tuple[int, Any, int] | None = None  # where an epoch of packs goes on
         self.is_over = False
         self.waits = WaitAccount()
 
@@ -65,6 +66,7 @@ class CountedBatches:
         count.begun = info.begun
         if self._before and info.begun is not None:
             count.begun = (info.begun[0], info.begun[1] - self._before)
+        count.packs = info.packs
         self._loader._samples_read += info.samples
         if info.dropped or info.is_empty:
             count.empty_steps += info.is_empty

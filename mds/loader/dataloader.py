@@ -20,10 +20,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds.arguments import check_arguments
+from mds.dataset.packed_epoch import packed_steps
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
 from mds.loader.counted_batches import CountedBatches, EpochCount
+from mds.loader.pack_checks import check_packs
 from mds.loader.run_facts import cache_use_of, setup_of
 from mds.loader.settings import LOADER_RULES, check_loader, check_threads
 from mds.loader.threaded_batches import ThreadedBatches
@@ -88,6 +90,10 @@ class StreamingDataLoader(DataLoader[Any]):
     - ``multiprocessing_context`` (Any, default None): How worker processes are started.
     - ``generator`` (Any, default None): Random generator from which their seeds are drawn.
     - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
+    - ``pack_as`` (str | None, default None): How the packs of a dataset with ``packing=`` become
+      batches: ``"varlen"`` (which None is, too) lays all documents end to end, with ``cu_seqlens``
+      and ``max_seqlen``; ``"dense"`` gives a pack a row, with ``document_ids``. Both have
+      ``labels`` and ``position_ids``.
     - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
 
     Order, state and errors are the same with every kind of workers. Raises ConfigError (a
@@ -114,7 +120,14 @@ class StreamingDataLoader(DataLoader[Any]):
     #: By which waits and the making of batches are timed.
     _clock = staticmethod(time.perf_counter)
 
-    def __init__(self, dataset: Any, *args: Any, workers: str = "auto", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        *args: Any,
+        workers: str = "auto",
+        pack_as: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_given(dataset, args, {"workers": workers, **kwargs})
         self._streaming = find_streaming(dataset)
         if self._streaming is not None:
@@ -122,8 +135,14 @@ class StreamingDataLoader(DataLoader[Any]):
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
         self._check_fit(dataset)
+        self._pack_as = check_packs(self, self._streaming, pack_as)
         self._batches = Batches(
-            dataset, self.batch_size, self.drop_last, self.collate_fn, self._clock
+            dataset,
+            self.batch_size,
+            self.drop_last,
+            self.collate_fn,
+            self._clock,
+            pack_as=self._pack_as,
         )
         if workers == "threads":
             self._check_threads(kwargs)
@@ -176,14 +195,19 @@ class StreamingDataLoader(DataLoader[Any]):
         streaming = self._streaming
         if streaming is None:
             check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
-        elif streaming is dataset and self.batch_size not in {None, streaming.batch_size}:
+        elif (
+            streaming is dataset
+            and streaming.packing is None
+            and self.batch_size not in {None, streaming.batch_size}
+        ):
             told = (
                 f"the loader makes batches of {self.batch_size} from an order for batches of "
                 f"{streaming.batch_size}: with several workers or ranks a position in the middle "
                 "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
             )
             warnings.warn(told, stacklevel=3)
-        if streaming is dataset and self._is_strict and self.collate_fn is default_collate:
+        is_collated = self._is_strict and self.collate_fn is default_collate
+        if streaming is not None and streaming is dataset and is_collated:
             check_same_columns(streaming)
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -196,6 +220,11 @@ class StreamingDataLoader(DataLoader[Any]):
             kwargs["batch_size"] = dataset.batch_size
         elif dataset.batch_size is None:
             dataset.batch_size = args[0] if args else kwargs.get("batch_size")
+
+    def __len__(self) -> int:
+        if self._pack_as is None or self._streaming is None:
+            return super().__len__()
+        return packed_steps(self._streaming, drop_last=self.drop_last)
 
     @property
     def num_samples_yielded(self) -> int:
@@ -306,6 +335,9 @@ class StreamingDataLoader(DataLoader[Any]):
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
         count = self._count
+        if self._pack_as is not None:
+            state = self._streaming._packed_state(count.begun, count.packs)
+            return {**state, "order_hash": str(count.order_hash)} if count.steps else state
         samples = count.samples * self._streaming.num_ranks
         state = self._streaming.state_dict(samples, from_beginning=False)
         if count.begun is not None:

@@ -7,6 +7,8 @@ tests and audit ask the same functions.
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.epoch import EpochPlan
 from mds.plan.full_epoch import epoch_order, get_partitions
+from mds.plan.pack_plan import PackPlan
+from mds.plan.packing import Packing
 from mds.plan.sampling import get_sampling
 from mds.plan.schedule import Schedule
 from mds.plan.spec import OrderSpec
@@ -16,6 +18,8 @@ __all__ = [
     "EpochPlan",
     "OrderHash",
     "OrderSpec",
+    "PackPlan",
+    "Packing",
     "Place",
     "Schedule",
     "Weights",

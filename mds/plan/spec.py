@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
+from mds.plan.packing import WINDOW_SAMPLES, Packing
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
 from mds.text.near import did_you_mean
@@ -31,6 +32,7 @@ class OrderSpec:
     "mask": as many full batches on every rank besides, with padding that is masked.
     ``skip_empty_streams``: a stream that gives no samples takes no part; otherwise the methods
     that build batches by stream refuse it, as the incumbent does.
+    ``packing``: packs of samples are dealt instead of samples; ``batch_size`` counts them.
     Raises ConfigError for numbers that make no sense, UnknownNameError for unknown methods.
     """
 
@@ -46,6 +48,7 @@ class OrderSpec:
     batching_method: str = "random"
     exact: bool | str = False
     skip_empty_streams: bool = False
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         for what, name, names in (
@@ -69,10 +72,26 @@ class OrderSpec:
             raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
         if self.exact not in {True, False, "mask"}:
             raise ConfigError(f"exact is True, False or 'mask', got {self.exact!r}.")
+        if self.packing is not None:
+            self._check_packing(self.packing)
         if self.exact and self.batching_method != "random":
             raise PlanError(
                 f"exact=True and batching_method {self.batching_method!r}: batches by stream leave "
                 "out what does not fill one. Use batching_method 'random'."
+            )
+
+    def _check_packing(self, packing: Packing) -> None:
+        if not isinstance(packing, Packing):
+            raise ConfigError(f"packing is a Packing or None, got {packing!r}.")
+        if self.batching_method != "random":
+            raise PlanError(
+                f"packing and batching_method {self.batching_method!r}: a pack has documents of "
+                "all streams. Use batching_method 'random', with the share of each stream."
+            )
+        if self.exact == "mask":
+            raise PlanError(
+                "packing and exact='mask': a place without a pack is padding already, with labels "
+                "that are ignored. Leave exact out."
             )
 
     @property
@@ -111,6 +130,10 @@ class OrderSpec:
             return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
 
+    def window(self, block_size: int) -> int:
+        """Samples of a window of documents that are packed: never more than a shuffle block."""
+        return max(min(WINDOW_SAMPLES, block_size), 1) if self.shuffle else WINDOW_SAMPLES
+
     def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
         """What a state must agree with, apart from what it sets itself; plain JSON."""
         found: dict[str, Any] = {"shuffle": self.shuffle}
@@ -125,6 +148,8 @@ class OrderSpec:
         # Batches by stream have another content in every size; dealt samples have not.
         if self.batching_method != "random":
             found["global_batch_size"] = self.batch() * ranks * nodes
+        if self.packing is not None:
+            found |= self.packing.facts(self.window(block_size))
         if self.batching_method == "device_per_stream":
             found |= {"batch_size": self.batch(), "ranks_per_node": ranks}
         return found

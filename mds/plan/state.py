@@ -66,9 +66,10 @@ class ResumePoint:
     None: written by the incumbent.
 
     ``unit``: what ``sample_in_epoch`` counts, "samples" or "packs". ``cursors``: of each canonical
-    node the window and the pack in it that come next, where it counts packs. ``schedule``,
-    ``edits`` and ``data`` are plain values, checked for their size alone; their writer checks the
-    rest. ``data`` names the data for people and is never compared.
+    node the window and the pack in it that come next, where it counts packs, and ``turn`` the
+    canonical node whose turn it is. ``schedule``, ``edits`` and ``data`` are plain values, checked
+    for their size alone; their writer checks the rest. ``data`` names the data for people and is
+    never compared.
     """
 
     epoch: int
@@ -82,6 +83,7 @@ class ResumePoint:
     order_hash: str | None = None
     unit: str = "samples"
     cursors: tuple[tuple[int, int], ...] | None = None
+    turn: int = 0
     schedule: Mapping[str, Any] | None = None
     edits: tuple[Mapping[str, Any], ...] = ()
     data: Mapping[str, Any] | None = None
@@ -104,6 +106,7 @@ class ResumePoint:
             epoch=epoch,
             sample_in_epoch=sample_in_epoch,
             cursors=self.cursors if is_here else None,
+            turn=self.turn if is_here else 0,
         )
 
     def following(self) -> ResumePoint:
@@ -188,6 +191,11 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
                 f"{_MAX_VALUES[key]}."
             )
     cursors = extension.get("cursors")
+    if not 0 <= extension.get("turn", 0) < values["num_canonical_nodes"]:
+        raise StateError(
+            f"the state has turn {extension['turn']} and num_canonical_nodes "
+            f"{values['num_canonical_nodes']}; it is one of them, counted from 0."
+        )
     if cursors is not None and len(cursors) != values["num_canonical_nodes"]:
         raise StateError(
             f"the state has {len(cursors)} cursors and num_canonical_nodes "
@@ -210,9 +218,11 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     if state.is_ours and state.is_extended:
         found |= {"epoch": _MOVED, "sample_in_epoch": _MOVED, "version": EXTENDED_VERSION}
         found["unit"] = state.unit
-        found["position"] = {"epoch": state.epoch, "in_epoch": state.sample_in_epoch}
+        position: dict[str, Any] = {"epoch": state.epoch, "in_epoch": state.sample_in_epoch}
         if state.cursors is not None:
-            found["position"]["cursors"] = [list(cursor) for cursor in state.cursors]
+            position["cursors"] = [list(cursor) for cursor in state.cursors]
+            position["turn"] = state.turn
+        found["position"] = position
         if state.schedule is not None:
             found["schedule"] = dict(state.schedule)
         if state.edits:
@@ -257,6 +267,7 @@ def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
         "position": {"epoch": position["epoch"], "sample_in_epoch": position["in_epoch"]},
         "unit": unit,
         "cursors": _cursors(position.get("cursors")),
+        "turn": _as_int("turn", position.get("turn", 0)),
         "schedule": None if schedule is None else room.plain("schedule", schedule, 0),
         "edits": tuple(room.plain("edits", edit, 0) for edit in edits),
     }

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mds.arguments import takes_names
 from mds.encodings import Encoding, parse_encoding
 from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
+from mds.index.lengths import emit_lengths_file, lengths_name
+from mds.index.table import fingerprint_of
 from mds.writers.early_file import GATHERED
+from mds.writers.lengths import length_function
 from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 
@@ -34,6 +40,8 @@ class MDSWriter(Writer):
     * ``columns`` (dict[str, str]): the encoding of each column.
     * ``out`` (path, URL or pair): a folder, a URL, or (folder, URL or folder) to upload to.
     * ``keep_local`` (bool, False): keep the shards of a pair's folder after they are uploaded.
+    * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index, for
+      packing; such as "tokens".
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], None): digests of every file to store, sorted, such as ["xxh3_64"].
     * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb"; None
@@ -61,7 +69,12 @@ class MDSWriter(Writer):
 
     @takes_names
     def __init__(
-        self, *, columns: dict[str, str], out: Out, **options: Unpack[WriterOptions]
+        self,
+        *,
+        columns: dict[str, str],
+        out: Out,
+        lengths: str | None = None,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"
         check_columns(type(self).__name__, columns)
@@ -73,6 +86,10 @@ class MDSWriter(Writer):
         )
         self._packers = [(name, self._packer(encoding)) for name, encoding in parsed]
         self._variable = [i for i, size in enumerate(self.columns.sizes) if size is None]
+        self._recorded = lengths
+        if lengths is not None:
+            self._length = length_function({name: e.name for name, e in parsed}, lengths)
+            self._lengths, self._at = array("I"), self.columns.names.index(lengths)
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
         super().__init__(out=out, extra_bytes_per_sample=4, **options)
         self._config = config_bytes(self.get_config())
@@ -109,6 +126,8 @@ class MDSWriter(Writer):
                 values.append(pack(sample[name]))
         except Exception as error:
             raise self._explain(error, name, sample) from error
+        if self._recorded is not None:
+            self._note_length(values[self._at])
         if not self._variable:
             return values[0] if len(values) == 1 else b"".join(values)
         lengths = [len(values[i]) for i in self._variable]
@@ -116,6 +135,19 @@ class MDSWriter(Writer):
         if sum(lengths) >= self.max_shard_size:
             raise self._too_large(sum(lengths))
         return b"".join((self._pack_sizes(*lengths), *values))
+
+    def _note_length(self, value: bytes) -> None:
+        # Of a sample that was encoded and then refused, nothing is kept: the next one takes its
+        # place.
+        del self._lengths[self._samples :]
+        self._lengths.append(self._length(value))
+
+    def _publish_beside(self, index: bytes) -> None:
+        if self._recorded is not None:
+            del self._lengths[self._samples :]
+            lengths = np.frombuffer(self._lengths, np.uint32)
+            data = emit_lengths_file(self._recorded, lengths, fingerprint_of(index))
+            self._destination.publish_companion(lengths_name(self._recorded), data)
 
     def _column_encodings(self) -> dict[str, str]:
         return dict(zip(self.columns.names, self.columns.encodings, strict=True))

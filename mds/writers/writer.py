@@ -213,11 +213,15 @@ class Writer(ABC):
                     self.flush_shard()
                 entries, files = self._pipeline.finish()
                 index = f'{{"shards": [{", ".join(entries)}], "version": {VERSION}}}'
+                self._publish_beside(index.encode())
                 self._destination.publish_index(index.encode(), files)
             except BaseException:
                 self.abort()
                 raise
             self._end(FINISHED)
+
+    def _publish_beside(self, index: bytes) -> None:  # noqa: B027 - most formats have none
+        """Put the files that belong to an index beside its place; the index itself comes last."""
 
     def abort(self) -> None:
         """Stop without an index. Complete shards stay, for inspection."""

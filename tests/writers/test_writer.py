@@ -174,6 +174,7 @@ def test_help_lists_every_argument_once(kind):
     item = re.compile(r"^\* ``(\w+)`` \(([^()]+?)(?:, ([^ ,()\]]+))?\): \S", re.MULTILINE)
     own, shared = (item.findall(inspect.getdoc(each)) for each in (kind, MDSWriter))
     assert len({name for name, *_ in own}) == len(own)
+    shared = [item for item in shared if item[0] != "lengths" or kind is MDSWriter]
     shown = {name: default for name, _, default in [*shared, *own]}
     found = inspect.signature(kind).parameters
     assert shown.keys() == found.keys()

@@ -1,0 +1,65 @@
+"""Lengths of a column of a dataset: recorded beside its index, and read from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.errors import IndexFileError, MdsError
+from mds.format.layout import INDEX_NAME
+from mds.index import Index
+from mds.index.companion import companions_of, parse_companion, write_companion
+from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name, parse_lengths
+from mds.storage import open_store
+from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.lengths import length_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def record_lengths(url: str, column: str) -> Lengths:
+    """Write the lengths of a column of a dataset beside its index, and give them.
+
+    Reads all of it. Raises ConfigError for a column that has none, NotFoundError without an index,
+    and what reading and writing raise.
+    """
+    with open_store(url) as store:
+        data = store.get(INDEX_NAME)
+        index = Index.parse(data, store.url_of(INDEX_NAME))
+        found = np.zeros(index.total_samples, np.int64)
+        at = 0
+        if index.total_samples:
+            source = MdsInput(url)
+            for part in source.cut_parts(0):
+                columns = part.address.schema.columns
+                encodings = dict(zip(columns.names, columns.encodings, strict=True))
+                length = length_function(encodings, column)
+                for number, record in source.read(part):
+                    assert isinstance(record, dict), "a dataset has no bad records"
+                    try:
+                        found[at] = length(record[column])
+                    except MdsError as error:
+                        where = source.locate(part, number)
+                        raise type(error)(f"{where}, column {column!r}: {error}") from error
+                    at += 1
+        name, payload = lengths_name(column), emit_lengths(column, found)
+        write_companion(store, name, KIND, index.fingerprint(), payload)
+    return Lengths.of(column, found)
+
+
+def read_lengths(url: str) -> Iterator[Lengths]:
+    """The lengths that are recorded beside the index of a dataset, column by column.
+
+    Those of another index are left out; `mds verify` tells of them.
+    """
+    with open_store(url) as store:
+        index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+        for name in companions_of(store):
+            try:
+                found = parse_companion(store.get(name), name, None, index.fingerprint())
+            except IndexFileError:
+                continue
+            if found.kind == KIND:
+                yield parse_lengths(found.payload, index.total_samples, None, name)

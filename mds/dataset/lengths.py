@@ -1,0 +1,204 @@
+"""Lengths of documents for a packed order: from the file beside an index, or from shard headers.
+
+The file is looked for when packs are first asked for, not before: in the folder of data that are
+read in place, else at the remote, once, and then in the cache folder. Without one the lengths of a
+column that alone has no fixed size follow from the offsets at the beginning of each shard, a ranged
+read of four bytes a sample; they are kept in the cache folder too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.cache.filesystem import control_folder
+from mds.cache.origin import CONTROL
+from mds.encodings import DecodeKind, parse_encoding
+from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
+from mds.format.layout import parse_offsets
+from mds.index.binary_copy import map_file
+from mds.index.companion import read_companion
+from mds.index.lengths import (
+    KIND,
+    JoinedLengths,
+    Lengths,
+    emit_lengths_file,
+    lengths_name,
+    most_bytes,
+    parse_lengths,
+    parse_lengths_file,
+)
+from mds.storage import open_store
+from mds.storage.control_files import make_control_folder, publish_control_file
+from mds.storage.relative_name import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mds.cache.source import Source
+    from mds.dataset.shard_map import ShardMap
+    from mds.index import ShardInfo, ShardSchema
+    from mds.storage import Store
+
+    Ids = NDArray[np.int64]
+
+_ROOM = 64 << 10  # of the header lines
+_CONNECTIONS = 16
+
+
+class SelectedLengths:
+    """Lengths of the samples of a dataset by their numbers in it, behind a selection or not."""
+
+    def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
+        self._joined, self._shards = joined, shards
+        self.digest, self.total = joined.digest, joined.total
+
+    def take(self, ids: Ids) -> Ids:
+        """The lengths of samples, int64."""
+        return self._joined.take(self._shards.stored(ids))
+
+
+def open_lengths(sources: Sequence[Source], column: str) -> JoinedLengths:
+    """The lengths of all samples of several sources.
+
+    Raises ConfigError where there is no file and headers do not tell, IndexFileError for a file
+    that is damaged or of another index, and the StoreError of a remote that cannot be asked.
+    """
+    return JoinedLengths([_of_source(source, column) for source in sources])
+
+
+def _of_source(source: Source, column: str) -> Lengths:
+    index, name = source.index, lengths_name(column)
+    fingerprint, samples = index.fingerprint(), index.total_samples
+    _check_column(source, column)
+    in_place = source.remote is None
+    folder = source.folder if in_place else control_folder(source.folder, CONTROL)
+    path = os.path.join(folder, name)
+    found = map_file(path, most=most_bytes(samples) + _ROOM)
+    if found is not None:
+        try:
+            return parse_lengths_file(found, samples, column, fingerprint, path)
+        except IndexFileError:
+            if in_place:
+                raise
+            # A copy of an earlier index; what is at the remote now replaces it.
+    store = source.store or open_store(
+        source.remote or source.folder, options=source.options, timeout=source.timeout
+    )
+    if not in_place:
+        told = read_companion(store, name, KIND, fingerprint, most=most_bytes(samples))
+        if told is not None:
+            lengths = parse_lengths(told.payload, samples, column, store.url_of(name))
+            return _keep(path, lengths, fingerprint)
+    return _keep(None if in_place else path, _from_headers(source, store, column), fingerprint)
+
+
+def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
+    """The lengths, mapped from a file in the cache folder where one can be written."""
+    if path is None:
+        return lengths
+    data = emit_lengths_file(lengths.column, lengths.all(), fingerprint)
+    with contextlib.suppress(OSError, StoreError, CacheError):
+        folder = os.path.dirname(path)
+        make_control_folder(folder)
+        mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
+        with publish_control_file(path, mode) as file:
+            file.write(data)
+        found = map_file(path, most=len(data))
+        if found is not None:
+            return parse_lengths_file(found, len(lengths), lengths.column, fingerprint, path)
+    return lengths
+
+
+def _check_column(source: Source, column: str) -> None:
+    for schema in source.index.schemas:
+        if column not in schema.columns.names:
+            raise ConfigError(
+                f"Packing counts the lengths of column {shown(column)}, and "
+                f"{source.remote or source.folder} has {', '.join(schema.columns.names)}: give "
+                "lengths= the name of one of them."
+            )
+
+
+def _from_headers(source: Source, store: Store, column: str) -> Lengths:
+    """Lengths by what each shard tells at its beginning. Raises ConfigError where none does."""
+    where = source.remote or source.folder
+    items = [_item_size(schema, column, where) for schema in source.index.schemas]
+
+    def of_shard(shard: ShardInfo) -> Ids:
+        schema = int(source.index.schema_of[shard.number])
+        columns = shard.schema.columns
+        if items[schema] is None:
+            shape = parse_encoding(columns.encodings[columns.names.index(column)]).shape
+            assert shape is not None
+            return np.full(shard.samples, shape[0], np.int64)
+        head = 4 * (shard.samples + 2)
+        name = shard.raw.basename
+        local = name.under(source.folder)
+        if shard.zip is not None and not os.path.isfile(local):
+            raise _no_lengths(where, column, "its shards are compressed")
+        if os.path.isfile(local):
+            with open(local, "rb") as file:
+                data = file.read(head)
+        else:
+            data = store.get_range(name, 0, head)
+        offsets = parse_offsets(data, shard.samples, shard.raw.size, str(name))
+        fixed = 4 + sum(size for size in columns.sizes if size is not None)
+        sizes = np.asarray(np.diff(offsets.astype(np.int64)) - fixed, np.int64)
+        return _vector_lengths(sizes, items[schema] or 1, where)
+
+    with ThreadPoolExecutor(_CONNECTIONS, "mds-lengths") as pool:
+        parts = list(pool.map(of_shard, source.index))
+    return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _item_size(schema: ShardSchema, column: str, where: str) -> int | None:
+    """Bytes of an element of a column whose sizes headers tell; None for one of a fixed length."""
+    columns = schema.columns
+    encoding = parse_encoding(columns.encodings[columns.names.index(column)])
+    if encoding.shape is not None and len(encoding.shape) == 1:
+        return None
+    if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
+        raise _no_lengths(where, column, f"it is stored as {encoding.name!r}")
+    if schema.is_split:
+        raise _no_lengths(where, column, f"its shards are {schema.format} files")
+    if columns.sizes.count(None) > 1:
+        others = [
+            name
+            for name, size in zip(columns.names, columns.sizes, strict=True)
+            if size is None and name != column
+        ]
+        raise _no_lengths(where, column, f"{', '.join(others)} too has no fixed size")
+    return encoding.element_dtype.itemsize
+
+
+def _no_lengths(where: str, column: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{where} has no file with the lengths of column {shown(column)}, and the headers of "
+        f"shards do not tell them: {why}. Record them once: mds lengths {where} --column {column}"
+    )
+
+
+def _vector_lengths(sizes: Ids, item: int, where: str) -> Ids:
+    """Elements of one-dimensional arrays of so many bytes, with their heads.
+
+    A head is a byte and the length, in 1, 2, 4 or 8 bytes as it needs.
+    """
+    found = np.full(len(sizes), -1, np.int64)
+    for width in range(4):
+        count, rest = np.divmod(sizes - 1 - (1 << width), item)
+        least = 1 << (8 << (width - 1)) if width else 0
+        fits = (rest == 0) & (count >= least) & ((width == 3) | (count < 1 << (8 << width)))
+        found[fits & (found < 0)] = count[fits & (found < 0)]
+    if len(found) and int(found.min()) < 0:
+        raise ConfigError(
+            f"{where}: sample {int(np.argmin(found))} of a shard is no one-dimensional array, so "
+            "it has no length in tokens."
+        )
+    return found

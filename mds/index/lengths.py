@@ -1,0 +1,184 @@
+"""Lengths of the samples of a dataset, one column's, in a file beside its index.
+
+    one line  JSON: column, samples, bytes of a length, how many are long
+    lengths   uint8 or uint16, little-endian; the largest number stands for a long one
+    long      int64: the numbers of samples that are long, ascending, and then their lengths
+
+The line is filled up with blanks to a multiple of 64 bytes, so that the file is used as it lies on
+the disk. A text of tokens is a byte or two then, however long a few of them are.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import IndexFileError
+from mds.index.companion import companion_name, pack_companion, parse_companion
+from mds.index.table import fingerprint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+KIND = "lengths"
+#: Lengths beyond it are no lengths of arrays.
+LARGEST = (1 << 32) - 1
+_MAX_HEADER_BYTES = 1 << 16
+
+
+class Lengths:
+    """Lengths of all samples of one dataset in one column, by the number of the sample."""
+
+    def __init__(
+        self, column: str, lengths: NDArray[Any], long: Ids, of_long: Ids, digest: str
+    ) -> None:
+        self.column, self.digest = column, digest
+        self._lengths, self._long, self._of_long = lengths, long, of_long
+
+    @classmethod
+    def of(cls, column: str, lengths: Any) -> Lengths:
+        """Lengths that are given; in their smallest form, and as a file would have them."""
+        payload = emit_lengths(column, np.asarray(lengths))
+        return parse_lengths(payload, len(lengths), column, "lengths")
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def take(self, numbers: Ids) -> Ids:
+        """The lengths of samples, int64."""
+        found = self._lengths[numbers].astype(np.int64)
+        if len(self._long):
+            top = np.iinfo(self._lengths.dtype).max
+            at = np.flatnonzero(found == top)
+            found[at] = self._of_long[np.searchsorted(self._long, numbers[at])]
+        return found
+
+    def all(self) -> Ids:
+        """The lengths of all samples, int64."""
+        found = self._lengths.astype(np.int64)
+        found[self._long] = self._of_long
+        return found
+
+    @property
+    def total(self) -> int:
+        """The sum of all."""
+        top = int(np.iinfo(self._lengths.dtype).max)
+        whole = int(self._lengths.sum(dtype=np.int64)) + int(self._of_long.sum())
+        return whole - top * len(self._long)
+
+
+class JoinedLengths:
+    """Lengths of the samples of several streams, numbered through."""
+
+    def __init__(self, parts: Sequence[Lengths]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts])
+        self.digest = (
+            parts[0].digest
+            if len(parts) == 1
+            else fingerprint_of("".join(part.digest for part in parts).encode())
+        )
+        self.total = sum(part.total for part in parts)
+
+    def take(self, numbers: Ids) -> Ids:
+        """The lengths of samples, int64."""
+        if len(self._parts) == 1:
+            return self._parts[0].take(numbers)
+        of = np.searchsorted(self._ends, numbers, side="right")
+        found = np.empty(len(numbers), np.int64)
+        for part in np.unique(of).tolist():
+            mine = of == part
+            before = int(self._ends[part - 1]) if part else 0
+            found[mine] = self._parts[part].take(numbers[mine] - before)
+        return found
+
+
+def lengths_name(column: str) -> str:
+    """The name of the file of a column."""
+    return companion_name(KIND, column)
+
+
+def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
+    """The payload of a file of lengths, which are not negative and below 2**32."""
+    values = np.asarray(lengths, np.int64)
+    width = 1 if not len(values) or int(values.max()) < 255 else 2
+    dtype = np.dtype(f"<u{width}")
+    top = np.iinfo(dtype).max
+    long = np.flatnonzero(values >= top)
+    head = {"column": column, "samples": len(values), "width": width, "long": len(long)}
+    line = json.dumps(head).encode("ascii")
+    line += b" " * (-(len(line) + 1) % 64) + b"\n"
+    small = np.minimum(values, top).astype(dtype).tobytes()
+    small += b"\0" * (-len(small) % 8)
+    return b"".join(
+        (line, small, long.astype("<i8").tobytes(), values[long].astype("<i8").tobytes())
+    )
+
+
+def emit_lengths_file(column: str, lengths: NDArray[Any], index: str) -> bytes:
+    """The whole file of lengths for the index of a fingerprint."""
+    return pack_companion(KIND, 1, index, emit_lengths(column, lengths))
+
+
+def most_bytes(samples: int) -> int:
+    """The most bytes that a payload for so many samples has."""
+    return _MAX_HEADER_BYTES + 24 * samples
+
+
+def parse_lengths_file(data: Any, samples: int, column: str, index: str, where: str) -> Lengths:
+    """The lengths of a file, used where it lies.
+
+    Raises IndexFileError for one that is damaged, or of another index, number of samples or column.
+    """
+    found = parse_companion(data, where, KIND, index)
+    return parse_lengths(found.payload, samples, column, where)
+
+
+def parse_lengths(payload: Any, samples: int, column: str | None, where: str) -> Lengths:
+    """The lengths of a payload, of any column for None. Raises IndexFileError."""
+    view = memoryview(payload)
+    try:
+        end = bytes(view[:_MAX_HEADER_BYTES]).index(b"\n") + 1
+        head = json.loads(bytes(view[:end]))
+        told = head["column"], head["samples"], head["width"], head["long"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise IndexFileError(
+            f"{where}: holds no lengths. Make it anew with mds lengths."
+        ) from error
+    column = told[0] if column is None and isinstance(told[0], str) else column
+    is_plausible = told[0] == column and told[1] == samples and told[2] in (1, 2)
+    is_plausible = is_plausible and type(told[3]) is int and 0 <= told[3] <= samples
+    small = samples * told[2] if is_plausible else 0
+    small += -small % 8
+    if not is_plausible or len(view) != end + small + 16 * told[3]:
+        raise IndexFileError(
+            f"{where}: holds lengths of column {told[0]!r:.60} of {told[1]!r:.30} samples; "
+            f"expected column {column!r} of {samples}. Make it anew with mds lengths."
+        )
+    dtype = np.dtype(f"<u{told[2]}")
+    lengths = np.frombuffer(view, dtype, samples, end)
+    long = np.frombuffer(view, "<i8", told[3], end + small)
+    of_long = np.frombuffer(view, "<i8", told[3], end + small + 8 * told[3])
+    _check_long(lengths, long, of_long, where)
+    return Lengths(str(column), lengths, long, of_long, fingerprint_of(view))
+
+
+def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, where: str) -> None:
+    """See that the long ones are where the short ones say so, and are long."""
+    top = np.iinfo(lengths.dtype).max
+    is_right = (
+        np.array_equal(np.flatnonzero(lengths == top), long)
+        and (of_long >= top).all()
+        and (of_long <= LARGEST).all()
+    )
+    if not is_right:
+        raise IndexFileError(
+            f"{where}: its long lengths are not where the others say so. Make it anew with mds "
+            "lengths."
+        )

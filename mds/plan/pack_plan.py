@@ -1,0 +1,286 @@
+"""PackPlan: lazy plan of the packs of one epoch, on top of the order of its samples.
+
+The order of the samples is that of an EpochPlan; packs are made of windows of it and dealt to ranks
+as samples are. Whatever a process needs of the packs it computes for itself, some 0.8 us a document
+of all ranks, so nothing has to be said between processes. A place that is left without a pack at
+the end of the epoch stays empty: nothing is repeated, and the ranks stay in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mds.errors import StateError
+from mds.format.hashing import digest
+from mds.plan.audit import OrderHash, Place, summands
+from mds.plan.orders import Order
+from mds.plan.pack_reading import PackReading, PackTable, TakenPacks
+from mds.plan.packing import Packs, balance, pack_window
+from mds.plan.state import ResumePoint, parse_state
+from mds.process.fork_safe import cached_property
+from mds.shuffle.permutation import derive_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from mds.plan.epoch import EpochPlan
+
+    Ids = NDArray[np.int64]
+
+_PLACES = 20  # bits for the place of a piece in its pack
+_START = 40  # bits for a sample id; its piece begins above
+
+
+class DocumentLengths(Protocol):
+    """Lengths of samples by number."""
+
+    digest: str
+    total: int
+
+    def take(self, ids: Ids) -> Ids:
+        """The lengths of samples, int64."""
+
+
+class RankPacks(NamedTuple):
+    """The packs of one rank in one step.
+
+    ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``counts`` how
+    many each place of the batch has: 0 for a place without a pack. ``order``: what they add to the
+    order hash. ``position``, ``cursors`` and ``turn``: where the epoch goes on behind this step, of
+    which all ranks together have ``packs``.
+    """
+
+    ids: Ids
+    starts: Ids
+    sizes: Ids
+    counts: Ids
+    order: tuple[int, int]
+    position: int
+    cursors: Ids
+    turn: int
+    packs: int
+
+
+class PackPlan:
+    """Lazy plan of the packs of one epoch.
+
+    ``plan``: the order of its samples, from whose resume point it goes on. ``lengths``: those of
+    the samples. Raises PlanError for an order that packs cannot have, and StateError for a state
+    that counts something else.
+    """
+
+    def __init__(self, plan: EpochPlan, lengths: DocumentLengths) -> None:
+        packing = plan.spec.packing
+        assert packing is not None
+        self.plan, self.packing, self.lengths = plan, packing, lengths
+        self.epoch, self.shape = plan.epoch, plan.shape
+        self.position = plan.sample_in_epoch
+        point = plan.resume_point
+        if self.position and (point.unit != "packs" or point.cursors is None):
+            raise StateError(
+                f"the state counts {point.unit} and has no cursors, and this run counts packs: go "
+                "on without packing=, or begin the epoch anew with epoch alone."
+            )
+        self._cursors, self._turn = (point.cursors, point.turn) if self.position else (None, 0)
+
+    @property
+    def window(self) -> int:
+        """Samples of a window: never more than a shuffle block."""
+        return self.plan.spec.window(self.plan.shuffle_block_size)
+
+    @cached_property
+    def _order(self) -> Order | None:
+        """The order of the samples of all streams; None without samples."""
+        if not self.plan.orders:
+            return None
+        order = self.plan.orders[0]
+        assert isinstance(order, Order), "a schedule is refused beside packing"
+        return order
+
+    @cached_property
+    def _starts(self) -> Ids:
+        order = self._order
+        return order.starts() if order is not None else np.zeros(1, np.int64)
+
+    @cached_property
+    def windows(self) -> Ids:
+        """How many windows each canonical node has."""
+        found: Ids = -(-np.diff(self._starts) // self.window)
+        return found
+
+    @cached_property
+    def _lookup(self) -> Callable[[Ids], Ids]:
+        return self.plan.orders[0].lookup()
+
+    def load(self, node: int, window: int) -> Packs:
+        """Pack one window of a canonical node."""
+        first = int(self._starts[node]) + window * self.window
+        last = min(first + self.window, int(self._starts[node + 1]))
+        ids = self._lookup(np.arange(first, last))
+        plan = self.plan
+        key = None
+        if plan.spec.shuffle:
+            key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
+        return pack_window(ids, self.lengths.take(ids), self.packing, key)
+
+    def reading(self) -> PackReading:
+        """All packs from where this plan begins."""
+        return PackReading(self.load, self.windows, self._cursors, self._turn)
+
+    def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
+        """The packs of one worker, step by step, from its ``start``-th batch on.
+
+        ``rank`` counts within the node, ``worker`` within the rank, both after replication.
+        """
+        shape, reading, step = self.shape, self.reading(), 0
+        position = self.position
+        while taken := reading.take(shape.global_batch):
+            if step % shape.workers == worker and step // shape.workers >= start:
+                numbers = self._numbers(taken, node, rank)
+                yield RankPacks(
+                    *taken.pieces(numbers),
+                    self._summed(taken, numbers, position),
+                    position + len(taken),
+                    reading.cursors,
+                    reading.turn,
+                    len(taken),
+                )
+            position += len(taken)
+            step += 1
+
+    def _numbers(self, taken: TakenPacks, node: int, rank: int) -> Ids:
+        """Which of the packs of a step are a rank's; beyond the last for places without one."""
+        shape = self.shape
+        of_node = shape.round_robin.reshape(shape.nodes, shape.ranks, shape.batch)[node]
+        if self.packing.balance is None or shape.ranks == 1:
+            own: Ids = of_node[rank]
+            return own
+        numbers = np.sort(of_node.reshape(-1))
+        group = balance(taken.weights(numbers, self.packing.balance), shape.ranks)
+        found: Ids = numbers[group == rank]
+        return found
+
+    @staticmethod
+    def _summed(taken: TakenPacks, numbers: Ids, position: int) -> tuple[int, int]:
+        """What packs add to the order hash: of each piece its place, its sample and its start."""
+        real = numbers[numbers < len(taken)]
+        ids, starts, _, counts = taken.pieces(real)
+        ends = np.cumsum(counts)
+        within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
+        marks = (np.repeat(real + position, counts) << _PLACES) + within
+        sums = summands(marks, ids + (starts << _START))
+        return int(sums.sum(dtype=np.uint64)), len(real)
+
+    # ------------------------------------------------------------------ the whole epoch
+
+    @cached_property
+    def table(self) -> PackTable:
+        """How many packs each window has; packs the whole epoch once."""
+        return PackTable(
+            [
+                np.array([len(self.load(node, w)) for w in range(count)], np.int64)
+                for node, count in enumerate(self.windows.tolist())
+            ]
+        )
+
+    @property
+    def steps(self) -> int:
+        """Global batches left, the last of which may have places without a pack."""
+        return -(-max(self.table.total - self.position, 0) // self.shape.global_batch)
+
+    def batch(self, step: int) -> list[RankPacks]:
+        """The packs of every rank in a global batch, counted from where this plan begins.
+
+        Raises IndexError beyond the last.
+        """
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
+        shape = self.shape
+        position = self.position + step * shape.global_batch
+        taken = self._taken(position)
+        cursors, turn = self.table.cursors(position + len(taken))
+        found = []
+        for node in range(shape.nodes):
+            for rank in range(shape.ranks):
+                numbers = self._numbers(taken, node, rank)
+                order = self._summed(taken, numbers, position)
+                rest = (position + len(taken), np.array(cursors, np.int64), turn, len(taken))
+                found.append(RankPacks(*taken.pieces(numbers), order, *rest))
+        return found
+
+    def _taken(self, position: int) -> TakenPacks:
+        node, window, pack = self.table.places(position, position + self.shape.global_batch)
+        held: list[Packs] = []
+        of = np.empty(len(node), np.int64)
+        for one, at in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
+            of[(node == one) & (window == at)] = len(held)
+            held.append(self.load(one, at))
+        return TakenPacks(held, of, pack)
+
+    def locate(self, sample: int) -> list[Place]:
+        """Every place where a piece of a sample is in what is left of the epoch, by step.
+
+        ``place`` is that of its pack in the batch of the rank.
+        """
+        shape, elements = self.shape, set()
+        for position in self.plan.orders[0].find(sample).tolist():
+            node = int(np.searchsorted(self._starts, position, side="right")) - 1
+            window = (position - int(self._starts[node])) // self.window
+            packs = self.load(node, window)
+            at = np.flatnonzero(packs.ids == sample)
+            for pack in (np.searchsorted(packs.bounds, at, side="right") - 1).tolist():
+                elements.add(self.table.find(node, window, pack))
+        found = set()
+        for element in elements:
+            step, number = divmod(element - self.position, shape.global_batch)
+            if element < self.position:
+                continue
+            taken = self._taken(self.position + step * shape.global_batch)
+            for node in range(shape.nodes):
+                for rank in range(shape.ranks):
+                    places = np.flatnonzero(self._numbers(taken, node, rank) == number)
+                    whole = node * shape.ranks + rank
+                    found |= {
+                        Place(step, whole, step % shape.workers, at) for at in places.tolist()
+                    }
+        return sorted(found)
+
+    def order_hash(self, steps: int) -> OrderHash:
+        """The hash of the first ``steps`` global batches, computed without reading anything."""
+        found, reading, position = OrderHash(), self.reading(), self.position
+        for _ in range(steps):
+            taken = reading.take(self.shape.global_batch)
+            if not len(taken):
+                break
+            found.take(*self._summed(taken, np.arange(len(taken)), position))
+            position += len(taken)
+        return found
+
+    # ------------------------------------------------------------------ states
+
+    def order_facts(self) -> dict[str, Any]:
+        """What a state remembers of the order parameters; plain JSON."""
+        return {**self.plan.order_facts(), "packing_lengths": self.lengths.digest}
+
+    def key(self) -> str:
+        """A name for all that the packs of the epoch depend on."""
+        order = self._order.key() if self._order is not None else ""
+        return digest(order, repr(sorted(self.order_facts().items(), key=str)))
+
+    def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
+        """Refuse a state of other data or another order, listing the differences (StateError)."""
+        point = parse_state(state)
+        if point.unit != "packs":
+            raise StateError(
+                f"the state counts {point.unit}, and this run counts packs: it was made without "
+                "packing=. Go on without it, or begin anew."
+            )
+        point.check(self.plan.dataset_facts(), self.order_facts())
+
+    def __repr__(self) -> str:
+        return f"<PackPlan of epoch {self.epoch} from pack {self.position}: {self.packing!r}>"

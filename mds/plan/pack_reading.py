@@ -1,0 +1,223 @@
+"""Reading of packs in the order in which they are dealt: canonical node after canonical node.
+
+As with samples, the packs are thought of as a grid with a row for each canonical node, read column
+by column; a row that ends drops out. How long rows are shows when they are packed. So there are two
+ways through the grid. `PackReading` goes on from a cursor for each canonical node, a window at a
+time, and needs nothing of what was before. `PackTable` counts the packs of every window once, and
+then says where any of them is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds.errors import StateError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mds.plan.packing import Packs
+
+    Ids = NDArray[np.int64]
+    Load = Callable[[int, int], Packs]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TakenPacks:
+    """Consecutive packs of a reading: pack ``numbers[i]`` of ``windows[of[i]]``."""
+
+    windows: Sequence[Packs]
+    of: Ids
+    numbers: Ids
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def weights(self, places: Ids, what: str) -> Ids:
+        """The attention work or the tokens of packs; 0 for places beyond the last."""
+        found = np.zeros(len(places), np.int64)
+        real = np.flatnonzero(places < len(self))
+        of, numbers = self.of[places[real]], self.numbers[places[real]]
+        for window in np.unique(of).tolist():
+            mine = of == window
+            packs = self.windows[window]
+            weights = packs.work if what == "attention" else packs.tokens
+            found[real[mine]] = weights[numbers[mine]]
+        return found
+
+    def pieces(self, places: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+        """The pieces of packs: ids, starts, sizes, and how many each of the places has."""
+        ids, starts, sizes = [], [], []
+        counts = np.zeros(len(places), np.int64)
+        for at, place in enumerate(places.tolist()):
+            if place < len(self):
+                packs, number = self.windows[int(self.of[place])], int(self.numbers[place])
+                begin, end = int(packs.bounds[number]), int(packs.bounds[number + 1])
+                ids.append(packs.ids[begin:end])
+                starts.append(packs.starts[begin:end])
+                sizes.append(packs.sizes[begin:end])
+                counts[at] = end - begin
+        nothing = np.zeros(0, np.int64)
+        if not ids:
+            return nothing, nothing, nothing, counts
+        return np.concatenate(ids), np.concatenate(starts), np.concatenate(sizes), counts
+
+
+class PackReading:
+    """Reading of the packs of an epoch from its cursors on, all canonical nodes in turn.
+
+    ``load`` packs a window of a canonical node, ``windows`` says how many each has. ``cursors`` are
+    the window and the pack in it at which each node goes on, ``turn`` the node whose turn it is.
+    Raises StateError for cursors that are beyond the end.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        windows: Ids,
+        cursors: Sequence[tuple[int, int]] | None = None,
+        turn: int = 0,
+    ) -> None:
+        nodes = len(windows)
+        self._load, self._windows = load, windows
+        at = np.array(cursors if cursors is not None else np.zeros((nodes, 2)), np.int64)
+        at = at.reshape(-1, 2)
+        if len(at) != nodes or (at[:, 0] > windows).any() or not 0 <= turn < max(nodes, 1):
+            raise StateError(
+                "the cursors of the state do not fit this order: it has another number of "
+                "canonical nodes, or their windows end earlier."
+            )
+        self._window, self._pack, self._turn = at[:, 0].copy(), at[:, 1].copy(), turn
+        self._packs: list[Packs | None] = [None] * nodes
+        self._count = np.zeros(nodes, np.int64)
+        self._alive = np.zeros(0, np.int64)
+        self._is_begun = False
+
+    @property
+    def cursors(self) -> Ids:
+        """The window and the pack of each canonical node that come next, int64 (nodes, 2)."""
+        return np.stack([self._window, self._pack], axis=1)
+
+    @property
+    def turn(self) -> int:
+        """The canonical node whose turn it is."""
+        return self._turn
+
+    def take(self, count: int) -> TakenPacks:
+        """The next ``count`` packs, or as many as there are."""
+        if not self._is_begun:
+            self._begin()
+        of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        held: list[Packs] = []
+        place = np.full(len(self._windows), -1, np.int64)  # of the window of a node in `held`
+        filled = 0
+        while filled < count and len(self._alive):
+            alive = self._alive
+            row = int(np.searchsorted(alive, self._turn)) % len(alive)
+            left = int((self._count[alive] - self._pack[alive]).min())
+            columns = min(left, (count - filled) // len(alive)) if row == 0 else 0
+            nodes = alive if columns else alive[row : row + count - filled]
+            for node in nodes[place[nodes] < 0].tolist():
+                packs = self._packs[node]
+                assert packs is not None
+                place[node] = len(held)
+                held.append(packs)
+            columns = max(columns, 1)
+            end = filled + columns * len(nodes)
+            of[filled:end] = np.tile(place[nodes], columns)
+            numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
+            self._pack[nodes] += columns
+            last = int(nodes[-1])
+            self._turn = 0 if last == alive[-1] else last + 1
+            filled = end
+            for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
+                self._window[node] += 1
+                self._pack[node] = 0
+                self._open(node)
+                place[node] = -1
+            if (self._count[nodes] == 0).any():
+                self._alive = np.flatnonzero(self._count)
+        return TakenPacks(held, of[:filled], numbers[:filled])
+
+    def _begin(self) -> None:
+        for node in range(len(self._windows)):
+            before = int(self._window[node])
+            self._open(node)
+            is_same = int(self._window[node]) == before
+            if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
+                raise StateError(
+                    f"the state has a cursor at pack {int(self._pack[node])} of window {before} of "
+                    f"canonical node {node}, and that window has "
+                    f"{int(self._count[node]) if is_same else 0} packs: the state is of another "
+                    "order."
+                )
+        self._alive = np.flatnonzero(self._count)
+        self._is_begun = True
+
+    def _open(self, node: int) -> None:
+        """Pack the window of a node's cursor, or the next one that has packs."""
+        while self._window[node] < self._windows[node]:
+            packs = self._load(node, int(self._window[node]))
+            if len(packs):
+                self._packs[node], self._count[node] = packs, len(packs)
+                return
+            self._window[node] += 1
+        self._packs[node], self._count[node] = None, 0
+
+
+class PackTable:
+    """Table of the packs of an epoch: how many each window of each canonical node has."""
+
+    def __init__(self, counts: Sequence[Ids]) -> None:
+        self._ends = [np.cumsum(of_node) for of_node in counts]
+        self._totals = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
+        self.total = int(self._totals.sum())
+
+    def find(self, node: int, window: int, pack: int) -> int:
+        """Where in the reading a pack of a window is."""
+        before = int(self._ends[node][window - 1]) if window else 0
+        column = before + pack
+        earlier = int(np.minimum(self._totals, column).sum())
+        return earlier + int((self._totals[:node] > column).sum())
+
+    def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
+        """Canonical node, window and pack of the elements ``first`` to ``last`` - 1."""
+        last = min(last, self.total)
+        low, high = 0, int(self._totals.max(initial=0))
+        while low < high:  # the column of the first one
+            middle = (low + high + 1) // 2
+            if int(np.minimum(self._totals, middle).sum()) <= first:
+                low = middle
+            else:
+                high = middle - 1
+        skip = first - int(np.minimum(self._totals, low).sum())
+        nodes, columns, found, column = [], [], -skip, low
+        while found < last - first:
+            alive = np.flatnonzero(self._totals > column)
+            nodes.append(alive)
+            columns.append(np.full(len(alive), column))
+            found += len(alive)
+            column += 1
+        nothing = np.zeros(0, np.int64)
+        node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
+        at = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
+        window, pack = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
+        for one in np.unique(node).tolist():
+            mine = node == one
+            window[mine] = np.searchsorted(self._ends[one], at[mine], side="right")
+            pack[mine] = at[mine] - np.concatenate([[0], self._ends[one]])[window[mine]]
+        return node, window, pack
+
+    def cursors(self, position: int) -> tuple[list[tuple[int, int]], int]:
+        """The cursor of each canonical node, and whose turn it is, at a place of the reading."""
+        node, window, pack = self.places(position, position + len(self._ends))
+        cursors = [(len(ends), 0) for ends in self._ends]
+        for one, at, number in reversed(
+            [*zip(node.tolist(), window.tolist(), pack.tolist(), strict=True)]
+        ):
+            cursors[one] = (at, number)
+        return cursors, int(node[0]) if len(node) else 0

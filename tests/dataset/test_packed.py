@@ -1,0 +1,452 @@
+"""Batches of packs: what they hold, in every world, through every stop and start."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError, IndexFileError, PlanError, StateError
+from mds.index.companion import write_companion
+from mds.index.lengths import KIND, emit_lengths, lengths_name
+from mds.storage import open_store
+from mds.world import World
+
+# torch warns of more workers than this machine has cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+COUNT = 700
+CAPACITY = 128
+COLUMNS = {"tokens": "ndarray:uint16", "weight": "ndarray:float32", "name": "str"}
+
+
+def document(i):
+    """Tokens that tell their document and their place; a few are longer than a pack."""
+    length = 400 if i % 97 == 5 else 1 + (i * 7919) % 90
+    tokens = (np.arange(length) * 31 + i) % 60_000
+    return {"tokens": tokens.astype(np.uint16), "weight": (tokens / 2).astype(np.float32),
+            "name": f"n{i}"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Documents in shards of a few dozen, with their lengths beside the index."""
+    folder = str(tmp_path_factory.mktemp("packed"))
+    with MDSWriter(out=folder, columns=COLUMNS, lengths="tokens", size_limit=8000) as writer:
+        for i in range(COUNT):
+            writer.write(document(i))
+    return folder
+
+
+def make(folder, world=(1, 0), **settings):
+    """A dataset of one rank: of a node of so many ranks; 24 packs a step in any world."""
+    ranks, rank = world
+    settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
+                "shuffle_block_size": 60, "packing": Packing(CAPACITY, overflow="split"),
+                "batch_size": 24 // ranks, **settings}  # fmt: skip
+    topology = World(1, ranks, 1, rank)
+    return StreamingDataset(local=folder, topology=topology, **settings)
+
+
+def packs_of(batch):
+    """The documents of a varlen batch: their tokens as tuples."""
+    ends = batch["cu_seqlens"].tolist()
+    tokens = batch["tokens"].tolist()
+    return [tuple(tokens[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+def run(folder, ranks=1, workers=0, state=None, steps=None, **settings):
+    """Global batches of a world as sorted documents, and the state of rank 0 behind each."""
+    rows, states = [], []
+    for rank in range(ranks):
+        loader = StreamingDataLoader(
+            make(folder, (ranks, rank), **settings), num_workers=workers, workers="auto"
+        )
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        for step, batch in enumerate(loader):
+            if step == steps:
+                break
+            if step == len(rows):
+                rows.append([])
+            rows[step] += packs_of(batch)
+            if rank == 0:
+                states.append(loader.state_dict())
+            del batch
+    return [sorted(row) for row in rows], states
+
+
+WORLDS = [(ranks, workers) for ranks in (1, 2, 3, 4, 6, 8) for workers in (0, 1, 3)]
+
+
+def test_every_token_comes_once(corpus):
+    """Over all batches; long documents in pieces of the capacity and a rest, others whole."""
+    rows, _ = run(corpus)
+    found = sorted(piece for row in rows for piece in row)
+    expected = [
+        tuple(document(i)["tokens"][at : at + CAPACITY].tolist())
+        for i in range(COUNT)
+        for at in range(0, len(document(i)["tokens"]), CAPACITY)
+    ]
+    assert found == sorted(expected)
+
+
+@pytest.mark.parametrize("world", WORLDS[1::2], ids=str)
+def test_every_world_has_the_same_global_batches(corpus, world):
+    """Of any number of ranks and workers; the loaders are real ones, the workers threads."""
+    expected, states = run(corpus)
+    rows, others = run(corpus, *world)
+    # Places without a pack, on ranks that have none at the end, are one token of padding.
+    assert [[p for p in row if p != (0,)] for row in rows] == [
+        [p for p in row if p != (0,)] for row in expected
+    ]
+    names = ("position", "unit", "dataset", "order")
+    assert [[s[n] for n in names] for s in others] == [[s[n] for n in names] for s in states]
+
+
+def test_any_step_leads_on_in_any_other_world(corpus):
+    """Nothing is lost and nothing comes twice, whatever world goes on."""
+    expected, states = run(corpus)
+    assert len(expected) > 8
+    for step, state in enumerate(states[:-1]):
+        world = WORLDS[(step * 5 + 3) % len(WORLDS)]
+        rows, _ = run(corpus, *world, state=state)
+        assert [[p for p in row if p != (0,)] for row in rows] == [
+            [p for p in row if p != (0,)] for row in expected[step + 1 :]
+        ]
+
+
+def test_many_stops_each_in_another_world(corpus):
+    """One epoch after the other, a step or two at a time."""
+    rng = np.random.default_rng(5)
+    expected, stops = [], 0
+    loader = StreamingDataLoader(make(corpus))
+    while len(expected) < (400 if os.environ.get("MDS_FAULTS") == "long" else 60):
+        expected += [sorted(packs_of(batch)) for batch in loader]
+    state, seen = None, []
+    while stops < (200 if os.environ.get("MDS_FAULTS") == "long" else 25):
+        ranks, workers = WORLDS[int(rng.integers(len(WORLDS)))]
+        rows, states = run(corpus, ranks, workers, state, steps=int(rng.integers(1, 3)))
+        seen += rows
+        if states:
+            state = states[-1]
+        else:  # the state was that of the end of an epoch
+            state = StreamingDataLoader(make(corpus)), state
+            loader, at = state
+            loader.load_state_dict(at)
+            assert list(loader) == []
+            state = next(_after_next(loader, seen))
+        stops += 1
+    assert [[p for p in row if p != (0,)] for row in seen] == [
+        [p for p in row if p != (0,)] for row in expected[: len(seen)]
+    ]
+
+
+def _after_next(loader, seen):
+    for batch in loader:
+        seen.append(sorted(packs_of(batch)))
+        yield loader.state_dict()
+
+
+def test_worker_processes_bring_the_same(corpus):
+    """With their cursors, through another process."""
+    expected, states = run(corpus)
+    loader = StreamingDataLoader(make(corpus), num_workers=2, workers="processes")
+    found = []
+    for step, batch in enumerate(loader):
+        found.append(sorted(packs_of(batch)))
+        assert loader.state_dict() == states[step]
+        del batch
+    assert found == expected
+
+
+KILLED = """
+    import json, os, signal, sys
+    sys.path.insert(0, {here!r})
+    from test_packed import make, packs_of
+    from mds import StreamingDataLoader
+    folder, ranks, workers, steps, state, out = json.loads(sys.argv[1])
+    log = open(out, "a")
+    loaders = []
+    for rank in range(ranks):
+        loader = StreamingDataLoader(make(folder, (ranks, rank)), num_workers=workers)
+        if state is not None:
+            loader.load_state_dict(state)
+        loaders.append(iter(loader))
+    made = [loader for loader in loaders]
+    for step in range(steps):
+        row = []
+        for each in loaders:
+            batch = next(each, None)
+            if batch is None:
+                sys.exit(0)
+            row += packs_of(batch)
+        state = each._loader.state_dict()
+        log.write(json.dumps([sorted(row), state]) + "\\n")
+        log.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_that_are_killed_lose_nothing(corpus, tmp_path):
+    """After kill -9 behind a checkpoint another world goes on, until the epoch is over."""
+    import pathlib
+
+    program = textwrap.dedent(KILLED.format(here=str(pathlib.Path(__file__).parent)))
+    log = tmp_path / "log"
+    log.touch()
+    state, kills = None, 0
+    for world in [(2, 1), (8, 0), (1, 3), (3, 2), (4, 0), (6, 1), (1, 0), (2, 3), (8, 1)] * 3:
+        given = json.dumps([corpus, *world, 4, state, str(log)])
+        done = subprocess.run([sys.executable, "-c", program, given], check=False)
+        assert done.returncode in (0, -9)
+        kills += done.returncode == -9
+        state = json.loads(log.read_text().splitlines()[-1])[1]
+        if done.returncode == 0:
+            break
+    expected, _ = run(corpus)
+    lines = [json.loads(line)[0] for line in log.read_text().splitlines()]
+    seen = [[tuple(p) for p in row if p != [0]] for row in lines]
+    assert seen == [[p for p in row if p != (0,)] for row in expected]
+    assert kills >= 3
+
+
+def test_what_a_varlen_batch_has(corpus):
+    """Types, positions that begin anew, labels without the first of each document."""
+    batch = next(iter(StreamingDataLoader(make(corpus))))
+    ends = batch["cu_seqlens"].tolist()
+    sizes = np.diff(ends)
+    assert batch["cu_seqlens"].dtype == torch.int32
+    assert all(batch[name].dtype == torch.int64 for name in ("tokens", "labels", "position_ids"))
+    assert batch["weight"].dtype == torch.float32
+    assert batch["max_seqlen"] == max(sizes)
+    assert batch["position_ids"].tolist() == [at for size in sizes for at in range(size)]
+    labels = batch["tokens"].clone()
+    labels[torch.tensor(ends[:-1])] = -100
+    assert torch.equal(batch["labels"], labels)
+    assert torch.equal(batch["weight"], batch["tokens"] / 2)
+    assert len(batch["name"]) == len(sizes)
+    wholes = [(a, n) for a, n, name in zip(ends, sizes, batch["name"], strict=False)]
+    for (at, size), name in zip(wholes, batch["name"], strict=True):
+        whole = document(int(name[1:]))["tokens"].tolist()
+        assert tuple(batch["tokens"][at : at + size].tolist()) in {
+            tuple(whole[k : k + CAPACITY]) for k in range(0, len(whole), CAPACITY)
+        }
+
+
+def test_what_a_dense_batch_has(corpus):
+    """A pack a row, the same documents in the same order, padding told everywhere."""
+    flat = iter(StreamingDataLoader(make(corpus)))
+    for batch in StreamingDataLoader(make(corpus), pack_as="dense"):
+        other = next(flat)
+        assert batch["tokens"].shape == (24, CAPACITY)
+        real = batch["document_ids"] >= 0
+        for name in ("tokens", "labels", "position_ids", "weight"):
+            assert torch.equal(batch[name][real], other[name]) or (other["tokens"].numel() == 1)
+        assert (batch["labels"][~real] == -100).all()
+        assert (batch["tokens"][~real] == 0).all()
+        for row, mask in zip(batch["document_ids"], real, strict=True):
+            numbers = row[mask]
+            if len(numbers):
+                assert numbers.tolist() == sorted(numbers.tolist())
+                assert numbers.unique().tolist() == list(range(int(numbers.max()) + 1))
+                assert mask[: len(numbers)].all()
+
+
+def test_a_budget_makes_a_batch_of_each_pack(corpus):
+    """Documents of like lengths, one a row, below the budget when padded."""
+    settings = {"packing": Packing(budget=1000, overflow="split"), "batch_size": 1}
+    seen = 0
+    for batch in StreamingDataLoader(make(corpus, **settings), pack_as="dense"):
+        assert batch["tokens"].numel() <= 1000
+        seen += int((batch["document_ids"] >= 0).sum())
+    assert seen == sum(len(document(i)["tokens"]) for i in range(COUNT))
+    with pytest.raises(ConfigError, match="batch_size=1"):
+        StreamingDataLoader(make(corpus, **{**settings, "batch_size": 2}))
+
+
+def test_labels_of_the_samples_are_used(tmp_path):
+    """Where there is such a column; the first of each document is ignored there too."""
+    columns = {"tokens": "ndarray:int32", "labels": "ndarray:int32"}
+    with MDSWriter(out=str(tmp_path), columns=columns, lengths="tokens") as writer:
+        for _ in range(10):
+            writer.write({"tokens": np.arange(5, dtype=np.int32),
+                          "labels": np.array([7, -100, 7, 7, 7], np.int32)})  # fmt: skip
+    batch = next(iter(StreamingDataLoader(make(str(tmp_path), packing=Packing(10), batch_size=1))))
+    assert batch["labels"].tolist() == [-100, -100, 7, 7, 7] * 2
+
+
+def test_a_sample_of_another_length_is_named(tmp_path):
+    """With both numbers: a recorded length that is wrong, and a column that does not follow."""
+    columns = {"tokens": "ndarray:int32", "mask": "ndarray:int8"}
+    with MDSWriter(out=str(tmp_path), columns=columns, lengths="tokens") as writer:
+        for i in range(10):
+            mask = np.ones(4 if i == 7 else 5, np.int8)
+            writer.write({"tokens": np.arange(5, dtype=np.int32), "mask": mask})
+    packing = {"packing": Packing(50), "batch_size": 1, "num_canonical_nodes": 1}
+    with pytest.raises(ConfigError, match="sample 7 has 4 values in column 'mask' and 5"):
+        list(StreamingDataLoader(make(str(tmp_path), **packing)))
+    list(StreamingDataLoader(make(str(tmp_path), **packing, columns=["tokens"])))
+    dataset = make(str(tmp_path), **packing, columns=["tokens"])
+    lengths = np.full(10, 5)
+    lengths[3] = 9
+    fingerprint = dataset._shards.indexes[0].fingerprint()
+    payload = emit_lengths("tokens", lengths)
+    write_companion(open_store(str(tmp_path)), lengths_name("tokens"), KIND, fingerprint, payload)
+    with pytest.raises(IndexFileError, match=r"sample 3 has 5 values.*recorded length is 9"):
+        list(StreamingDataLoader(dataset))
+
+
+def test_the_length_of_a_loader_is_that_of_the_epoch(corpus):
+    """Steps of the epoch, with and without the last short one."""
+    loader = StreamingDataLoader(make(corpus))
+    short = StreamingDataLoader(make(corpus), drop_last=True)
+    assert len(loader) == len(list(loader))
+    assert len(short) == len(list(short)) == len(loader) - 1
+    for ranks in (2, 8):
+        counts = {
+            len(list(StreamingDataLoader(make(corpus, (ranks, r)), drop_last=True)))
+            for r in range(ranks)
+        }
+        assert counts == {len(short)}
+
+
+def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
+    """Of a large dataset, until a thread has packed the epoch."""
+    monkeypatch.setattr("mds.dataset.packed_epoch._COUNTED_AT_ONCE", 10)
+    dataset = make(corpus, shuffle_seed=77)
+    loader = StreamingDataLoader(dataset)
+    with pytest.warns(UserWarning, match="estimate: about"):
+        about = len(loader)
+    from mds.dataset.packed_epoch import _tables
+
+    for thread in list(_tables._counting.values()):
+        thread.join()
+    assert abs(len(loader) - about) <= 1 + about // 5
+
+
+def test_explain_tells_of_packs(corpus):
+    """Their capacity, about how many there are, and what becomes of long documents."""
+    told = make(corpus).explain()
+    assert "packs of one rank; 24 of all" in told
+    assert "128" in told
+    assert "longer documents are cut into pieces" in told
+
+
+def test_a_state_fits_one_packing(corpus):
+    """Another capacity, no packing at all, or a state of samples: refused with the reason."""
+    _, states = run(corpus, steps=2)
+    other = make(corpus, packing=Packing(200, overflow="split"))
+    with pytest.raises(StateError, match="packing_capacity was 128 and is 200"):
+        other.load_state_dict(states[0])
+    plain = make(corpus, packing=None)
+    with pytest.raises(StateError, match=r"counts packs.*packing="):
+        plain.load_state_dict(states[0])
+    with pytest.raises(StateError, match="counts samples"):
+        make(corpus).load_state_dict(plain.state_dict(24))
+    with pytest.raises(ConfigError, match="loader"):
+        make(corpus).state_dict(24)
+
+
+def test_a_state_before_the_first_batch_is_the_beginning(corpus):
+    """And one of a loaded state that nothing came of is that state."""
+    loader = StreamingDataLoader(make(corpus))
+    state = loader.state_dict()
+    assert state["position"] == {"epoch": -1, "in_epoch": 0}
+    expected, states = run(corpus)
+    again = StreamingDataLoader(make(corpus))
+    again.load_state_dict(state)
+    assert [sorted(packs_of(batch)) for batch in again] == expected
+    waiting = StreamingDataLoader(make(corpus))
+    waiting.load_state_dict(states[3])
+    assert waiting.state_dict()["position"] == states[3]["position"]
+
+
+def test_the_hash_of_the_loader_is_that_of_the_plan(corpus):
+    """Summed over the ranks, as for samples."""
+    from mds.plan import OrderHash
+
+    total = OrderHash()
+    for rank in range(4):
+        loader = StreamingDataLoader(make(corpus, (4, rank)), num_workers=2)
+        for batch in loader:
+            del batch
+        total.merge(loader.order_hash)
+    single = StreamingDataLoader(make(corpus))
+    for batch in single:
+        del batch
+    assert str(total) == str(single.order_hash)
+
+
+def test_selections_and_shares_go_with_packs(corpus):
+    """Numbers of samples are those of the selection, and their lengths are found."""
+    chosen = make(corpus).select(np.arange(100, 300))
+    found = [p for batch in StreamingDataLoader(chosen) for p in packs_of(batch)]
+    assert sum(map(len, found)) >= sum(len(document(i)["tokens"]) for i in range(100, 300))
+
+
+@pytest.mark.parametrize("change", ["map", "filter", "map_batches"])
+def test_functions_that_change_samples_are_refused(corpus, change):
+    """Lengths were decided on before them."""
+    dataset = getattr(make(corpus), change)(lambda sample: sample)
+    with pytest.raises(ConfigError, match="as they are stored"):
+        StreamingDataLoader(dataset)
+
+
+def test_what_does_not_go_with_packs_is_refused(corpus):
+    """Each with the way out."""
+    with pytest.raises(ConfigError, match="pack_as='varlen'"):
+        iter(make(corpus))
+    with pytest.raises(ConfigError, match="pack_as is"):
+        StreamingDataLoader(make(corpus), pack_as="padded")
+    with pytest.raises(ConfigError, match="makes none"):
+        StreamingDataLoader(make(corpus, packing=None), pack_as="dense")
+    with pytest.raises(ConfigError, match="collate_fn"):
+        StreamingDataLoader(make(corpus), collate_fn=list)
+    with pytest.raises(ConfigError, match="dataset alone"):
+        StreamingDataLoader(make(corpus), batch_size=3)
+    with pytest.raises(ConfigError, match="columns= leaves it out"):
+        StreamingDataLoader(make(corpus, columns=["weight"]))
+    with pytest.raises(ConfigError, match="packing is a Packing"):
+        make(corpus, packing=8192)
+    with pytest.raises(ConfigError, match="schedule= and packing="):
+        StreamingDataset(
+            streams={"a": Stream(local=corpus)},
+            packing=Packing(9),
+            schedule=Schedule({0: {"a": 1}}),
+        )
+    with pytest.raises(PlanError, match="exact='mask'"):
+        make(corpus, exact="mask")
+    with pytest.raises(PlanError, match="'split', 'cut' or 'drop'"):
+        list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))
+
+
+class Own(StreamingDataset):
+    """A dataset with samples of its own."""
+
+    def __getitem__(self, at):
+        return super().__getitem__(at)
+
+
+def test_a_subclass_with_samples_of_its_own_is_refused(corpus):
+    """They may have any length."""
+    dataset = Own(local=corpus, batch_size=2, packing=Packing(CAPACITY, overflow="cut"))
+    with pytest.raises(ConfigError, match="Own makes its own"):
+        StreamingDataLoader(dataset)
+
+
+def test_a_cache_limit_and_a_remote_change_nothing(corpus, tmp_path):
+    """Shards come and go while packs are made."""
+    expected, _ = run(corpus)
+    dataset = StreamingDataset(
+        remote=corpus, local=str(tmp_path), shuffle=True, shuffle_algo="seekable",
+        num_canonical_nodes=4, shuffle_block_size=60, batch_size=24, cache_limit="100kb",
+        packing=Packing(CAPACITY, overflow="split"),
+    )  # fmt: skip
+    assert [sorted(packs_of(batch)) for batch in StreamingDataLoader(dataset)] == expected

@@ -1,0 +1,372 @@
+"""Packs: best fit as it is defined, windows that stand alone, the same packs in every world."""
+
+import numpy as np
+import pytest
+from ordertools import make_plan
+
+from mds.errors import ConfigError, PlanError, StateError
+from mds.plan import OrderHash, Packing, PackPlan
+from mds.plan.packing import balance, best_fit_decreasing, pack_window
+from mds.plan.state import emit_state, parse_state
+
+
+class Given:
+    """Lengths of samples in an array."""
+
+    def __init__(self, values, digest="given"):
+        self.values, self.digest = np.asarray(values, np.int64), digest
+
+    def take(self, ids):
+        return self.values[ids]
+
+
+def lengths_of(count, seed=0, mean=60, most=10_000):
+    """Lengths as texts have them: many short ones and a few that are very long."""
+    drawn = np.random.default_rng(seed).lognormal(np.log(mean), 1.1, count)
+    return np.clip(drawn.astype(np.int64), 1, most)
+
+
+def best_fit_by_hand(sizes, capacity):
+    """The definition: longest first, each into the fullest pack that still takes it."""
+    rooms = []
+    for at in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        fitting = [room for room in rooms if room >= sizes[at]]
+        if fitting:
+            rooms.remove(min(fitting))
+            rooms.append(min(fitting) - sizes[at])
+        else:
+            rooms.append(capacity - sizes[at])
+    return rooms
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 7, 100, 1023, 1024, 1025, 5000, 70_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_packs_are_best_fit_decreasing(capacity, seed):
+    """The rooms that are left are those of the definition, and every document has its place."""
+    sizes = np.minimum(lengths_of(400, seed, mean=1 + capacity / 6), capacity)
+    of, count = best_fit_decreasing(sizes, capacity)
+    filled = np.bincount(of, sizes, minlength=count)
+    assert sorted(capacity - filled) == sorted(best_fit_by_hand(sizes.tolist(), capacity))
+    assert filled.max() <= capacity
+    assert (np.bincount(of, minlength=count) > 0).all()
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [10], [10, 10], [1] * 25, [9, 1, 9, 1], [6, 5, 4, 5]])
+def test_small_windows(sizes):
+    """No document, one, full packs, documents of one length."""
+    of, count = best_fit_decreasing(np.array(sizes, np.int64), 10)
+    assert count == len(best_fit_by_hand(sizes, 10))
+    assert len(of) == len(sizes)
+
+
+def test_ties_go_by_position():
+    """Of documents of one length the earlier one is placed first, so the order decides."""
+    ids, sizes = np.arange(40), np.full(40, 30)
+    packs = pack_window(ids, sizes, Packing(100), None)
+    assert np.array_equal(packs.ids, ids)
+    assert np.array_equal(packs.bounds, [*range(0, 40, 3), 40])
+
+
+def test_a_long_document_becomes_pieces_of_the_capacity_and_a_rest():
+    """And no other document is cut."""
+    sizes = np.array([250, 40, 100, 200, 1])
+    packs = pack_window(np.arange(5) + 70, sizes, Packing(100, overflow="split"), 5)
+    pieces = sorted(
+        zip(packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True)
+    )
+    assert pieces == [
+        (70, 0, 100), (70, 100, 100), (70, 200, 50), (71, 0, 40), (72, 0, 100),
+        (73, 0, 100), (73, 100, 100), (74, 0, 1),
+    ]  # fmt: skip
+
+
+def test_what_else_may_become_of_a_long_document():
+    """Cut to its beginning, left out, or refused with its number; both losses are counted."""
+    sizes, ids = np.array([250, 40, 300, 0]), np.arange(4) + 70
+    cut = pack_window(ids, sizes, Packing(100, overflow="cut"), 5)
+    assert sorted(cut.sizes.tolist()) == [40, 100, 100]
+    assert (cut.cut, cut.dropped) == (350, 0)
+    dropped = pack_window(ids, sizes, Packing(100, overflow="drop"), 5)
+    assert dropped.ids.tolist() == [71]
+    assert (dropped.cut, dropped.dropped) == (0, 2)
+    with pytest.raises(PlanError, match=r"sample 70 has 250 tokens and a pack 100.*'split'"):
+        pack_window(ids, sizes, Packing(100), 5)
+
+
+def test_a_budget_makes_batches_of_like_lengths():
+    """None takes more than the budget when it is padded, and few tokens are padding."""
+    sizes = np.minimum(lengths_of(5000), 2000)
+    packs = pack_window(np.arange(5000), sizes, Packing(budget=4096, overflow="split"), 3)
+    padded = 0
+    for first, last in zip(packs.bounds[:-1], packs.bounds[1:], strict=True):
+        longest = int(packs.sizes[first:last].max())
+        assert longest * (last - first) <= 4096
+        padded += longest * (last - first)
+    assert sizes.sum() / padded > 0.98
+    assert sorted(packs.ids.tolist()) == list(range(5000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "capacity or a budget"),
+        ({"capacity": 5, "budget": 5}, "one of them"),
+        ({"capacity": 0}, "capacity 0"),
+        ({"capacity": True}, "capacity True"),
+        ({"capacity": 8192.0}, "capacity 8192.0"),
+        ({"budget": -1}, "budget -1"),
+        ({"capacity": 1 << 40}, "must be a number of tokens"),
+        ({"capacity": 5, "lengths": ""}, "name of a column"),
+        ({"capacity": 5, "overflow": "wrap"}, "'error', 'split', 'cut', 'drop'"),
+        ({"capacity": 5, "balance": "flops"}, "'attention', 'tokens'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_packing_is_refused(arguments, says):
+    """The argument, its value and the way out."""
+    with pytest.raises(ConfigError, match=says):
+        Packing(**arguments)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("weights", [[3] * 16, [100] + [1] * 15, list(range(16)), [0] * 16])
+def test_balance_gives_every_group_as_many(groups, weights):
+    """And sums that are as alike as the weights let them be."""
+    of = balance(np.array(weights), groups)
+    assert (np.bincount(of, minlength=groups) == 16 // groups).all()
+    sums = np.bincount(of, weights, minlength=groups)
+    assert sums.max() - sums.min() <= max(weights)
+
+
+def test_ranks_have_alike_attention_work():
+    """Sixty-four packs of a step over eight ranks: the slowest has within 2 % of the mean."""
+    sizes = lengths_of(60_000, mean=600, most=8192)
+    packs = pack_window(np.arange(60_000), sizes, Packing(8192), 1)
+    work, slowest = packs.work, []
+    for first in range(0, len(work) - 64, 64):
+        mine = work[first : first + 64]
+        sums = np.bincount(balance(mine, 8), mine)
+        slowest.append(sums.max() / sums.mean())
+    assert np.mean(slowest) < 1.02
+
+
+LENGTHS = lengths_of(3000)
+SHARDS = [300, 200, 500, 400, 600, 1000]
+
+
+def packed(world, *, batch=None, state=None, lengths=LENGTHS, packing=None, **order):
+    """A plan of packs of a world of so many nodes, ranks and workers; 16 packs a step."""
+    nodes, ranks, _ = world
+    order = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
+             "shuffle_block_size": 200, **order}  # fmt: skip
+    plan = make_plan(
+        SHARDS,
+        world,
+        batch_size=batch or 16 // (nodes * ranks),
+        resume=state,
+        epoch=0,
+        packing=packing or Packing(512, overflow="split"),
+        **order,
+    )
+    return PackPlan(plan, Given(lengths))
+
+
+def steps_of(plan, world):
+    """Of each step the pieces of its packs, as a sorted list, and where the epoch goes on."""
+    nodes, ranks, workers = world
+    found = {}
+    for node in range(nodes):
+        for rank in range(ranks):
+            for worker in range(max(workers, 1)):
+                for turn, mine in enumerate(plan.rank_packs(node, rank, worker)):
+                    step = found.setdefault(turn * max(workers, 1) + worker, ([], []))
+                    ends = np.cumsum(mine.counts)
+                    for first, last in zip(ends - mine.counts, ends, strict=True):
+                        pack = zip(mine.ids[first:last].tolist(), mine.starts[first:last].tolist(),
+                                   mine.sizes[first:last].tolist(), strict=True)  # fmt: skip
+                        step[0].append(tuple(pack))
+                    step[1].append((mine.position, mine.cursors.tolist(), mine.turn))
+    assert sorted(found) == list(range(len(found)))
+    for _, ends in found.values():
+        assert all(end == ends[0] for end in ends)
+    return [(sorted(pieces), ends[0]) for pieces, ends in (found[i] for i in sorted(found))]
+
+
+WORLDS = [(1, 1, 1), (1, 2, 3), (2, 2, 2), (4, 1, 1), (2, 4, 1), (8, 1, 2)]
+
+
+@pytest.mark.parametrize("order", [
+    {}, {"shuffle": False}, {"shuffle_algo": "py1e"}, {"shuffle_algo": "py1s"},
+    {"num_canonical_nodes": 3}, {"shuffle_block_size": 100_000},
+], ids=str)  # fmt: skip
+def test_every_token_comes_once_in_every_world(order):
+    """And each global batch has the same packs in all of them."""
+    expected = steps_of(packed(WORLDS[0], **order), WORLDS[0])
+    pieces = sorted(piece for step, _ in expected for pack in step for piece in pack)
+    whole = sorted((i, s, min(512, n - s)) for i, n in enumerate(LENGTHS) for s in range(0, n, 512))
+    assert pieces == whole
+    for world in WORLDS[1:]:
+        assert steps_of(packed(world, **order), world) == expected
+
+
+@pytest.mark.parametrize("what", ["attention", "tokens"])
+def test_balance_does_not_change_what_is_in_a_step(what):
+    """Only which of the ranks of a node has it; each has as many packs."""
+    world = (2, 4, 1)
+    packing = Packing(512, overflow="split", balance=what)
+    assert steps_of(packed(world, packing=packing), world) == steps_of(packed(world), world)
+
+
+def test_a_run_goes_on_exactly_in_any_other_world():
+    """From every step, through a state as text; with another batch size too."""
+    expected = steps_of(packed((1, 1, 1)), (1, 1, 1))
+    plan = packed((1, 1, 1)).plan
+    for step in [*range(0, len(expected), 7), len(expected) - 1]:
+        position, cursors, turn = expected[step][1]
+        point = plan.state(0).at(0, position)
+        state = dict(emit_state(point), version=2, unit="packs")
+        state["position"] = {"epoch": 0, "in_epoch": position, "cursors": cursors, "turn": turn}
+        world = WORLDS[step % len(WORLDS)]
+        assert steps_of(packed(world, state=state), world) == expected[step + 1 :]
+    rest = steps_of(packed((1, 2, 1), state=state, batch=5), (1, 2, 1))
+    assert sum(rest, ([],))[0] == []
+    middle = steps_of(packed((1, 2, 1), batch=5), (1, 2, 1))
+    flat = [p for step, _ in expected for p in step if p]
+    assert sorted(flat) == sorted(p for step, _ in middle for p in step if p)
+
+
+def test_the_table_says_what_the_reading_gives():
+    """Steps, batches, cursors and places of samples, at random, as they come in order."""
+    world = (2, 2, 2)
+    plan = packed(world)
+    expected = steps_of(packed(world), world)
+    assert plan.steps == len(expected)
+    for step in (0, 1, len(expected) // 2, len(expected) - 1):
+        batch = plan.batch(step)
+        first = batch[0]
+        assert (first.position, first.cursors.tolist(), first.turn) == expected[step][1]
+        ids = sorted(i for b in batch for i in b.ids.tolist())
+        assert ids == sorted(p[0] for pack in expected[step][0] for p in pack)
+    for sample in (0, 17, 2999, int(LENGTHS.argmax())):
+        places = plan.locate(sample)
+        steps = [
+            s
+            for s, (packs, _) in enumerate(expected)
+            for pack in packs
+            if sample in dict.fromkeys(p[0] for p in pack)
+        ]
+        assert sorted(place.step for place in places) == steps
+        for place in places:
+            mine = plan.batch(place.step)[place.rank]
+            ends = np.cumsum(mine.counts)
+            first = ends[place.place] - mine.counts[place.place]
+            assert sample in mine.ids[first : ends[place.place]]
+    with pytest.raises(IndexError):
+        plan.batch(plan.steps)
+
+
+def test_the_hash_is_the_sum_of_what_ranks_saw():
+    """Of any world; another epoch, and another state of the order, have another."""
+    plan = packed((2, 2, 1))
+    seen = OrderHash()
+    for node in range(2):
+        for rank in range(2):
+            for mine in plan.rank_packs(node, rank, 0):
+                seen.take(*mine.order)
+    assert str(seen) == str(packed((1, 1, 1)).order_hash(plan.steps))
+    assert str(seen) != str(packed((1, 1, 1), shuffle_seed=5).order_hash(plan.steps))
+
+
+def test_every_epoch_packs_anew():
+    """The windows are other ones, so other documents meet."""
+    first = packed((1, 1, 1))
+    second = PackPlan(first.plan.following(), Given(LENGTHS))
+    assert steps_of(first, (1, 1, 1))[0] != steps_of(second, (1, 1, 1))[0]
+
+
+def test_a_window_stands_alone():
+    """Loaded alone it is what it is on the way; only the samples of it are asked for lengths."""
+    plan = packed((1, 1, 1))
+    asked = []
+    take = plan.lengths.take
+
+    def counted(ids):
+        asked.append(len(ids))
+        return take(ids)
+
+    plan.lengths.take = counted
+    alone = plan.load(3, 2)
+    assert asked == [200]
+    for _ in plan.rank_packs(0, 0, 0):
+        pass
+    again = plan.load(3, 2)
+    assert np.array_equal(alone.ids, again.ids)
+    assert np.array_equal(alone.bounds, again.bounds)
+
+
+def test_a_window_is_never_more_than_a_shuffle_block():
+    """Nor more than 16,384 samples."""
+    assert packed((1, 1, 1)).plan.spec.window(600) == 600
+    assert packed((1, 1, 1)).plan.spec.window(1 << 20) == 16_384
+    assert packed((1, 1, 1), shuffle=False).plan.spec.window(600) == 16_384
+
+
+def test_a_state_of_another_packing_is_refused():
+    """With the differences; and one that counts samples with the reason."""
+    plan = packed((1, 1, 1))
+    state = {"epoch": "see position", "sample_in_epoch": "see position", "num_canonical_nodes": 4,
+             "shuffle_seed": 9176, "initial_physical_nodes": 1, "version": 2, "unit": "packs",
+             "position": {"epoch": 0, "in_epoch": 16, "cursors": [[0, 4]] * 4, "turn": 0},
+             "dataset": plan.plan.dataset_facts(), "order": plan.order_facts()}  # fmt: skip
+    plan.check(state)
+    other = packed((1, 1, 1), packing=Packing(256, overflow="cut"))
+    with pytest.raises(StateError) as told:
+        other.check(state)
+    assert "packing_capacity was 512 and is 256" in str(told.value)
+    assert "packing_overflow was 'split' and is 'cut'" in str(told.value)
+    with pytest.raises(StateError, match="packing_lengths was 'given' and is 'others'"):
+        PackPlan(plan.plan, Given(LENGTHS, "others")).check(state)
+    with pytest.raises(StateError, match="counts samples"):
+        plan.check(emit_state(plan.plan.state(0)))
+    with pytest.raises(StateError, match="counts samples"):
+        packed(
+            (1, 1, 1),
+            state=emit_state(make_plan(SHARDS, (1, 1, 1), num_canonical_nodes=4).state(16)),
+        )
+
+
+@pytest.mark.parametrize(
+    "cursors",
+    [[[0, 4]] * 3, [[99, 0]] * 4, [[0, 5000]] * 4, [[4, 1]] * 4],
+    ids=["too few", "windows", "packs", "beyond"],
+)
+def test_cursors_beyond_the_end_are_refused(cursors):
+    """A forged state, or one of other lengths."""
+    state = {"epoch": "", "sample_in_epoch": "", "num_canonical_nodes": 4, "shuffle_seed": 9176,
+             "initial_physical_nodes": 1, "version": 2, "unit": "packs",
+             "position": {"epoch": 0, "in_epoch": 16, "cursors": cursors, "turn": 0}}  # fmt: skip
+    with pytest.raises(StateError, match="cursor"):
+        next(
+            packed((1, 1, 1), state=parse_state(state) if len(cursors) == 4 else state).rank_packs(
+                0, 0, 0
+            )
+        )
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
+def test_batches_by_stream_are_refused(method):
+    """A pack has documents of all streams."""
+    with pytest.raises(PlanError, match="of all streams"):
+        make_plan(SHARDS, (1, 1, 1), packing=Packing(512), batching_method=method)
+
+
+def test_shares_of_streams_repeat_and_choose_documents():
+    """A document comes as often as its stream is repeated."""
+    streams = [{"shards": SHARDS, "repeat": 2}, {"shards": [300], "choose": 100}]
+    plan = make_plan(streams, (1, 1, 1), shuffle=True, shuffle_algo="seekable", batch_size=16,
+                     packing=Packing(512, overflow="split"))  # fmt: skip
+    lengths = lengths_of(sum(SHARDS) + 300, 3, most=500)
+    found = [i for mine in PackPlan(plan, Given(lengths)).rank_packs(0, 0, 0) for i in mine.ids]
+    counts = np.bincount(found, minlength=len(lengths))
+    assert (counts[: sum(SHARDS)] == 2).all()
+    assert (counts[sum(SHARDS) :].max(), counts[sum(SHARDS) :].sum()) == (1, 100)

@@ -14,6 +14,7 @@ NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
 mds:Packing Schedule TSVWriter World XSVWriter merge_index
 mds.dataset:StreamingDataset
+mds.dataset.rewind:Rewind compare
 mds.dataset.stream:Stream
 mds.formats:JsonLines RawFiles Tar TextLines
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding

@@ -17,6 +17,7 @@ from mds.cli.index_command import index
 from mds.cli.info_command import info
 from mds.cli.lengths_command import lengths
 from mds.cli.merge_command import merge
+from mds.cli.rewind_command import compare, find, step
 from mds.cli.verify_command import verify
 
 __all__ = ["convert", "main"]
@@ -28,5 +29,5 @@ def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (convert, info, head, verify, index, merge, clean, lengths):
+for _command in (convert, info, head, verify, index, merge, clean, lengths, step, find, compare):
     main.add_command(_command)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
+from mds.dataset.data_names import name_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
@@ -42,6 +43,7 @@ class OrderState:
 
     epochs: SharedEpochCounter
     _shards: ShardMap
+    _data: dict[str, Any]
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class OrderState:
             stream.proportion = proportion[i]
             stream.repeat = fresh.weights.repeat[i]
             stream.choose = fresh.weights.choose[i]
+        fresh._data = name_data(streams, shards, self._shares, self._epoch_size)
         return fresh
 
     def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
@@ -171,8 +174,18 @@ class OrderState:
                 order=plan.order_facts() if plan is not None else None,
                 schedule=None if self.schedule is None else self.schedule.to_json(),
                 edits=tuple(self.epochs.edits),
+                data=self._data | self._world_facts(world) if plan is not None else self._data,
             )
         )
+
+    def _world_facts(self, world: World) -> dict[str, Any]:
+        """What global batches are cut by: ranks, nodes and the batch size."""
+        found: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
+        if self.spec.batch_size is not None:
+            found["batch_size"] = self.spec.batch()
+        if self.spec.partition_algo != "relaxed":
+            found["partition_algo"] = self.spec.partition_algo
+        return found
 
     def packed_state(
         self,
@@ -214,7 +227,8 @@ class OrderState:
         if self._has_order(world):
             plan = PackPlan(self.plan(EpochStart(max(epoch, 0), None), world), lengths)
             facts, order = plan.plan.dataset_facts(), plan.order_facts()
-            fresh = dataclasses.replace(fresh, dataset=facts, order=order)
+            data = self._data | self._world_facts(world)
+            fresh = dataclasses.replace(fresh, dataset=facts, order=order, data=data)
         return emit_state(fresh)
 
     def load(

@@ -54,6 +54,7 @@ _MAX_VALUES = {
 _MAX_PADDING_SAMPLES = 1 << 20  # samples; a step of 16,384 ranks with batches of 64
 _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
 _MAX_EDITS, _MAX_NUMBERS, _MAX_DEPTH = 10_000, 1 << 20, 6
+_MAX_DATA = 1 << 16  # values that name the data
 _MOVED = "see position"  # what the keys of the incumbent hold where they would mean another thing
 
 
@@ -208,7 +209,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         dataset=_facts("dataset", source.get("dataset")),
         order=_facts("order", source.get("order")),
         order_hash=_text("order_hash", source.get("order_hash")),
-        data=_facts("data", source.get("data")),
+        data=_data(source.get("data")),
     )
 
 
@@ -343,6 +344,15 @@ def _facts(key: str, value: Any) -> dict[str, Any] | None:
                 "and numbers."
             )
     return dict(value)
+
+
+def _data(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise StateError(f"the state has data {_short(value)}; expected a dict.")
+    found: dict[str, Any] = _Room(_MAX_DATA).plain("data", value, 0)
+    return found
 
 
 def _text(key: str, value: Any) -> str | None:

@@ -299,7 +299,7 @@ def test_cursors_belong_to_their_position():
         ({"edits": {"at": 5}}, "edits"),
         ({"edits": [5]}, "edits"),
         ({"edits": [{}] * 20_000}, "20000 edits"),
-        ({"data": {"remote": ["s3://"]}}, "data"),
+        ({"data": {"remote": {3: 1}}}, "data"),
     ],
     ids=str,
 )

@@ -1,0 +1,230 @@
+"""mds step, find and compare: a checkpoint leads back to what the run saw."""
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds.cli import main
+from mds.dataset.rewind import Rewind, compare
+from mds.errors import StateError
+
+NAMES = ("web", "code", "math")
+SIZES = (300, 90, 40)
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "rewind.md"
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made, first = tmp_path_factory.mktemp("data"), 0
+    for name, size in zip(NAMES, SIZES, strict=True):
+        columns = {"id": "int", "text": "str"}
+        with MDSWriter(out=str(made / name), columns=columns, size_limit=1000) as writer:
+            for number in range(first, first + size):
+                writer.write({"id": number, "text": f"{name} number {number}"})
+        first += size
+    return made
+
+
+def train(folder, steps, *, weights=None, share=(), **settings):
+    """Ids of each rank in each step of two ranks, and the state of rank 0."""
+    loaders = []
+    for rank in range(2):
+        streams = {name: Stream(local=str(folder / name), **dict(share)) for name in NAMES}
+        if "schedule" not in settings:
+            streams = list(streams.values())
+        settings = {"batch_size": 4, "shuffle": True, **settings}
+        dataset = StreamingDataset(streams=streams, topology=World(1, 2, 1, rank), **settings)
+        loaders.append(StreamingDataLoader(dataset))
+    found = []
+    while len(found) < steps:
+        for batches in zip(*loaders, strict=True):
+            found.append([batch["id"].tolist() for batch in batches])
+            if len(found) == weights:
+                for loader in loaders:
+                    loader.dataset.set_weights({"web": 1})
+            if len(found) == steps:
+                break
+    return found, loaders[0].state_dict()
+
+
+def saved(state, path):
+    path.write_text(json.dumps(state))
+    return path
+
+
+KINDS = {
+    "plain": {},
+    "stratified": {"batching_method": "stratified", "epoch_size": 400},
+    "seekable": {"shuffle_algo": "seekable", "exact": True, "share": {"repeat": 1.5}},
+    "scheduled": {"schedule": Schedule({0: {"web": 2, "math": 1}, 9: {"code": 1, "web": 1}})},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_and_find_tell_what_the_ranks_saw(folder, tmp_path, kind):
+    """Every step, in both epochs, rank by rank; and every place of a sample."""
+    seen, state = train(folder, 90, **KINDS[kind])
+    path = saved(state, tmp_path / "state.json")
+    rewind = Rewind(json.loads(path.read_text()))
+    assert rewind.steps_per_epoch < 90
+    for step, ranks in enumerate(seen):
+        rows = rewind.rows(step)
+        assert [[row.sample for row in rows if row.rank == rank] for rank in (0, 1)] == ranks
+    for row in rewind.rows(89):
+        assert row.stream == NAMES[(row.sample >= 300) + (row.sample >= 390)]
+        assert os.path.exists(folder / row.stream / row.file)
+        assert rewind.dataset[row.sample]["id"] == row.sample
+    sample = seen[3][1][2]
+    places = {
+        (step, rank) for step, pair in enumerate(seen) for rank in (0, 1) if sample in pair[rank]
+    }
+    told = rewind.find(sample)
+    assert {(place.step, place.rank) for place in told if place.is_over} == places
+    assert all(place.step >= 90 for place in told if not place.is_over)
+
+
+def test_the_commands_print_it(folder, tmp_path):
+    """Tables for people and JSON lines, of a file of torch.save too."""
+    seen, state = train(folder, 12, **KINDS["scheduled"])
+    path = tmp_path / "run.pt"
+    torch.save({"model": {"w": torch.zeros(2)}, "loader": state}, path)
+    result = run("step", path, 5, "--show", 1)
+    assert result.exit_code == 0
+    assert "Step 5 of the training is step 5 of epoch 0: 8 samples." in result.stdout
+    for rank in (0, 1):
+        sample = seen[5][rank][0]
+        assert re.search(rf"{rank} +{sample} .*(web|code|math) number {sample}", result.stdout)
+    lines = run("step", path, 5, "--json", "--rank", 1).stdout.splitlines()
+    assert [json.loads(line)["sample"] for line in lines] == seen[5][1]
+    sample = seen[5][1][0]
+    found = [
+        json.loads(line)
+        for line in run("find", path, "--sample", sample, "--json").stdout.splitlines()
+    ]
+    assert {"epoch": 0, "step": 5, "rank": 1, "is_over": True} in found
+    assert f"Sample {sample} comes" in run("find", path, "--sample", sample).stdout
+
+
+def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
+    """Weights that were set, another seed; and nothing for the same run at two steps."""
+    _, early = train(folder, 20, **KINDS["scheduled"])
+    _, late = train(folder, 30, **KINDS["scheduled"])
+    _, changed = train(folder, 30, weights=13, **KINDS["scheduled"])
+    paths = [saved(s, tmp_path / f"{i}.json") for i, s in enumerate((early, late, changed))]
+    result = run("compare", *paths[:2])
+    assert (result.exit_code, result.stdout) == (0, "The same samples in all 30 steps.\n")
+    result = run("compare", *paths[1:])
+    assert result.exit_code == 1
+    assert "Step 13 of the training is the first" in result.stdout
+    assert "only the second was changed at step 13" in result.stdout
+    assert json.loads(run("compare", *paths[1:], "--json").stdout)["step"] == 13
+    _, other = train(folder, 20, shuffle_seed=1)
+    _, plain = train(folder, 20)
+    found = compare(plain, other)
+    assert found.step == 0
+    assert found.reasons == ["shuffle_seed was 9176 and is 1"]
+
+
+def test_data_may_have_moved(folder, tmp_path):
+    """--data says where the streams are now; other data are refused."""
+    seen, state = train(folder, 5)
+    data = {**state["data"], "root": "/nowhere/"}
+    path = saved({**state, "data": data}, tmp_path / "state.json")
+    assert run("step", path, 3).exit_code == 1
+    places = [argument for name in NAMES for argument in ("--data", folder / name)]
+    lines = run("step", path, 3, "--json", *places).stdout.splitlines()
+    assert [json.loads(line)["sample"] for line in lines] == [*seen[3][0], *seen[3][1]]
+    result = run("step", path, 3, *places[:2], *places[:2], *places[:2])
+    assert result.exit_code == 1
+    assert "does not fit" in result.stderr
+    assert "3 streams, and 1 places" in run("step", path, 3, *places[:2]).stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"data": None}, "does not say what its data are"),
+        ({"data": 3}, "expected a dict"),
+        ({"data": {"streams": []}}, "does not say what its data are"),
+        ({"data": {"streams": 1, "batch_size": 4, "ranks": 2, "nodes": 1}}, "say no place"),
+        ({"data": {"streams": [], "batch_size": 0, "ranks": 2, "nodes": 1}}, "with batch_size '0'"),
+        ({"data": {"streams": [], "batch_size": 4, "ranks": 1, "nodes": 2}}, "does not lead back"),
+        (
+            {"data": {"streams": [], "batch_size": 4, "ranks": 2, "nodes": 1, "selected": 7}},
+            "of 7 samples that select",
+        ),
+        (
+            {
+                "data": {
+                    "streams": [{"at": "https://***@h/x"}],
+                    "batch_size": 4,
+                    "ranks": 2,
+                    "nodes": 1,
+                }
+            },
+            "without its secrets",
+        ),
+        ({"num_canonical_nodes": -1}, "num_canonical_nodes"),
+    ],
+)
+def test_states_that_do_not_lead_back_are_refused(folder, tmp_path, change, told):
+    """With the reason, and without a traceback."""
+    _, state = train(folder, 2)
+    result = run("step", saved({**state, **change}, tmp_path / "state.json"), 1)
+    assert result.exit_code == 1
+    assert told in result.stderr
+
+
+def test_what_is_no_checkpoint_is_refused(folder, tmp_path):
+    """Other JSON, other bytes, two states, a step and a sample that there are not."""
+    _, state = train(folder, 2)
+    (tmp_path / "bytes").write_bytes(b"\x80\x04\x95garbage")
+    for name, content in (("none", {}), ("two", {"a": state, "b": state}), ("list", [1])):
+        result = run("step", saved(content, tmp_path / name), 1)
+        assert result.exit_code == 1
+        assert "of a loader; expected one" in result.stderr
+    assert "neither JSON nor" in run("step", tmp_path / "bytes", 1).stderr
+    path = saved(state, tmp_path / "state.json")
+    assert "the data have 430" in run("find", path, "--sample", 430).stderr
+    stop = Schedule({0: {"math": 1}}, spent="stop")
+    _, state = train(folder, 2, schedule=stop)
+    assert "none of them has that one" in run("step", saved(state, path), 5).stderr
+
+
+def test_a_state_names_its_data_in_few_bytes(folder):
+    """With twenty streams below 3,500, and without what a URL keeps secret."""
+    streams = [Stream(local=str(folder / NAMES[i % 3]), repeat=2) for i in range(20)]
+    state = StreamingDataset(streams=streams, batch_size=8, shuffle=True).state_dict()
+    assert state["version"] == 1
+    assert len(json.dumps(state)) < 3500
+    assert len(state["data"]["streams"]) == 20
+
+
+def test_a_selection_is_told(folder):
+    """A state of one says so, and how many samples it has."""
+    dataset = StreamingDataset(local=str(folder / "web"), batch_size=4).limit(40)
+    state = dataset.state_dict()
+    assert state["data"]["selected"] == 40
+    with pytest.raises(StateError, match="of 40 samples that select"):
+        Rewind(state)
+
+
+def test_the_examples_of_the_page_run(folder, tmp_path, monkeypatch):
+    """As a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    _, state = train(folder, 20)
+    saved(state, tmp_path / "checkpoint.json")
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert names["rewind"].position == (0, 20)

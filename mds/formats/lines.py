@@ -21,7 +21,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.infer import infer_columns, show_value
 from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
-from mds.formats.newlines import cut_lines, line_bounds
+from mds.formats.newlines import cut_lines, line_bounds, whole_lines
 from mds.formats.probe import Probe
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
@@ -95,7 +95,7 @@ class Lines(Format):
         else:
             (data,) = files.ranges(shard.file, [shard.span])
             chunks = [bytes(data)]
-        records = self._records(_whole_lines(chunks, shard.span[0]), shard, where)
+        records = self._records(whole_lines(chunks, shard.span[0]), shard, where)
         yield from encode_records(shard.columns, records, f"{where}, {self.shard_of(shard)}")
 
     def shard_of(self, shard: ShardPlace) -> str:
@@ -181,12 +181,7 @@ class JsonLines(Lines):
 
     def record(self, line: bytes) -> dict[str, Any]:
         """The object."""
-        found = load_json(str(line, "utf-8").strip())
-        if not isinstance(found, dict):
-            raise ValueError(  # noqa: TRY004 - a line is wrong by value
-                f"expected an object with the columns as keys, got {show_value(found)}"
-            )
-        return found
+        return json_object(line)
 
     def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
         """The columns of all files; what differs in kind between files is JSON, as in a file."""
@@ -223,27 +218,21 @@ class TextLines(Lines):
         return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
 
 
+def json_object(line: bytes) -> dict[str, Any]:
+    """The object of a line. Raises ValueError, also where Python's own are ValueErrors."""
+    found = load_json(str(line, "utf-8").rstrip())
+    if not isinstance(found, dict):
+        raise ValueError(  # noqa: TRY004 - a line is wrong by value
+            f"expected an object with the columns as keys, got {show_value(found)}"
+        )
+    return found
+
+
 def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
     """The bytes of a file, unpacked."""
     ending = compression_of(file.key)
     chunks = files.stream(file)
     return unpacked(chunks, ending, files.url(file)) if ending else chunks
-
-
-def _whole_lines(chunks: Iterable[bytes], at: int) -> Iterator[tuple[int, bytes]]:
-    """Chunks cut behind newlines, with the byte at which each begins."""
-    rest: list[bytes] = []
-    for chunk in chunks:
-        cut = chunk.rfind(b"\n") + 1
-        if not cut:
-            rest.append(chunk)
-            continue
-        data = b"".join((*rest, chunk[:cut])) if rest else chunk[:cut]
-        yield at, data
-        at += len(data)
-        rest = [chunk[cut:]] if cut < len(chunk) else []
-    if rest:
-        yield at, b"".join(rest)
 
 
 def _join(one: str, other: str) -> str:

@@ -6,7 +6,7 @@ Pieces of a quarter of a megabyte stay in a processor's cache while they are com
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,22 @@ def cut_lines(chunks: Iterable[bytes], size: int | None, *, skips_blank: bool) -
     if done > start:
         close(done)
     return out
+
+
+def whole_lines(chunks: Iterable[bytes], at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Chunks cut behind newlines, the first of which begins at a byte; each with its own."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            rest.append(chunk)
+            continue
+        data = b"".join((*rest, chunk[:cut])) if rest else chunk[:cut]
+        yield at, data
+        at += len(data)
+        rest = [chunk[cut:]] if cut < len(chunk) else []
+    if rest:
+        yield at, b"".join(rest)
 
 
 def _newline(data: memoryview, at: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError
 from mds.formats.infer import Column, infer_columns, show_value
+from mds.formats.lines import json_object
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.files import bad_line, not_utf8
 from mds.writers.convert.inputs.listing import Listing
@@ -97,16 +98,16 @@ def is_list(path: str) -> bool:
 def parse_object(line: bytes) -> dict[str, Any] | BadRecord:
     """The object that a line holds, or what is wrong and in which column."""
     try:
-        # Decoded here: the module would first look which of five Unicodes the bytes are.
-        value = json.loads(line.decode())
+        return json_object(line)
     except UnicodeDecodeError as error:
         return bad_line(line, error)
     except json.JSONDecodeError as error:
         text = show_value(line.decode("utf-8", "replace"))
         return BadRecord(f"{error.msg} in {text}", column=error.colno)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
         return BadRecord(f"this is no JSON that Python takes: {error}")
-    return value if isinstance(value, dict) else BadRecord(_no_object(value))
+    except ValueError as error:
+        return BadRecord(str(error))
 
 
 def _no_object(value: Any) -> str:

@@ -6,12 +6,16 @@ line, which is counted when a record turns out bad and not before.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, cast
 
+from mds.errors import FormatError, SourceError
 from mds.formats.infer import Column, show_value
+from mds.formats.newlines import line_bounds, whole_lines
+from mds.formats.unpack import compression_of, unpacked
 from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.files import bad_line
@@ -68,16 +72,33 @@ class TextLinesInput(LinesInput):
 
 def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of every line that begins at ``start`` or later and before ``end``."""
-    with open_text(path) as file:
-        offset = start
+    # A compressed file is one part, whatever its length.
+    limit = None if is_compressed(path) else end
+    with contextlib.closing(_lines_from(path, start)) as found:
+        for offset, line in found:
+            if limit is not None and offset >= limit:
+                return
+            yield offset, line if offset else line.removeprefix(BOM)
+
+
+def _lines_from(path: str, start: int) -> Generator[tuple[int, bytes], None, None]:
+    """The lines of a file, the first of them that begins at ``start`` or behind it."""
+    ending = compression_of(path)
+    with open(path, "rb") if ending else open_text(path) as file:
+        at = start
         if start:
             file.seek(start - 1)
-            offset = start - 1 + len(file.readline())
-        # A compressed file is one part, whatever its length.
-        limit = None if is_compressed(path) else end
-        while (limit is None or offset < limit) and (line := file.readline()):
-            yield offset, line if offset else line.removeprefix(BOM)
-            offset += len(line)
+            at = start - 1 + len(file.readline())
+        chunks = iter(lambda: file.read(1 << 20), b"")
+        try:
+            for offset, data in whole_lines(
+                unpacked(chunks, ending, path) if ending else chunks, at
+            ):
+                begins, ends = line_bounds(data, skips_blank=False)
+                for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                    yield offset + begin, data[begin:end]
+        except FormatError as error:
+            raise SourceError(str(error)) from error
 
 
 def line_number(path: str, offset: int) -> int:

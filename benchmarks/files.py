@@ -1,0 +1,189 @@
+"""What do tars, lines and plain files cost that are read as they lie, beside MDS, peers and limits?
+
+    python -m benchmarks.files            a minute; --smoke: seconds
+
+Each measure runs in turn with what it is compared to, in every round; the table has the medians.
+Peers (webdataset, HF datasets) are measured where they are installed. The bias: all files are in
+the page cache, and a busy machine slows both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import json
+import os
+import statistics
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mds import StreamingDataLoader, StreamingDataset
+from mds.formats import Tar
+from mds.formats.newlines import cut_lines
+from mds.formats.tar_bytes import mapped
+from mds.formats.tar_members import members
+from mds.writers.convert.keep_shards import keep_shards
+
+Measure = Callable[[], Any]
+
+
+def write_tars(folder: str, samples: int, count: int) -> None:
+    """Tars of photographs of noise, with their classes."""
+    rng = np.random.default_rng(0)
+    os.makedirs(folder)
+    for number in range(count):
+        with tarfile.open(f"{folder}/{number:05}.tar", "w") as tar:
+            for at in range(samples):
+                file = io.BytesIO()
+                noise = rng.integers(0, 255, (28, 28, 3), np.uint8)
+                Image.fromarray(noise).resize((224, 224)).save(file, "JPEG", quality=90)
+                for ending, data in (("jpg", file.getvalue()), ("cls", b"%d" % at)):
+                    info = tarfile.TarInfo(f"{number:03}{at:06}.{ending}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+def write_headers(path: str, files: int) -> None:
+    """A tar of files of 100 KB."""
+    data = os.urandom(100_000)
+    with tarfile.open(path, "w") as tar:
+        for at in range(files):
+            info = tarfile.TarInfo(f"{at:06}.bin")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def write_lines(folder: str, lines: int) -> None:
+    """JSON lines of text with a number and an address."""
+    os.makedirs(folder)
+    rng = np.random.default_rng(0)
+    with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
+        for at in range(lines):
+            text = "word " * int(rng.integers(20, 300))
+            record = {"id": at, "text": text, "url": f"https://example.org/{at}"}
+            file.write(json.dumps(record) + "\n")
+
+
+def epoch(place: dict[str, Any], workers: int = 2) -> None:
+    """An epoch of batches of pixels from worker processes."""
+    dataset = StreamingDataset(**place, batch_size=32, shuffle=True, images="array")
+    for _ in StreamingDataLoader(dataset, batch_size=32, num_workers=workers, collate_fn=len):
+        pass
+
+
+def webdataset_epoch(pattern: str) -> None:
+    """The same by webdataset."""
+    import webdataset
+    from torch.utils.data import DataLoader
+
+    dataset = webdataset.WebDataset(pattern, shardshuffle=100).shuffle(1000).decode("rgb8")
+    for _ in DataLoader(dataset.batched(32, collation_fn=len), None, num_workers=2):
+        pass
+
+
+def scan_headers(path: str) -> None:
+    """Where the files of a tar are."""
+    data = mapped(path)
+    for _ in members(lambda start, end: data[start:end], path, len(data)):
+        pass
+
+
+def read_whole(path: str) -> None:
+    """All bytes, into one buffer."""
+    buffer = bytearray(1 << 20)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def scan_lines(path: str) -> None:
+    """Stretches of lines."""
+    with open(path, "rb", buffering=0) as file:
+        cut_lines(iter(lambda: file.read(1 << 20), b""), 64 << 20, skips_blank=True)
+
+
+def rows(place: dict[str, Any]) -> None:
+    """Every sample in a loop, in order."""
+    for _ in StreamingDataset(**place, batch_size=32):
+        pass
+
+
+def hf_rows(path: str, cache: str) -> Measure:
+    """The same by HF datasets, whose own copy of the lines is made before."""
+    import datasets
+
+    found = datasets.load_dataset("json", data_files=path, cache_dir=cache, split="train")
+
+    def run() -> None:
+        for _ in found:
+            pass
+
+    return run
+
+
+def measure(pairs: dict[str, tuple[Measure, Measure, str]], rounds: int) -> None:
+    """Print the medians of each pair, and how many times as fast the first is."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
+    for _ in range(rounds):
+        for name, (one, other, _) in pairs.items():
+            for act, seconds in zip((one, other), times[name], strict=True):
+                began = time.perf_counter()
+                act()
+                seconds.append(time.perf_counter() - began)
+    for name, (_, _, beside) in pairs.items():
+        ours, theirs = map(statistics.median, times[name])
+        print(f"{name:44} {ours:8.3f} s, {beside} {theirs:8.3f} s: {theirs / ours:6.2f} x as fast")
+
+
+def main() -> None:
+    """Make the files, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
+    parser.add_argument("--smoke", action="store_true", help="tiny files, one round")
+    small = parser.parse_args().smoke
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
+        os.environ["MDS_CACHE_DIR"] = f"{root}/cache"
+        write_tars(f"{root}/tars", 20 if small else 500, 4)
+        write_headers(f"{root}/big.tar", 50 if small else 5000)
+        write_lines(f"{root}/lines", 500 if small else 100_000)
+        keep_shards(f"{root}/tars", f"{root}/copy", format=Tar(), durable=False)
+        tars: dict[str, Any] = {"remote": f"{root}/tars/*.tar"}
+        copy: dict[str, Any] = {"local": f"{root}/copy"}
+        lines, path = {"remote": f"{root}/lines/*.jsonl"}, f"{root}/lines/a.jsonl"
+        keep_shards(lines["remote"], f"{root}/lines-copy", durable=False)
+        pairs: dict[str, tuple[Measure, Measure, str]] = {
+            "tars in place, pixels, two workers": (
+                lambda: epoch(tars), lambda: epoch(copy), "MDS",
+            ),
+            "headers of files of 100 KB": (
+                lambda: scan_headers(f"{root}/big.tar"),
+                lambda: read_whole(f"{root}/big.tar"), "a read of all",
+            ),
+            "newline scan of JSON lines": (
+                lambda: scan_lines(path), lambda: read_whole(path), "a read of all",
+            ),
+            "rows of JSON lines in place": (
+                lambda: rows(lines), lambda: rows({"local": f"{root}/lines-copy"}), "MDS",
+            ),
+        }  # fmt: skip
+        if importlib.util.find_spec("webdataset"):
+            pattern = f"{root}/tars/{{00000..00003}}.tar"
+            pairs["tars in place, pixels, two workers "] = (
+                lambda: epoch(tars), lambda: webdataset_epoch(pattern), "webdataset",
+            )  # fmt: skip
+        if importlib.util.find_spec("datasets"):
+            theirs = hf_rows(path, f"{root}/hf")
+            pairs["rows of JSON lines in place "] = (lambda: rows(lines), theirs, "HF datasets")
+        for place in (f"{root}/big.tar", path):
+            print(f"{os.path.basename(place)}: {os.path.getsize(place) / 1e6:,.0f} MB")
+        measure(pairs, 1 if small else 3)
+
+
+if __name__ == "__main__":
+    main()

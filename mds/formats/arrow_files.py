@@ -2,8 +2,9 @@
 
 An IPC file is a stream between a magic word and a footer, so both are read as streams: one pass
 over the messages tells where each batch is, and a batch is read again as the schema's message and
-its own. On a local disk the pass touches the heads of the messages alone; behind a network it reads the
-file. Where columns are dictionaries, whose values come once for all batches, a file is one shard.
+its own. On a local disk the pass touches the heads of the messages alone; behind a network it
+reads the file. Where columns are dictionaries, whose values come once for all batches, a file is
+one shard.
 """
 
 from __future__ import annotations

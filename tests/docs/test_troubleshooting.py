@@ -92,7 +92,8 @@ def fits(entry, site):
     """Whether an entry is about a place in the code."""
     module, _, name, text = site
     if entry[0] == "kinds":
-        return name in entry[1] and (module + "/").startswith((entry[2] + "/", entry[2] + "."))
+        below = tuple(f"{folder.removesuffix('.py')}{end}" for folder in entry[2:] for end in "/.")
+        return name in entry[1] and module.startswith(below)
     return entry[1].match(text) is not None
 
 

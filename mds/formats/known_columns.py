@@ -7,7 +7,7 @@ without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mds.errors import FormatError
@@ -42,6 +42,10 @@ class KnownColumns:
         self.gaps: dict[str, None] = dict.fromkeys(
             name for name, kind in pairs if kind == "json" or kind.startswith("optional[")
         )
+
+    def is_late(self, found: Mapping[str, object]) -> bool:
+        """Whether a sample has a column that was not planned, and that matters."""
+        return self._all is not None and not found.keys() <= self._all
 
     def check(self, found: Iterable[str], where: str, what: str) -> None:
         """Raise FormatError for a column that was not planned; ``what`` it comes from."""

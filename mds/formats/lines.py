@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from mds.errors import ConfigError, FormatError
 from mds.formats.base import Format
@@ -29,6 +31,7 @@ from mds.readers.codegen import load_json
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
+    from mds.format.layout import Columns
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
@@ -61,7 +64,7 @@ class Lines(Format):
         """The columns of a file, by some of its lines, each with its byte."""
 
     @abstractmethod
-    def record(self, line: bytes) -> dict[str, Any]:
+    def record(self, line: bytes | memoryview) -> dict[str, Any]:
         """The sample of a line. Raises ValueError with the reason."""
 
     # ------------------------------------------------------------------ the format
@@ -130,7 +133,21 @@ class Lines(Format):
             record = self._record(bytes(view[at : places[1][row]]), start + at, known, path)
             return encode({**known.gaps, **record}, lambda: f"{path}, line at byte {start + at:,}")
 
-        return MadeReader(shard.columns, shard.samples, path, make, columns)
+        makers = _makers(shard.columns, columns)
+        if makers is None:
+            return MadeReader(shard.columns, shard.samples, path, make, columns)
+
+        def sample(row: int) -> dict[str, Any]:
+            line, record = view[places[0][row] : places[1][row]], self.record
+            found = {
+                **known.gaps,
+                **record(line if row or start else bytes(line).removeprefix(_BOM)),
+            }
+            if known.is_late(found):
+                raise ValueError("a key that was not planned")
+            return {name: fit(found[name]) for name, fit in makers}
+
+        return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
 
     # ------------------------------------------------------------------ inside
 
@@ -179,7 +196,7 @@ class JsonLines(Lines):
         records = [self._record(line, at, None, where) for at, line in lines]
         return {column.name: column.encoding for column in infer_columns(records)}
 
-    def record(self, line: bytes) -> dict[str, Any]:
+    def record(self, line: bytes | memoryview) -> dict[str, Any]:
         """The object."""
         return json_object(line)
 
@@ -213,12 +230,12 @@ class TextLines(Lines):
         del lines, where
         return {"text": "str"}
 
-    def record(self, line: bytes) -> dict[str, Any]:
+    def record(self, line: bytes | memoryview) -> dict[str, Any]:
         """The line without its end."""
-        return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
+        return {"text": str(line, "utf-8").removesuffix("\n").removesuffix("\r")}
 
 
-def json_object(line: bytes) -> dict[str, Any]:
+def json_object(line: bytes | memoryview) -> dict[str, Any]:
     """The object of a line. Raises ValueError, also where Python's own are ValueErrors."""
     found = load_json(str(line, "utf-8").rstrip())
     if not isinstance(found, dict):
@@ -233,6 +250,45 @@ def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
     ending = compression_of(file.key)
     chunks = files.stream(file)
     return unpacked(chunks, ending, files.url(file)) if ending else chunks
+
+
+def _makers(
+    columns: Columns, selection: ColumnSelection
+) -> list[tuple[str, Callable[[Any], Any]]] | None:
+    """What makes of a JSON value what its column gives; None for columns of other kinds.
+
+    Each raises TypeError for a value that the column does not take.
+    """
+    pairs = zip(columns.names, columns.encodings, strict=True)
+    found = [(name, _MAKERS.get(kind)) for name, kind in pairs if name in selection]
+    return [(name, fit) for name, fit in found if fit] if all(fit for _, fit in found) else None
+
+
+def _int(value: Any) -> int:
+    if type(value) is int and -_INT_END <= value < _INT_END:
+        return value
+    raise TypeError
+
+
+def _float(value: Any) -> Any:
+    if type(value) is float or type(value) is int:
+        return np.float64(value)
+    raise TypeError
+
+
+def _text(value: Any) -> str:
+    if type(value) is str and (value.isascii() or value.encode()):
+        return value  # and UTF-8 can hold it
+    raise TypeError
+
+
+_INT_END = 1 << 63
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "int": _int,
+    "float64": _float,
+    "str": _text,
+    "json": lambda value: value,
+}
 
 
 def _join(one: str, other: str) -> str:

@@ -22,7 +22,8 @@ from mds.readers.joint import JointReader, sample_decoder
 class MadeReader(Reader):
     """Samples of ``columns``; ``make(row)`` gives the stored bytes of one, which it checks.
 
-    What ``make`` needs, such as a mapped file, it keeps itself; ``close`` lets go of it.
+    ``sample(row)``, where it is given, makes the same sample without them, and raises whatever it
+    likes where it cannot. What both need, such as a mapped file, they keep themselves.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class MadeReader(Reader):
         where: str,
         make: Callable[[int], bytes],
         selection: ColumnSelection,
+        sample: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
         schema = ShardSchema("mds", columns, None, (), None, None, None, (Stored("raw_data", ()),))
         super().__init__(schema, samples, where)
         self._make: Callable[[int], bytes] | None = make
+        self._sample = sample
         self._selection = selection
         self.is_stacked = fields_of(columns, selection).are_stacked
 
@@ -43,6 +46,8 @@ class MadeReader(Reader):
         """Many samples as columns; see Reader.rows."""
         self._check_open()
         assert self._make is not None
+        if self._sample is not None:
+            return self.as_columns(self.samples(self._numbers(rows)))
         made = [*map(self._make, self._numbers(rows).tolist())]
         return self._joint(made).rows(range(len(made)), copy=copy)
 
@@ -67,7 +72,19 @@ class MadeReader(Reader):
                 return decode_slowly(row)
             return decode(memoryview(make(row)))
 
-        return get
+        direct = self._sample
+        if direct is None:
+            return get
+
+        def get_directly(row: int) -> dict[str, Any]:
+            try:
+                if 0 <= row < count:
+                    return direct(row)
+            except Exception:  # noqa: BLE001 - told again by what knows the words
+                return get(row)
+            return decode_slowly(row)
+
+        return get_directly
 
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
         return self.get(self._number(row))
@@ -88,4 +105,4 @@ class MadeReader(Reader):
     def close(self) -> None:
         """Let go of the file; views that were given out are of bytes of their own."""
         super().close()
-        self._make = None
+        self._make, self._sample = None, None

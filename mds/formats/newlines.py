@@ -102,11 +102,16 @@ def cut_lines(chunks: Iterable[bytes], size: int | None, *, skips_blank: bool) -
 
     for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1
-        if rest or not cut:
-            rest += chunk[:cut] if cut else chunk
-        if cut:
-            take(rest or memoryview(chunk)[:cut])
-            rest = bytearray(chunk[cut:])
+        if not cut:
+            rest += chunk
+            continue
+        first = 0
+        if rest:  # the line that began before is taken by itself, the rest without a copy
+            first = chunk.find(b"\n") + 1
+            rest += chunk[:first]
+            take(rest)
+        take(memoryview(chunk)[first:cut])
+        rest = bytearray(chunk[cut:])
     if rest:
         take(rest)
     if done > start:

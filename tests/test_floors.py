@@ -145,7 +145,7 @@ FILES = {
         },
         {"arrow_types", "encode", "known_columns", "manifest", "probe", "source", "tar_samples"},
         {"arrow_bytes", "base", "tar_bytes", "tar_columns", "tar_counts"},
-        {"lines", "parquet", "raw_files", "registry", "table", "tar"},
+        {"arrow_files", "lines", "parquet", "raw_files", "registry", "table", "tar"},
         {"dataset"},
         {"opening", "pinned"},
         {"__init__"},

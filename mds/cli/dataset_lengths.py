@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import IndexFileError, MdsError
+from mds.errors import IndexFileError, MdsError, NotFoundError
 from mds.format.layout import INDEX_NAME
 from mds.index import Index
 from mds.index.companion import companions_of, parse_companion, write_companion
+from mds.index.files_index import FilesIndexError
 from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name, parse_lengths
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
@@ -55,7 +56,10 @@ def read_lengths(url: str) -> Iterator[Lengths]:
     Those of another index are left out; `mds verify` tells of them.
     """
     with open_store(url) as store:
-        index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+        try:
+            index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+        except (FilesIndexError, NotFoundError):
+            return  # files that are read as they lie, whose lengths are counted when packs begin
         for name in companions_of(store):
             try:
                 found = parse_companion(store.get(name), name, None, index.fingerprint())

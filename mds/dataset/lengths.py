@@ -9,6 +9,7 @@ read of four bytes a sample; they are kept in the cache folder too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import stat
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from mds.cache.origin import CONTROL
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.format.layout import parse_offsets
+from mds.formats.columns import as_columns
+from mds.formats.source import Files
 from mds.index.binary_copy import map_file
 from mds.index.companion import read_companion
 from mds.index.lengths import (
@@ -96,7 +99,8 @@ def _of_source(source: Source, column: str) -> Lengths:
         if told is not None:
             lengths = parse_lengths(told.payload, samples, column, store.url_of(name))
             return _keep(path, lengths, fingerprint)
-    return _keep(None if in_place else path, _from_headers(source, store, column), fingerprint)
+    find = _from_headers if source.data is None else _from_files
+    return _keep(None if in_place else path, find(source, store, column), fingerprint)
 
 
 def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
@@ -155,6 +159,28 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
 
     with ThreadPoolExecutor(_CONNECTIONS, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, source.index))
+    return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _from_files(source: Source, store: Store, column: str) -> Lengths:
+    """Lengths of files in a format, of which that column alone is fetched and decoded."""
+    where, whole = source.remote or source.folder, source.data
+    assert whole is not None
+    columns = dict(zip(whole.columns.names, whole.columns.encodings, strict=True))
+    data = dataclasses.replace(whole, columns=as_columns(columns, [column]))
+    encoding, files = parse_encoding(columns[column]), Files(store)
+    if encoding.shape is not None and len(encoding.shape) == 1:
+        return Lengths.of(column, np.full(source.index.total_samples, encoding.shape[0], np.int64))
+    if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
+        raise _no_lengths(where, column, f"it is stored as {encoding.name!r}")
+    item = encoding.element_dtype.itemsize
+
+    def of_shard(number: int) -> Ids:
+        sizes = [block.sizes for block in data.blocks(number, files)]
+        return _vector_lengths(np.concatenate(sizes) - 4, item, where)
+
+    with ThreadPoolExecutor(4, "mds-lengths") as pool:
+        parts = list(pool.map(of_shard, range(len(source.index))))
     return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
 
 

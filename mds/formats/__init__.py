@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mds._lazy import on_first_touch
 
 if TYPE_CHECKING:
+    from mds.formats.arrow_files import Arrow
     from mds.formats.base import Format
     from mds.formats.encode import encode_records, join_columns
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mds.formats.tar import Tar
 
 _HOMES = {
+    "Arrow": "arrow_files",
     "Block": "facts",
     "DataFile": "facts",
     "FilePlan": "facts",
@@ -37,6 +39,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Arrow",
     "Block",
     "DataFile",
     "FilePlan",

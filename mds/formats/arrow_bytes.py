@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.encodings import parse_encoding
-from mds.errors import EncodingError
+from mds.errors import EncodingError, FormatError
 from mds.formats.arrow_types import is_file, list_dtype, pyarrow
-from mds.formats.encode import Bytes, ColumnBytes
+from mds.formats.encode import Bytes, ColumnBytes, join_columns
+from mds.formats.facts import Block, ShardPlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +40,29 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
     return _present(column, encoding)
 
 
-def nothing(rows: int, encoding: str) -> ColumnBytes:
-    """The bytes of a column that a file does not have."""
-    return [b"null" if encoding == "json" else b"\0"] * rows
+def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
+    """The rows of a record batch as samples; a column that it does not have is None.
+
+    Raises FormatError for a value that its column does not take.
+    """
+    values: list[ColumnBytes] = []
+    for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
+        at = batch.schema.get_field_index(name)
+        if at < 0:
+            values.append([b"null" if encoding == "json" else b"\0"] * batch.num_rows)
+            continue
+        try:
+            values.append(bytes_of(batch.column(at), encoding))
+        except (EncodingError, UnicodeDecodeError) as error:
+            told = str(error).replace("NAME", repr(name))
+            raise FormatError(f"{where}, column {name!r}: {told}") from error
+    return join_columns(batch.num_rows, values)
+
+
+def unreadable(where: str, what: str, error: BaseException) -> FormatError:
+    """What pyarrow raises of damage, in a line that says where."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return FormatError(f"{where}: {what}: {lines[0][:300]}")
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.encodings import parse_encoding
-from mds.errors import EncodingError, FormatError, MdsError
-from mds.formats.arrow_bytes import bytes_of, nothing
+from mds.errors import FormatError, MdsError
+from mds.formats.arrow_bytes import block_of_batch, unreadable
 from mds.formats.arrow_types import encoding_of, encoding_of_file, features_of, is_file, pyarrow
 from mds.formats.base import Format
-from mds.formats.encode import join_columns
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Parquet(Format):
             found = _parse(footer)
             schema = found.schema.to_arrow_schema()
         except Exception as error:
-            raise _unreadable(url, "the footer cannot be read", error) from error
+            raise unreadable(url, "the footer cannot be read", error) from error
         try:
             nulls = _columns_with_nulls(found)
             columns = {}
@@ -88,7 +87,7 @@ class Parquet(Format):
         except MdsError:
             raise
         except Exception as error:
-            raise _unreadable(url, "the footer cannot be read", error) from error
+            raise unreadable(url, "the footer cannot be read", error) from error
         if len(set(schema.names)) != len(schema.names):
             raise FormatError(f"{url}: two columns have one name.")
         if min(samples, default=0) < 0:
@@ -151,26 +150,11 @@ class Parquet(Format):
             if not present:
                 batches = _empty_batches(shard.samples, rows)
             for batch in batches:
-                yield self._block(batch, shard, where)
+                yield block_of_batch(batch, shard, where)
         except (MdsError, MemoryError):
             raise
         except Exception as error:
-            raise _unreadable(where, "it cannot be decoded", error) from error
-
-    @staticmethod
-    def _block(batch: Any, shard: ShardPlace, where: str) -> Block:
-        values = []
-        for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
-            at = batch.schema.get_field_index(name)
-            if at < 0:
-                values.append(nothing(batch.num_rows, encoding))
-                continue
-            try:
-                values.append(bytes_of(batch.column(at), encoding))
-            except (EncodingError, UnicodeDecodeError) as error:
-                told = str(error).replace("NAME", repr(name))
-                raise FormatError(f"{where}, column {name!r}: {told}") from error
-        return join_columns(batch.num_rows, values)
+            raise unreadable(where, "it cannot be decoded", error) from error
 
 
 # ---------------------------------------------------------------------- footers
@@ -280,11 +264,6 @@ def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
     for start in range(0, samples, rows):
         count = min(rows, samples - start)
         yield pa.record_batch([pa.nulls(count)], names=["\0nothing"])
-
-
-def _unreadable(where: str, what: str, error: BaseException) -> FormatError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return FormatError(f"{where}: {what}: {lines[0][:300]}")
 
 
 class _Chunks(io.RawIOBase):

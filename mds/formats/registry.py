@@ -18,6 +18,7 @@ ENTRY_POINTS = "mds.formats"
 
 #: Module, class and endings of the formats of this package, by name; loaded when asked for.
 _HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "arrow": ("arrow_files", "Arrow", (".arrow", ".feather", ".ipc")),
     "files": ("raw_files", "RawFiles", ()),
     "jsonl": ("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
     "parquet": ("parquet", "Parquet", (".parquet", ".parq", ".pq")),

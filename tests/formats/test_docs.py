@@ -1,9 +1,12 @@
-"""What docs/files.md shows runs as it stands."""
+"""What docs/files.md and docs/parquet.md show runs as it stands."""
 
 import io
 import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 import tars
@@ -50,3 +53,45 @@ def test_the_page_runs(capsys):
         "{'id': 0, 'text': 'text 0'}",
         "(8, 8, 3) 0",
     ]
+
+
+@pytest.fixture
+def _tables(tmp_path, monkeypatch):
+    """The tables that the page on Parquet speaks of, in the working directory."""
+    pytest.importorskip("pyarrow")
+    import datasets
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "mine"))
+    (tmp_path / "data" / "events").mkdir(parents=True)
+    for number in range(3):
+        tokens = np.arange(200 * 8, dtype=np.int32).reshape(200, 8) + number
+        rows = {"tokens": list(tokens), "label": np.arange(200) + 200 * number, "text": ["x"] * 200}
+        path = tmp_path / "data" / "events" / f"{number}.parquet"
+        pq.write_table(pa.table(rows), path, row_group_size=64)
+    datasets.Dataset.from_dict({"n": list(range(50))}).save_to_disk(str(tmp_path / "data/saved"))
+
+
+@pytest.mark.usefixtures("_tables")
+def test_the_page_on_parquet_runs(capsys):
+    """Every snippet and every command, in the order of the page."""
+    tools = os.path.dirname(sys.executable)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    text, space = PAGE.with_name("parquet.md").read_text(encoding="utf-8"), {}
+    blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == [
+        *("python", "python", "bash", "python", "bash", "python", "python"),
+    ]
+    for kind, block in blocks:
+        if kind == "python":
+            exec(compile(block, "parquet.md", "exec"), space)
+            continue
+        done = subprocess.run(
+            ["bash", "-c", f"set -e\n{block}"], env={**os.environ, "PATH": path},
+            capture_output=True, check=False, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr.decode()
+    assert capsys.readouterr().out.splitlines() == ["{'label': 0}", "{'n': 3}"]

@@ -1,0 +1,162 @@
+"""Arrow IPC files and streams, such as `datasets` saves to disk: a record batch is a shard.
+
+An IPC file is a stream between a magic word and a footer, so both are read as streams: one pass
+over the messages tells where each batch is, and a batch is read again as the schema's message and
+its own. On a local disk the pass touches the heads of the messages alone; behind a network it
+reads the file. Where columns are dictionaries, whose values come once for all batches, a file is
+one shard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import FormatError, MdsError, StoreError
+from mds.formats.arrow_bytes import block_of_batch, unreadable
+from mds.formats.arrow_types import (
+    encoding_of,
+    encoding_of_file,
+    features_of,
+    is_file,
+    list_dtype,
+    pyarrow,
+)
+from mds.formats.base import Format
+from mds.formats.columns import merge_encodings
+from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mds.formats.source import Files
+
+_MAGIC = b"ARROW1"
+_ROWS = 8192
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrow(Format):
+    """Arrow IPC files and streams, read as they lie; every record batch is a shard.
+
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there; else it is an error.
+
+    Raises ConfigError (a ValueError) for settings that make no sense.
+
+    >>> StreamingDataset(remote="saved/", format=Arrow(), batch_size=32)  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "arrow"
+    endings: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
+
+    def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
+        """All of them, but for what `datasets` left of its own work (``cache-...arrow``)."""
+        found = super().choose(files, source)
+        return [file for file in found if not file.key.rpartition("/")[2].startswith("cache-")]
+
+    def plan_bytes(self, file: DataFile, files: Files) -> int:
+        """All of a file behind a network."""
+        return file.size if files.path(file) is None else 0
+
+    def shard_of(self, shard: ShardPlace) -> str:
+        """The place of the record batch."""
+        return f"the record batch at byte {shard.span[0]}"
+
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """The record batches of a file, by the heads of its messages."""
+        url, pa = files.url(file), pyarrow()
+        path = files.path(file)
+        try:
+            with (
+                pa.memory_map(path) if path is not None else pa.BufferReader(files.get(file))
+            ) as body:
+                return _plan(body, file.size)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise unreadable(url, "this is no Arrow file", error) from error
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The rows of a record batch."""
+        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        pa = pyarrow()
+        data = shard.note + files.range(shard.file, *shard.span)
+        try:
+            with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+                left = shard.samples
+                for batch in reader:
+                    left -= batch.num_rows
+                    for start in range(0, batch.num_rows, _ROWS):
+                        yield block_of_batch(batch.slice(start, _ROWS), shard, where)
+                    if left <= 0:
+                        break
+        except (MdsError, MemoryError):
+            raise
+        except Exception as error:
+            raise unreadable(where, "it cannot be decoded", error) from error
+
+
+def _plan(body: Any, size: int) -> FilePlan:
+    pa = pyarrow()
+    start = 8 if bytes(body.read(len(_MAGIC))) == _MAGIC else 0
+    if start:
+        body.seek(max(0, size - len(_MAGIC)))
+        if bytes(body.read()) != _MAGIC:
+            raise FormatError("it begins as an Arrow file and ends as none; it is cut short")
+    body.seek(start)
+    columns: dict[str, str] = {}
+    samples, sizes, spans = [], [], []
+    with pa.ipc.open_stream(body) as reader:
+        head = body.tell()
+        features = features_of(reader.schema)
+        is_one = any(pa.types.is_dictionary(field.type) for field in reader.schema)
+        first = head
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                break
+            for name, encoding in _columns_of(batch, features).items():
+                merged = merge_encodings(columns.get(name, encoding), encoding)
+                columns[name] = merged or encoding
+            end = body.tell()
+            samples.append(batch.num_rows)
+            sizes.append(batch.nbytes + 16 * batch.num_rows)
+            spans.append((first, end))
+            first = end
+        if not columns:
+            empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
+            columns = _columns_of(empty, features)
+        if len(set(reader.schema.names)) != len(reader.schema.names):
+            raise FormatError("two columns have one name")
+    body.seek(start)
+    note = bytes(body.read(head - start))
+    if is_one and spans:
+        samples, sizes, spans = [sum(samples)], [sum(sizes)], [(head, spans[-1][1])]
+    assert not spans or spans[-1][1] <= size, "a batch ends in its file"
+    return FilePlan(columns, samples, sizes, spans, note)
+
+
+def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:
+    """The encodings that the columns of a batch need."""
+    out = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = column.type
+        feature = ""
+        if features.get(name) == "Audio":
+            feature = "audio"
+        elif name in features and is_file(kind) and column.null_count < len(column):
+            whole = column.drop_null().field("bytes").drop_null()
+            feature = encoding_of_file(whole[0].as_py()[:16]) if len(whole) else ""
+        is_list = list_dtype(kind) is not None and not pyarrow().types.is_fixed_size_list(kind)
+        lengths = column.value_lengths().drop_null() if is_list else None
+        out[name] = encoding_of(
+            kind,
+            may_be_none=bool(column.null_count),
+            may_be_empty=lengths is not None and bool((lengths.to_numpy() == 0).any()),
+            feature=feature,
+        )
+    return out

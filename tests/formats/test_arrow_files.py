@@ -1,0 +1,96 @@
+"""Arrow files and streams, and what `datasets` saves to disk, are read as they lie."""
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from tables import as_told, every_type, table  # noqa: E402
+
+from mds import StreamingDataset  # noqa: E402
+from mds.errors import FormatError  # noqa: E402
+from mds.formats import Arrow  # noqa: E402
+from mds.testing.file_format_contract import FormatContract  # noqa: E402
+from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
+
+
+def write(path, whole, rows, kind="file", compression=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with make(str(path), whole.schema, options=options) as writer:
+        writer.write_table(whole, max_chunksize=rows)
+
+
+class TestArrow(FormatContract):
+    format = Arrow()
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        write(tmp_path / "files" / "a.arrow", table(0, 20), 7)
+        write(tmp_path / "files" / "b.arrow", table(20, 9), 4, kind="stream")
+        return tmp_path / "files"
+
+    @pytest.fixture
+    def damaged(self, tmp_path):
+        write(tmp_path / "x" / "whole.arrow", table(0, 20), 7)
+        data = (tmp_path / "x" / "whole.arrow").read_bytes()
+        path = tmp_path / "broken.arrow"
+        path.write_bytes(data[: len(data) // 2])
+        return path, "broken.arrow"
+
+
+def of(folder, tmp_path, **more):
+    return StreamingDataset(remote=str(folder), local=str(tmp_path / "cache"), batch_size=4, **more)
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_every_value_is_that_of_the_file(tmp_path, kind, compression):
+    """Each type gives what pyarrow gives of it; a record batch is a shard."""
+    whole = every_type().drop_columns(["dictionary"])
+    write(tmp_path / "files" / "a.arrow", whole, 9, kind, compression)
+    dataset = of(tmp_path / "files", tmp_path)
+    assert dataset.samples_per_shard.tolist() == [9, 9, 5]
+    for number, row in enumerate(whole.to_pylist(maps_as_pydicts="strict")):
+        sample = dataset[number]
+        for name, value in row.items():
+            found = sample[name]
+            if name == "time_ns":
+                continue
+            found = found.tolist() if isinstance(found, np.ndarray) else found
+            assert found == as_told(name, value), name
+
+
+def test_dictionaries_make_a_file_one_shard(tmp_path):
+    """Their values come once, before the first batch."""
+    whole = pa.table({"word": pa.array(["ab"[n % 2] for n in range(30)]).dictionary_encode()})
+    write(tmp_path / "files" / "a.arrow", whole, 7)
+    dataset = of(tmp_path / "files", tmp_path)
+    assert dataset.num_shards == 1
+    assert [sample["word"] for sample in dataset] == ["ab"[n % 2] for n in range(30)]
+
+
+def test_a_folder_of_datasets_saved_to_disk(tmp_path):
+    """As the library `datasets` leaves it, its own cache files left out; and a copy of it."""
+    datasets = pytest.importorskip("datasets")
+    rows = [{"text": f"text {n}", "label": n % 3, "ids": [n] * (n % 4)} for n in range(50)]
+    saved = tmp_path / "saved"
+    datasets.Dataset.from_list(rows).save_to_disk(str(saved), num_shards=2)
+    write(saved / "cache-0123.arrow", table(0, 5), 5)
+    found = list(of(saved, tmp_path))
+    assert [sample["text"] for sample in found] == [row["text"] for row in rows]
+    assert [sample["ids"].tolist() for sample in found] == [row["ids"] for row in rows]
+    assert keep_shards(str(saved), str(tmp_path / "copy")).samples == 50
+    copy = StreamingDataset(local=str(tmp_path / "copy"), batch_size=4)
+    assert [sample["label"] for sample in copy] == [row["label"] for row in rows]
+
+
+def test_what_is_no_arrow_file_is_told(tmp_path):
+    """A sentence with the name of the file."""
+    write(tmp_path / "files" / "a.arrow", table(0, 30), 5)
+    whole = (tmp_path / "files" / "a.arrow").read_bytes()
+    for data in (b"no arrow file at all", b"", whole[:-30], whole[:700], whole[:8]):
+        (tmp_path / "files" / "a.arrow").write_bytes(data)
+        with pytest.raises(FormatError, match=r"a\.arrow: this is no Arrow file"):
+            of(tmp_path / "files", tmp_path)

@@ -135,7 +135,7 @@ class ParcelSender:
     def _encoded(
         self, batches: Iterator[Batch | BatchGroup]
     ) -> Iterator[tuple[Encoded, float, float, bool]]:
-        """Each batch or group, the seconds it took, when it was made, and whether it is a group."""
+        """Each batch or group, the seconds of making it, when it was made, and if it is a group."""
         clock = self._clock
         while True:
             begun = clock()
@@ -152,7 +152,7 @@ class ParcelSender:
                 return
             if not (isinstance(batch, BatchGroup) and batch.is_last):
                 del batch
-                yield encoded, clock() - begun, made, is_group
+                yield encoded, made - begun, made, is_group
             del encoded
 
 

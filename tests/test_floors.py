@@ -175,7 +175,7 @@ FILES = {
             "wrapping",
         },
         {"batch_masks", "packed_batches", "parcels"},
-        {"custom_batches", "filtered_batches", "pack_checks"},
+        {"custom_batches", "filtered_batches", "function_groups", "pack_checks"},
         {"batches"},
         {"threaded_batches"},
         {"worker_batches"},

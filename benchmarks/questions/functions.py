@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.suite.timing import consume
 from benchmarks.systems.base import Batching, Data, System
 
 _CHUNKS = 12  # measured in turns, with the function and without
+_BATCHES = 300  # of a chunk; 32 may be ready in the workers when it begins
 
 
 def same(sample: Any) -> Any:
@@ -41,7 +43,9 @@ def measure(
     if case.size:
         plain = system.with_function(data, _batching(case), variant, "", same)
         mapped = system.with_function(data, _batching(case), variant, "map_batches", shift)
-        without, with_it = _in_turns(plain, mapped, 48, seconds, time.perf_counter)
+        without, with_it = _in_turns(
+            plain, mapped, _BATCHES, seconds, time.perf_counter, statistics.median
+        )
         return {"value": with_it / without, "without": case.size / without}
     function = same_with_rng if variant == "rng" else same
     plain = system.with_function(data, Batching(0), variant, "", function)
@@ -61,21 +65,22 @@ def _in_turns(
     chunk: int,
     seconds: float,
     clock: Callable[[], float],
+    choose: Callable[[list[float]], float] = min,
 ) -> tuple[float, float]:
-    """Seconds of an item of each, the least of some chunks that were measured in turns."""
+    """Seconds of an item of each, ``choose`` of those of some chunks measured in turns."""
     endless = [_endless(begin) for begin in (plain, mapped)]
     for items in endless:
         consume(items, chunk)
-    least = [float("inf"), float("inf")]
+    taken: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + max(seconds, 0.2)
     for number in range(1000):
         for at, items in enumerate(endless):
             begun = clock()
             consume(items, chunk)
-            least[at] = min(least[at], (clock() - begun) / chunk)
+            taken[at].append((clock() - begun) / chunk)
         if number >= _CHUNKS and time.perf_counter() > end:
             break
-    return least[0], least[1]
+    return choose(taken[0]), choose(taken[1])
 
 
 def _endless(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:

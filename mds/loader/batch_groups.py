@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mds.dataset.filtering import SkippedSample
 from mds.process.stopwatch import Making, join_makings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mds.dataset.worker_epoch import WorkerEpoch
 
     Batch = tuple["BatchInfo", Any]
+    Message: TypeAlias = "Batch | BatchGroup | BatchList"
 
 MAX_GROUP_BATCHES = 8
 MAX_GROUP_BYTES = 4 << 20  # of its tensors, if one batch is not larger

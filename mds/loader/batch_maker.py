@@ -68,15 +68,17 @@ class BatchMaker:
         if self._links:
             columns = columns_of(samples)
             watch.end_collating()
-            return self.of_columns(columns, keys, where, watch)
+            made = batch_of(self.apply(columns, keys, where, watch))
+            watch.end_collating()
+            return made
         collated = self._collate(samples)
         watch.end_collating()
         return collated
 
-    def of_columns(
+    def apply(
         self, columns: dict[str, Any], keys: Keys | None, where: Callable[[], str], watch: Stopwatch
     ) -> Any:
-        """The batch that the functions make of columns, which become their property.
+        """What the functions make of columns, which become their property.
 
         ``keys`` are those of the rows; ``where`` names the batch in an error.
         """
@@ -97,9 +99,7 @@ class BatchMaker:
             made = self._call(link, made, of_rows, where)
             if at == self._last_of_caller:
                 watch.end_functions()
-        batch = batch_of(made)
-        watch.end_collating()
-        return batch
+        return made
 
     @staticmethod
     def _call(link: Link, made: Any, keys: Keys | None, where: Callable[[], str]) -> Any:

@@ -34,6 +34,7 @@ from mds.loader.batch_maker import BatchMaker
 from mds.loader.batch_masks import mask_padding
 from mds.loader.custom_batches import begin_custom
 from mds.loader.filtered_batches import filtered_batches
+from mds.loader.function_groups import FunctionBatch, function_batches, group_function_batches
 from mds.loader.packed_batches import packed_batches
 from mds.loader.tensor_buffers import Allocator, TensorPool
 from mds.process.fork_safe import cached_property
@@ -46,7 +47,7 @@ from mds.world import worker_group, worker_place
 if TYPE_CHECKING:
     from mds.dataset.worker_epoch import KeyStream
     from mds.index import ShardSchema
-    from mds.loader.batch_groups import Batch
+    from mds.loader.batch_groups import Batch, Message
     from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Clock
 
@@ -78,12 +79,12 @@ class Batches(IterableDataset[Any]):
         chain = dataset._filter.chain if is_streaming else FunctionChain()
         self._maker = BatchMaker(collate, batch_size, chain)
 
-    def __iter__(self) -> Iterator[Batch | BatchGroup]:
+    def __iter__(self) -> Iterator[Message]:
         return self.begin_epoch(*worker_place(), worker_group())
 
     def begin_epoch(
         self, worker: int, workers: int, group: int, allocate: Allocator | None = None
-    ) -> Iterator[Batch | BatchGroup]:
+    ) -> Iterator[Message]:
         """Begin the epoch of one worker of ``workers`` at once, and give its batches.
 
         With ``allocate`` they are made elsewhere than where they are used, and come in groups.
@@ -95,7 +96,8 @@ class Batches(IterableDataset[Any]):
         if self._pack_as is not None:
             packs = dataset._begin_packs(worker, workers, group)
             into = allocate or TensorPool()
-            return packed_batches(dataset, packs, self._pack_as, into, drop_last=self._drop_last)
+            made = packed_batches(dataset, packs, self._pack_as, into, drop_last=self._drop_last)
+            return _with_making(made, Stopwatch(self._clock))
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
         epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:
@@ -108,8 +110,10 @@ class Batches(IterableDataset[Any]):
         windows = read_windows(dataset, epoch.blocks(), epoch)
         least = size if self._drop_last else 1
         if maker.has_functions:
-            batches = self._function_batches(epoch, watch, windows, size, keys)
-            return _with_info(epoch, watch, batches, least)
+            results = self._function_batches(epoch, watch, windows, size, keys)
+            if allocate is not None and not isinstance(epoch, PaddedWorkerEpoch):
+                return group_function_batches(worker, epoch, watch, results, least)
+            return _with_info(epoch, watch, function_batches(results, watch), least)
         into = allocate or TensorPool()
         if self._is_sliceable and not isinstance(epoch, PaddedWorkerEpoch):
             groups = self._grouped_batches(worker, epoch, watch, windows, size, into)
@@ -273,7 +277,7 @@ class Batches(IterableDataset[Any]):
         windows: Iterable[Window],
         size: int,
         keys: KeyStream | None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[FunctionBatch]:
         """Batches that functions of columns make.
 
         Columns of fixed width are gathered for several batches at once, as in `_grouped_batches`.
@@ -286,19 +290,23 @@ class Batches(IterableDataset[Any]):
 
         for samples, gathered in self._columns(windows, wanted, TensorPool(), copy=copy):
             watch.end_samples()
-            found = gathered
+            found, sources = gathered, list[torch.Tensor]()
             if self._fixed_columns:
                 count = _batches_of_next(count, gathered, samples, size)
+                sources = [*gathered.values()]
                 found = {name: tensor.numpy() for name, tensor in gathered.items()}
             for at in range(0, samples, size):
                 some = min(size, samples - at)
                 columns = {name: values[at : at + some] for name, values in found.items()}
                 of_rows = keys.take(some) if keys is not None else None
                 where = functools.partial(epoch.describe, position, some)
-                yield some, maker.of_columns(columns, of_rows, where, watch)
+                made = maker.apply(columns, of_rows, where, watch)
                 position += some
+                is_last = at + size >= samples
+                yield FunctionBatch(some, made, sources, is_last)
+                del made
             # Before the next ones are made, so that their memory can be those'.
-            del gathered, found, columns
+            del gathered, found, columns, sources
 
     def _collated_batches(
         self,
@@ -343,6 +351,16 @@ def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> in
     bytes_ = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
     fit = MAX_GROUP_BYTES * samples // (max(bytes_, 1) * size)
     return max(1, min(last * 2, MAX_GROUP_BATCHES, fit))
+
+
+def _with_making(batches: Iterator[Batch], watch: Stopwatch) -> Iterator[Batch]:
+    """Batches that are decoded into their place, with what each took."""
+    watch.start()
+    for info, batch in batches:
+        watch.end_samples()
+        yield info._replace(making=watch.take()), batch
+        del batch  # as in `_with_info`
+        watch.start()
 
 
 def _as_tensors(

@@ -24,7 +24,7 @@ from mds.loader.batch_groups import (
 from mds.loader.segments import Segment, SegmentPool, find_reader
 
 if TYPE_CHECKING:
-    from mds.loader.batch_groups import Batch
+    from mds.loader.batch_groups import Batch, Message
 
 MAX_GROUP_SECONDS = 0.02  # of making the batches of a message
 _SLACK = 16  # batches may differ by one part in so many
@@ -105,7 +105,7 @@ class ParcelSender:
     ) -> None:
         self._worker, self._pool, self._clock = worker, pool, clock
 
-    def send(self, batches: Iterator[Batch | BatchGroup]) -> Iterator[Any]:
+    def send(self, batches: Iterator[Message]) -> Iterator[Any]:
         """The messages of an epoch; the last one is empty, or tells an error and its traceback.
 
         What was made before an error is sent before it.
@@ -114,8 +114,8 @@ class ParcelSender:
         parcel: Parcel | None = None
         wanted = 0
         clock = self._clock
-        for encoded, seconds, made, is_group in self._encoded(batches):
-            if parcel is not None and not parcel.has_room(encoded):
+        for encoded, seconds, made, is_group in self._encoded(_unlisted(batches)):
+            if parcel is not None and (is_group or not parcel.has_room(encoded)):
                 yield parcel
                 parcel = None
             if parcel is None:
@@ -154,6 +154,16 @@ class ParcelSender:
                 del batch
                 yield encoded, made - begun, made, is_group
             del encoded
+
+
+def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
+    """Batches of lists one by one, which are put together again by their sizes."""
+    for message in messages:
+        if isinstance(message, BatchList):
+            yield from message.items
+        else:
+            yield message
+        del message  # before the next one is made, so that its memory can be that one's
 
 
 def _batches_of_next(last: int, size: int, seconds: float) -> int:

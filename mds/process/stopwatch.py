@@ -52,6 +52,11 @@ class Stopwatch:
         #: Whether the caller's part of the next sample is to be timed.
         self.is_armed = False
 
+    @property
+    def last(self) -> float:
+        """The time of the last reading."""
+        return self._last
+
     def start(self) -> None:
         """Begin, or go on after `take`, with the thread that calls."""
         self._waited = 0.0

@@ -139,24 +139,28 @@ def test_any_nesting_crosses():
 
 
 class Clock:
-    """Tells the times at which batches begin and end to be made."""
+    """A clock that goes on while batches are made, and stands still otherwise."""
 
     def __init__(self, seconds):
         self.seconds = itertools.cycle(seconds)
         self.now = 0.0
-        self.is_begun = False
 
     def __call__(self):
-        if self.is_begun:
-            self.now += next(self.seconds)
-        self.is_begun = not self.is_begun
         return self.now
+
+    def make(self, batch):
+        self.now += next(self.seconds)
+        return batch
 
 
 def sent(count, *, size=100, seconds=(0.0,), pool=None):
     """Messages of so many batches, and the batches as the trainer sees them."""
-    batches = ((BatchInfo(1, (0, 0)), torch.full((size,), i % 256).byte()) for i in range(count))
-    sender = ParcelSender(0, pool, Clock(seconds))
+    clock = Clock(seconds)
+    batches = (
+        (BatchInfo(1, (0, 0)), clock.make(torch.full((size,), i % 256).byte()))
+        for i in range(count)
+    )
+    sender = ParcelSender(0, pool, clock)
     messages = [pickle.loads(pickle.dumps(m)) for m in sender.send(batches)]
     return messages, [int(batch[-1]) for _, batch in BatchIterator(messages, 1)]
 

@@ -40,6 +40,7 @@ class Run(NamedTuple):
     kind: str  # "threads" or "processes"
     block: float  # share of the dataset within which samples are shuffled
     limit: float = 0.25  # share of the dataset that may be kept
+    seeds: tuple[int, ...] = (9176,)  # of jobs that share the folder, each with its own order
 
 
 class Found(NamedTuple):
@@ -128,6 +129,7 @@ def train(settings: dict[str, Any]) -> None:
         shuffle=True,
         batch_size=BATCH,
         shuffle_block_size=settings["block"],
+        shuffle_seed=settings["seed"],
         cache_limit=settings["limit"],
     )
     loader = StreamingDataLoader(
@@ -170,22 +172,35 @@ def measure(folder: str, run: Run, scratch: str) -> Found:
             "samples": index.total_samples,
         }
         started = time.perf_counter()
-        done = subprocess.run(
-            [*command, json.dumps(settings)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MDS_CACHE_DIR": os.path.join(local, "o")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        jobs = [
+            subprocess.Popen(
+                [*command, json.dumps({**settings, "seed": seed})],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MDS_CACHE_DIR": f"{local}/o{seed}"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for seed in run.seeds
+        ]
+        errors = [job.communicate()[1] for job in jobs]
         seconds = time.perf_counter() - started
         came, count = sent.value, requests.value
     shutil.rmtree(local, ignore_errors=True)
-    if done.returncode:
-        raise RuntimeError(f"{run}: {done.stderr[-3000:]}")
+    for job, error in zip(jobs, errors, strict=True):
+        if job.returncode:
+            raise RuntimeError(f"{run}: {error[-3000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     whole, least = bounds(folder, run, limit, block)
     return Found(came / size, whole / size, least / size, count, seconds, cpu)
+
+
+def sharing(folder: str, run: Run, scratch: str) -> tuple[float, float]:
+    """Bytes of jobs that share a folder, and the sum of each alone under its part of the limit."""
+    together = measure(folder, run, scratch).came
+    part = run._replace(limit=run.limit / len(run.seeds))
+    alone = [measure(folder, part._replace(seeds=(seed,)), scratch).came for seed in run.seeds]
+    return together, sum(alone)
 
 
 # ----------------------------------------------------------------- the least that is possible
@@ -254,6 +269,7 @@ def main() -> None:
     parser.add_argument("--blocks", default="5,15", help="percent of the dataset")
     parser.add_argument("--samples", type=int, default=40_000)
     parser.add_argument("--shard", type=int, default=1 << 20)
+    parser.add_argument("--jobs", type=int, default=1, help="with orders of their own, at once")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--folder", default="/dev/shm")
     parser.add_argument("--smoke", action="store_true", help="small and once, to see that it runs")
@@ -277,6 +293,15 @@ def main() -> None:
                         ranks, workers = map(int, shape.rstrip("t").split("x"))
                         kind = "threads" if shape.endswith("t") else "processes"
                         run = Run(form, ranks, workers, kind, int(block) / 100)
+                        if options.jobs > 1:
+                            seeds = tuple(range(1, options.jobs + 1))
+                            came, alone = sharing(folders[form], run._replace(seeds=seeds), scratch)
+                            print(
+                                f"{form:5} {block:>3} % {shape:5} {options.jobs} jobs {came:5.2f}, "
+                                f"alone under their parts {alone:.2f} ({came / alone:.3f} x)",
+                                flush=True,
+                            )
+                            continue
                         f = measure(folders[form], run, scratch)
                         print(
                             f"{form:5} {block:>3} % {shape:5} {f.came:5.2f}  Belady {f.belady:.2f} "

@@ -16,6 +16,7 @@ _SHAPES = {
     "4 ranks x 1 process": (4, 1, "processes"),
 }
 _BLOCKS = (0.05, 0.15)
+_JOBS = "two jobs"
 
 
 def measure(
@@ -28,6 +29,8 @@ def measure(
     del system, data, variant
     form, shape = case.name.split(", ")
     is_short = seconds < 0.1
+    if shape == _JOBS:
+        return _sharing(form, is_short=is_short)
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as scratch:
@@ -47,6 +50,18 @@ def measure(
     }
 
 
+def _sharing(form: str, *, is_short: bool) -> dict[str, float]:
+    """Bytes of two jobs on one folder over those of each alone under half of the limit."""
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    ) as scratch:
+        folder = os.path.join(scratch, "data")
+        eviction.write(folder, form, *((2_000, 1 << 16) if is_short else (12_000, 1 << 18)))
+        run = eviction.Run(form, 1, 2, "threads", _BLOCKS[-1], seeds=(1, 2))
+        came, alone = eviction.sharing(folder, run, scratch)
+    return {"value": came / alone, "came": came, "alone": alone}
+
+
 QUESTION = Question(
     name="eviction",
     title="Three shuffled epochs with room for a quarter",
@@ -60,6 +75,10 @@ QUESTION = Question(
         )
         for form in ("raw", "zstd")
         for shape, (_, _, kind) in _SHAPES.items()
+    )
+    + tuple(
+        Case(f"{form}, {_JOBS}", "", Bar(at_most=1.1), ours=True, unit="x alone")
+        for form in ("raw", "zstd")
     ),
     measure=measure,
     more_is_better=False,
@@ -68,6 +87,7 @@ QUESTION = Question(
         "order of all workers, which knows the future: 40,000 samples of 2 KB in shards of 1 MB, "
         "`torchrun`, the loader and dataset as in README, `cache_limit` of 25 %, shuffled over 5 "
         "and 15 % of the dataset, of which the worse is shown. Ranks meet after each step. Samples "
-        "are batches of tensors without code of the caller."
+        "are batches of tensors without code of the caller. 'two jobs' have orders of their own "
+        "and one folder: their bytes over those of each alone under half of the limit."
     ),
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED
+from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED, team_mark
 from mds.events import Evicted, emit
 from mds.process.fork_safe import new_lock
 
@@ -38,10 +38,16 @@ class NextUseOracle(Protocol):
     def is_done(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of those are not needed any more in this epoch."""
 
+    @property
+    def team(self) -> int:
+        """The readers whose order it knows."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bid:
     """What speaks for evicting others for a shard: when it is needed, and what it would save.
+
+    ``team``: the readers of the order for which it comes.
 
     Without ``rows_before`` (how many of its rows are needed before a time, which would come by
     range otherwise) it has to come whole, whatever must go for it.
@@ -50,6 +56,7 @@ class Bid:
     needed_at: float = policy.NOW
     row_size: float = 0.0
     rows_before: Callable[[float], int] | None = None
+    team: int = 0
 
 
 #: For a shard that has to come now.
@@ -125,7 +132,7 @@ class Budget:
                 part = min(missing, victim.resident.size)
                 victim.opened.ledger.entries["size"][victim.shard] -= part
                 missing -= part
-            opened.ledger.reserve(shard, size)
+            opened.ledger.reserve(shard, size, bid.team)
             return victims
 
     def evict_for_disk(self, root: str, size: int) -> bool:
@@ -189,7 +196,7 @@ class Budget:
         victims: list[_Victim] = []
         if not self.folders:
             return victims
-        folders, shards, next_uses, order = self._residents()
+        folders, shards, next_uses, order = self._residents(is_urgent=needed_at == policy.NOW)
         for at in order.tolist():  # a few of many
             next_use = float(next_uses[at])
             if missing <= 0 or next_use <= needed_at:
@@ -212,8 +219,11 @@ class Budget:
             return None
         return _Victim(opened, shard, policy.Resident(number, size, next_use), stamp)
 
-    def _residents(self) -> _Residents:
-        """What is ours and whole in the folders, in the order in which it should go."""
+    def _residents(self, *, is_urgent: bool) -> _Residents:
+        """What is ours and whole in the folders, in the order in which it should go.
+
+        What belongs to other jobs goes last, and only where it ``is_urgent``.
+        """
         found = [_whole_shards(opened) for opened in self.folders]
         pairs = list(zip(found, self.folders, strict=True))
         shards = np.concatenate([ids + opened.folder.first_shard for ids, opened in pairs])
@@ -226,7 +236,29 @@ class Budget:
             next_uses = np.minimum(next_uses, oracle.next_use(shards))
             is_done &= oracle.is_done(shards)
         order = policy.eviction_order(next_uses, used, is_done)
+        foreign = self._shares_of_others(found, used)
+        if foreign is not None:
+            is_last = foreign[order]
+            rest = order[is_last] if is_urgent else order[:0]
+            order = np.concatenate([order[~is_last], rest])
         return _Residents(folders, shards, next_uses, order)
+
+    def _shares_of_others(
+        self, found: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which residents other jobs may keep; None where there are none."""
+        mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
+        teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
+        others = sorted(teams - mine)
+        if not others or not mine or self.limit is None:
+            return None
+        pairs = list(zip(found, self.folders, strict=True))
+        of, sizes = (
+            np.concatenate([each.ledger.entries[name][ids].astype(np.int64) for ids, each in pairs])
+            for name in ("team", "size")
+        )
+        room = self.limit - sum(each.ledger.size for each in self.folders)
+        return policy.shares_of_others(of, sizes, used, others, room // len(teams | mine))
 
     def _delete(self, victim: _Victim) -> bool:
         folder, ledger = victim.opened.folder, victim.opened.ledger

@@ -33,6 +33,7 @@ from mds.cache.ledger_file import (
     ledger_size,
     make_ledger_file,
     open_ledger_file,
+    team_mark,
 )
 from mds.cache.process_table import ProcessTable
 from mds.errors import CacheError
@@ -292,10 +293,14 @@ class Ledger:
             entries["owner"][orphans] = self.slot + 1
         return orphans
 
-    def reserve(self, shard: int, size: int) -> None:
-        """Enter the bytes of a shard that this process is about to fetch, inside a change."""
+    def reserve(self, shard: int, size: int, team: int = 0) -> None:
+        """Enter the bytes of a shard that this process is about to fetch, inside a change.
+
+        ``team``: the readers for whom it comes.
+        """
         self._reserved[shard] = size
         self._note(shard, FETCHING, size)
+        self.entries["team"][shard] = team_mark(team)
         self.touch(shard)
 
     def commit(

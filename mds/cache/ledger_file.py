@@ -61,7 +61,7 @@ _ENTRY = np.dtype(
         ("state", "u1"),
         ("is_checked", "u1"),  # the digest was right, since the machine was started
         ("versions", "u4", (2,)),  # of its data and meta file at the store, while a process uses it
-        ("pad", "u1", (4,)),
+        ("team", "u4"),  # the readers of one order, for which it came; 0: not known
     ]
 )
 
@@ -113,6 +113,11 @@ def former_entries(path: str, most: int) -> npt.NDArray[Any]:
     is_made = np.isin(entries["state"], (MANAGED, EVICTING))
     kept = entries[is_made & (entries["name"] != 0) & (entries["stamp"] != 0)]
     return np.array(kept)
+
+
+def team_mark(team: int) -> int:
+    """What an entry notes of a team of readers."""
+    return team & 0xFFFFFFFF
 
 
 class LedgerFile:

@@ -47,19 +47,26 @@ class Peers:
             for opened in folders:
                 opened.ledger.count_reader(-1)
 
-    def report_progress(self, reader: int, team: int, time: int) -> tuple[int, int]:
+    def report_progress(self, reader: int, team: int, time: int) -> tuple[int, int, int]:
         """Tell up to which time of an order, which all of a ``team`` read, a reader is served.
 
-        Gives the least time of the readers of the node that are of the team, and how many of them
-        there are.
+        Gives the least time of the readers of the node that are of the team, how many of them there
+        are, and how many there are of all teams.
         """
         with self._lock:
             self._served[reader] = team, time
             mine = [served for other, served in self._served.values() if other == team]
+            known = len(self._served)
         told = [opened.ledger.table.report_progress(team, min(mine)) for opened in self._folders]
-        return min([min(mine), *(least for least, _ in told)]), max(
-            [len(mine), *(readers for _, readers in told)]
+        return (
+            min([min(mine), *(least for least, _, _ in told)]),
+            max([len(mine), *(readers for _, readers, _ in told)]),
+            max([known, *(readers for _, _, readers in told)]),
         )
+
+    def jobs(self) -> int:
+        """How many orders are being read through our folders, each by a job of its own."""
+        return max((len(opened.ledger.table.teams()) for opened in self._folders), default=1) or 1
 
     def forget_reader(self, reader: int) -> None:
         """A reader of this process ended."""

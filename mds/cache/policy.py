@@ -65,6 +65,26 @@ def eviction_order(
     return np.lexsort((np.where(is_done, -last_uses, last_uses), ~is_done, -next_uses))
 
 
+def shares_of_others(
+    teams: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    last_uses: npt.NDArray[np.float64],
+    others: Sequence[int],
+    share: int,
+) -> npt.NDArray[np.bool_]:
+    """Which residents belong to ``others``, each within its ``share`` of the room.
+
+    What these read next is not known, so what a job fetched is its own to evict. Of one that has
+    more than its share, what was used longest ago is free for all.
+    """
+    kept = np.zeros(len(teams), np.bool_)
+    for team in others:
+        mine = np.flatnonzero(teams == team)
+        latest = mine[np.argsort(-last_uses[mine], kind="stable")]
+        kept[latest[np.cumsum(sizes[latest]) <= share]] = True
+    return kept
+
+
 def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> list[Resident] | None:
     """Which residents to evict for ``missing`` bytes that are needed at ``needed_at``.
 

@@ -76,16 +76,31 @@ class ProcessTable:
         """How many are reading an epoch, in all processes; dead ones count until the next check."""
         return int(self.lines["readers"][self.lines["pid"] != 0].sum())
 
-    def report_progress(self, team: int, time: int) -> tuple[int, int]:
+    def report_progress(self, team: int, time: int) -> tuple[int, int, int]:
         """Note up to which time of an order this process has what it needs.
 
-        Gives the least time of all processes that read the same order, and their readers.
+        Gives the least time of all processes that read the same order, their readers, and those of
+        any order that is known.
         """
         lines = self.lines
         if self.mine >= 0:
             lines["served"][self.mine], lines["team"][self.mine] = time, team
-        mates = (lines["readers"] > 0) & (lines["pid"] != 0) & (lines["team"] == team)
-        return int(lines["served"][mates].min(initial=time)), int(lines["readers"][mates].sum())
+        known = self._in_teams()
+        mates = known & (lines["team"] == team)
+        readers = lines["readers"]
+        least = int(lines["served"][mates].min(initial=time))
+        return least, int(readers[mates].sum()), int(readers[known].sum())
+
+    def teams(self) -> list[int]:
+        """The orders that are being read, a number for each."""
+        return [int(team) for team in np.unique(self.lines["team"][self._in_teams()])]
+
+    def _in_teams(self) -> npt.NDArray[np.bool_]:
+        lines = self.lines
+        found: npt.NDArray[np.bool_] = (
+            (lines["readers"] > 0) & (lines["pid"] != 0) & (lines["team"] != 0)
+        )
+        return found
 
     def _noted(self) -> list[int]:
         return list(np.flatnonzero(self.lines["pid"]).tolist())

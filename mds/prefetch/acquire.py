@@ -103,7 +103,7 @@ class WindowFetcher:
             needed_at = oracle.next_after(shard, request.start if is_shared else request.stop)
             # One by one, or those under way would crowd each other out.
             with self._bytes_in_flight.acquire(size):
-                return runtime.fetcher.ensure_local(shard, Bid(needed_at))
+                return runtime.fetcher.ensure_local(shard, Bid(needed_at, team=oracle.team))
         others = 1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
 
         def rows_before(until: float) -> int:
@@ -111,7 +111,10 @@ class WindowFetcher:
             return max(oracle.rows_before(shard, until) * others, rows)
 
         bid = Bid(
-            oracle.next_after(shard, request.stop), runtime.catalog.row_size(shard), rows_before
+            oracle.next_after(shard, request.stop),
+            runtime.catalog.row_size(shard),
+            rows_before,
+            oracle.team,
         )
         return policy.is_worth(
             size, rows_before(policy.NEVER), bid.row_size

@@ -80,7 +80,8 @@ class LimitedPrefetch:
         self._most = MIN_WINDOW  # until it was seen what the order is like
         self._planned = 0  # positions before this one have been sent for
         self._size = MIN_WINDOW
-        self._has_chosen_size = self._is_closed = False
+        self._jobs = 0  # that share the folders, when the size of windows was chosen
+        self._is_closed = False
         self._windows: deque[_Window] = deque()  # the one in use and the next
         self._progress = ServedTime()
         self._begun = 0  # the position at which the window in use begins
@@ -101,8 +102,9 @@ class LimitedPrefetch:
         self._begun = self._ids.position - len(shards)
         self._floor = max(self._begun - max(_LAG, 2 * len(shards)), 0)
         self._report_progress()
-        if not self._has_chosen_size:
-            self._has_chosen_size = True
+        jobs = self._runtime.peers.jobs()
+        if jobs != self._jobs:
+            self._jobs = jobs
             self._choose_window_size()
         if not self._fetcher.comes_whole:  # no room is to be expected
             for shard in window.put_off():
@@ -186,9 +188,10 @@ class LimitedPrefetch:
     def _report_progress(self) -> None:
         oracle, origin = self._oracle, self._oracle.start
         served = self._progress.first(origin + self._planned)
-        least, readers = self._runtime.peers.report_progress(id(self), oracle.team, served)
+        least, readers, known = self._runtime.peers.report_progress(id(self), oracle.team, served)
         if self._node is not None:
-            oracle.is_whole = self._runtime.peers.processes <= readers
+            # Of other jobs the order is not known; they have their own share of the room.
+            oracle.is_whole = self._runtime.peers.processes <= known
             if readers < oracle.workers:  # some have not begun yet, or have ended
                 least = min(least, origin + self._begun)
         oracle.advance(max(least, origin + self._floor))
@@ -226,8 +229,8 @@ class LimitedPrefetch:
     def _choose_window_size(self) -> None:
         """Choose the size of windows by what the order and the limit are, and say what it costs."""
         runtime, catalog = self._runtime, self._runtime.catalog
-        room = (runtime.limit or 0) - runtime.control_bytes
-        processes = max(runtime.peers.processes, self._oracle.workers)  # some may begin later
+        room = ((runtime.limit or 0) - runtime.control_bytes) // self._jobs
+        processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)  # or later
         small, large = sizes_under_limit(max(catalog.mean_row_size, 1), room, processes)
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
         once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)

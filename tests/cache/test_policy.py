@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +76,20 @@ def test_threads_of_a_node_are_bounded():
     assert fetch_threads(1) == 16
     assert fetch_threads(8) * 8 <= 48
     assert fetch_threads(1000) == 2
+
+
+def test_another_job_keeps_what_it_used_last_within_its_share():
+    """Of five residents it has three of ten bytes each; twenty are its share."""
+    teams = np.array([7, 7, 8, 7, 0])
+    sizes = np.array([10, 10, 10, 10, 10])
+    last_uses = np.array([3.0, 1.0, 0.0, 2.0, 5.0])
+    kept = policy.shares_of_others(teams, sizes, last_uses, [7], 20)
+    assert kept.tolist() == [True, False, False, True, False]
+    assert not policy.shares_of_others(teams, sizes, last_uses, [], 20).any()
+    assert policy.shares_of_others(teams, sizes, last_uses, [7, 8], 100).tolist() == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -142,13 +142,15 @@ def test_the_slowest_of_the_same_order_counts(tmp_path):
         table.count_reader(1)
         tables.append(table)
     one, two, stranger = tables
-    assert stranger.report_progress(99, 5) == (5, 1)
-    assert one.report_progress(17, 400) == (400, 1)
-    assert two.report_progress(17, 300) == (300, 2)
-    assert one.report_progress(17, 500) == (300, 2)
+    assert stranger.report_progress(99, 5) == (5, 1, 1)
+    assert one.report_progress(17, 400) == (400, 1, 2)
+    assert two.report_progress(17, 300) == (300, 2, 3)
+    assert one.report_progress(17, 500) == (300, 2, 3)
     two.count_reader(-1)
-    assert one.report_progress(17, 500) == (500, 1)
-    assert Peers([]).report_progress(1, 17, 40) == (40, 1)
+    assert one.report_progress(17, 500) == (500, 1, 2)
+    assert one.teams() == [17, 99]
+    assert Peers([]).report_progress(1, 17, 40) == (40, 1, 1)
+    assert Peers([]).jobs() == 1
 
 
 @given(
@@ -216,3 +218,40 @@ def test_three_epochs_cost_what_beladys_rule_does(tmp_path, compression):
         ids = np.concatenate(list(mine.blocks()))
         trace += (bounds.searchsorted(ids, "right") - 1).tolist()
     assert came <= 1.1 * belady(trace, sizes, room)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_jobs_with_orders_of_their_own_leave_each_other_their_share(tmp_path, compression):
+    """Two that share a folder fetch what each does alone with half of the limit: a tenth more."""
+    rng = np.random.default_rng(0)
+    remote = str(tmp_path / "remote")
+    with MDSWriter(
+        out=remote, columns={"b": "bytes"}, size_limit=50_000, compression=compression
+    ) as writer:
+        for _ in range(SHARDS * 24):
+            writer.write({"b": rng.bytes(2000)})
+    shards = StreamingDataset(local=remote, batch_size=4).shards
+    own = ledger_size(len(shards)) + 2 * (tmp_path / "remote" / "index.json").stat().st_size
+    room = sum(info.raw.size for info in shards) // 2
+
+    def job(local, seed, room):
+        return StreamingDataset(
+            remote=remote,
+            local=str(tmp_path / local),
+            batch_size=4,
+            shuffle=True,
+            shuffle_seed=seed,
+            shuffle_block_size=24 * 4,
+            cache_limit=room + own,
+        )
+
+    def read(datasets):
+        for _ in range(EPOCHS):
+            for samples in zip(*datasets, strict=True):
+                assert all(len(sample["b"]) == 2000 for sample in samples)
+        stats = [dataset.stats() for dataset in datasets]
+        return sum(each["fetched_bytes"] + each["ranged_bytes"] for each in stats)
+
+    alone = sum(read([job(f"alone{seed}", seed, room // 2)]) for seed in (1, 2))
+    together = read([job("shared", 1, room), job("shared", 2, room)])
+    assert together <= 1.1 * alone

@@ -7,6 +7,7 @@ the bytes that are there, so nothing is decoded that is not asked for.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import mmap
@@ -186,7 +187,7 @@ class _Places:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = [name for name in names if name != KEY]
         self._keys: list[str] = []
-        self._bounds: list[int] = []
+        self._bounds = array.array("q")
         self._table: Any = None
 
     def __len__(self) -> int:
@@ -197,13 +198,14 @@ class _Places:
         self._keys.append(sample.key)
         for name in self._names:
             file = sample.files.get(name)
-            self._bounds += (-1, -1) if file is None else (file.start, file.start + file.size)
+            bounds = (-1, -1) if file is None else (file.start, file.start + file.size)
+            self._bounds.extend(bounds)
 
     def files(self, row: int) -> tuple[str, dict[str, tuple[int, int]]]:
         """The key of a sample, and begin and end of its files."""
         if self._table is None:
-            self._table = np.array(self._bounds, np.int64).reshape(len(self), -1, 2)
-            self._bounds = []
+            count, width = len(self), len(self._names)
+            self._table = np.frombuffer(self._bounds, np.int64).reshape(count, width, 2)
         places = zip(self._names, self._table[row].tolist(), strict=True)
         return self._keys[row], {name: tuple(place) for name, place in places if place[0] >= 0}
 

@@ -229,6 +229,14 @@ def test_webdataset_tar(kit):
     assert np.array_equal(second["v.npy"], array)
 
 
+def test_compressed_tar_that_ends_in_a_file_is_told(kit):
+    """The tar inside of a whole gzip file may be cut short itself."""
+    members = [(f"{i}.txt", b"text " * 999) for i in range(3)]
+    path = kit.write("x.tar.gz", gzip.compress(kit.tar(members)[:15_000]))
+    with pytest.raises(RecordError, match=r"x\.tar\.gz, sample 2: the file '2\.txt' is cut short"):
+        convert(path, kit.out)
+
+
 def test_tar_is_cut_between_samples(kit):
     """Parts of one tar begin with the first member of a sample, long names and all."""
     members = [

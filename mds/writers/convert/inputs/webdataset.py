@@ -107,7 +107,10 @@ def _record(sample: TarSample, read: ReadAt) -> Record:
     try:
         for ending, file in sample.files.items():
             name = file.name
-            record[ending] = value_of(ending, read(file.start, file.start + file.size))
+            data = read(file.start, file.start + file.size)
+            if len(data) < file.size:  # in a compressed tar, whose size is not known before
+                return sample.key, BadRecord(f"the file {name!r} is cut short: the tar ends in it")
+            record[ending] = value_of(ending, data)
     except ValueError as error:
         return sample.key, BadRecord(f"the file {name!r}: {error}")
     return sample.key, record

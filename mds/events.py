@@ -60,8 +60,15 @@ class Uploaded(NamedTuple):
     seconds: float
 
 
+class Listed(NamedTuple):
+    """So many files of a source to convert were found, and more may come."""
+
+    root: str
+    files: int
+
+
 #: Something that happened.
-Event = Fetched | Evicted | Retried | Waited | Replaced | Uploaded
+Event = Fetched | Evicted | Retried | Waited | Replaced | Uploaded | Listed
 Subscriber = Callable[[Event], None]
 _subscribers: tuple[Subscriber, ...] = ()
 _lock = new_lock()

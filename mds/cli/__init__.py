@@ -11,6 +11,7 @@ import click
 
 from mds._version import __version__
 from mds.cli.clean_command import clean
+from mds.cli.completion_command import completion
 from mds.cli.convert_command import convert
 from mds.cli.head_command import head
 from mds.cli.index_command import index
@@ -29,5 +30,8 @@ def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (convert, info, head, verify, index, merge, clean, lengths, step, find, compare):
+for _command in (
+    *(convert, info, head, verify, index, merge, clean, lengths),
+    *(step, find, compare, completion),
+):
     main.add_command(_command)

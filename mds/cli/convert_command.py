@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, duration, errors, is_lively, plural, rate, table
+from mds.cli.standard_input import NAME, spooled
+from mds.cli.terminal import (
+    cell,
+    console,
+    duration,
+    errors,
+    is_lively,
+    plural,
+    print_table,
+    rate,
+    table,
+)
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +34,8 @@ if TYPE_CHECKING:
     from mds.writers.convert.run import Progress, Summary
 
 
+#: A line of a log for so many files.
+_FILES_BETWEEN_LINES = 100_000
 #: Sources below this size are converted before processes would have started.
 _SMALL = 64 << 20
 
@@ -49,6 +62,8 @@ class _KindOption(click.Option):
 @click.option("--labels", metavar="FILE", help="Table of labels inside a folder of images.")
 @click.option("--config", metavar="NAME", help="Configuration of a Hugging Face dataset.")
 @click.option("--source-split", metavar="NAME", help="Split of a Hugging Face dataset.")
+@click.option("--encoding", metavar="NAME", help="Encoding of text: cp1252, ...  [utf-8]")
+@click.option("--no-header", is_flag=True, help="The first line of a table is a record.")
 @click.option(
     "--columns",
     "-c",
@@ -67,6 +82,12 @@ class _KindOption(click.Option):
     multiple=True,
     metavar="NAME=VALUE",
     help="What stands for missing values of a column.",
+)
+@click.option(
+    "--describe",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="What a column is, kept beside the dataset: mds info shows it.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Write these columns and no others.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
@@ -141,7 +162,8 @@ def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -
 
     SOURCE is a folder of images, sound, text or any files; JSON lines, CSV, TSV, Parquet, Arrow
     or WebDataset tars (a file, or a folder of them); a Hugging Face dataset (a folder, or
-    hf:NAME); or an MDS dataset (a folder or URL). OUT is a folder or URL.
+    hf:NAME); an MDS dataset (a folder or URL); or -, standard input, with --as. OUT is a folder or
+    URL.
 
     Columns and encodings are inferred and shown first. An interrupted conversion goes on with
     --resume and gives the same bytes.
@@ -151,6 +173,13 @@ def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -
 
 
 def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any]) -> None:
+    with spooled(source, options) as place:
+        _convert_place(place, out, dry_run, quiet, options, source)
+
+
+def _convert_place(
+    place: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any], source: str
+) -> None:
     from mds.writers.convert import prepare
 
     side = console(stderr=True)
@@ -167,18 +196,19 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
         from mds.cli.keep_shards import keep_shards
 
         with show_progress(side if lively else None) as progress:
-            kept = keep_shards(
-                source, out, options, dry_run=dry_run, quiet=quiet, progress=progress
-            )
+            kept = keep_shards(place, out, options, dry_run=dry_run, quiet=quiet, progress=progress)
         if kept is not None and not quiet:
             show_summary(kept, console(), side)
         return
-    with side.status(f"Looking at {source}") if lively else contextlib.nullcontext():
-        conversion = prepare(source, out, **options)
+    with _show_listing(side if not quiet else None, source):
+        conversion = prepare(place, out, **options)
+    if source == NAME:
+        conversion.source.name = "standard input"
     if "workers" not in options:
         conversion = _with_workers(conversion)
     if not quiet:
         show_plan(conversion, side)
+    conversion.check_room()
     if dry_run:
         return
     try:
@@ -194,6 +224,30 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
         show_summary(summary, console(), side)
 
 
+@contextlib.contextmanager
+def _show_listing(side: Console | None, source: str) -> Iterator[None]:
+    """Tell how many files were found while a large folder is listed."""
+    if side is None:
+        yield
+        return
+    from mds.events import Listed, subscribe
+
+    lively = is_lively(side)
+    with side.status(f"Looking at {source}") if lively else contextlib.nullcontext() as status:
+
+        def show(event: object) -> None:
+            if not isinstance(event, Listed):
+                return
+            text = f"Looking at {source}: {plural(event.files, 'file')}"
+            if status is not None:
+                status.update(text)
+            elif event.files % _FILES_BETWEEN_LINES == 0:
+                side.print(cell(text))
+
+        with subscribe(show):
+            yield
+
+
 def show_plan(conversion: Conversion, side: Console) -> None:
     """Print what was recognised and what will be written."""
     source, spec = conversion.source, conversion.spec
@@ -201,7 +255,7 @@ def show_plan(conversion: Conversion, side: Console) -> None:
     shown = table("column", "encoding", "first value", "")
     for column in conversion.columns:
         shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))
-    side.print(shown)
+    print_table(side, shown)
     for note in source.notes:
         side.print(cell(f"Note: {note}."))
     limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
@@ -213,6 +267,8 @@ def show_plan(conversion: Conversion, side: Console) -> None:
     how += [f"the first {spec.limit:,} samples"] if spec.limit else []
     how += ["1 process" if spec.workers == 1 else f"{spec.workers} processes"]
     side.print(cell(f"to {conversion.out}: {'; '.join(how)}"))
+    if room := conversion.describe_room():
+        side.print(cell(room))
 
 
 def show_summary(summary: Summary, main: Console, side: Console) -> None:

@@ -15,6 +15,7 @@ from mds.errors import NotFoundError
 from mds.format.layout import INDEX_NAME
 from mds.formats.registry import format_of_files
 from mds.index import Index
+from mds.index.column_notes import read_notes
 from mds.storage import join, open_store, redact
 from mds.writers.convert.inputs.mds import MdsInput
 
@@ -39,6 +40,9 @@ class DatasetInfo:
     bytes_per_shard: tuple[int, int, int]
     #: Columns that differ between shards.
     mixed: tuple[str, ...]
+    #: What is noted beside the dataset, by column.
+    descriptions: dict[str, str]
+    class_names: dict[str, list[str]]
 
 
 def find_datasets(url: str) -> list[str]:
@@ -72,9 +76,13 @@ def read_index(url: str) -> Index:
 
 
 def describe(url: str) -> DatasetInfo:
-    """A dataset at a glance, from its index alone; sizes of files in a format are estimates."""
+    """A dataset at a glance, from its index and what is noted of its columns.
+
+    Sizes of files in a format are estimates.
+    """
     opened = open_dataset(url)
     index = read_index(url) if opened is None else opened[0].index()
+    notes = read_notes(open_store(url), index.fingerprint()) if opened is None else {}
     columns: dict[str, str] = {}
     mixed = set()
     for schema in index.schemas:
@@ -103,6 +111,8 @@ def describe(url: str) -> DatasetInfo:
         samples_per_shard=_spread(index.samples),
         bytes_per_shard=_spread(raw),
         mixed=tuple(sorted(mixed)),
+        descriptions={name: note.description for name, note in notes.items() if note.description},
+        class_names={name: [*note.class_names] for name, note in notes.items() if note.class_names},
     )
 
 

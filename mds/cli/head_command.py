@@ -3,52 +3,99 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, errors, table
+from mds.cli.terminal import cell, console, errors, is_lively, plural, print_table, table
+from mds.preview.pictures import to_half_blocks
+from mds.preview.words import is_picture, shorten_value
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PICTURE_COLUMNS = 48
 
 
 @click.command(short_help="The first samples.")
 @click.argument("dataset")
 @click.option("-n", "--samples", "count", default=5, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")
-def head(dataset: str, count: int, as_json: bool) -> None:
+@click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
+def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
     """Show the first samples of DATASET, a folder or URL.
+
+    A terminal with colours shows pictures, in small. The page of --html is one file without
+    script: pictures are made small and encoded anew, text is escaped.
 
     JSON has no word for nan and infinity: --json prints null.
     """
     with errors():
         from mds.cli import dataset_info as inspecting
 
+        found = inspecting.find_datasets(dataset)
+        if html is not None:
+            _write_page(found, count, html)
+            return
         where = console()
-        for url in inspecting.find_datasets(dataset):
+        for url in found:
             for number, sample in enumerate(inspecting.head(url, count)):
                 if as_json:
                     _print_json(sample)
-                    continue
-                rows = table(f"sample {number}", "")
-                for name, value in sample.items():
-                    rows.add_row(cell(name), cell(shorten_value(value, 6 * min(where.width, 120))))
-                where.print(rows)
+                else:
+                    _show(number, sample, where)
 
 
-def shorten_value(value: Any, width: int = 200) -> str:
-    """A decoded value in a few words, its content where that is short."""
-    if isinstance(value, (bytes, memoryview)):
-        start = bytes(value[:16])
-        return f"{len(value):,} bytes, {start!r}{'...' if len(value) > 16 else ''}"
-    if hasattr(value, "dtype") and getattr(value, "shape", None):
-        first = ", ".join(map(str, value.reshape(-1)[:8].tolist()))
-        more = ", ..." if value.size > 8 else ""
-        return f"{value.dtype} {'x'.join(map(str, value.shape))}: {first}{more}"
-    if hasattr(value, "getbands"):
-        return f"{value.format or 'raw'} image, {value.width} x {value.height} {value.mode}"
-    if hasattr(value, "dtype"):  # repr says np.float64(0.5)
-        return str(value)
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= width else f"{text[:width]}... ({len(text):,} characters)"
+def _show(number: int, sample: dict[str, Any], where: Console) -> None:
+    """Print a sample: a table of its values, and its pictures where the terminal can."""
+    rows = table(f"sample {number}", "")
+    for name, value in sample.items():
+        rows.add_row(cell(name), cell(shorten_value(value, 6 * min(where.width, 120))))
+        if is_picture(value) and _can_draw(where):
+            drawn = to_half_blocks(value, min(_PICTURE_COLUMNS, where.width // 2))
+            if drawn is not None:
+                rows.add_row("", drawn)
+    print_table(where, rows)
+
+
+def _can_draw(where: Console) -> bool:
+    """Whether a picture in coloured letters can be seen: a terminal with all colours."""
+    return (
+        is_lively(where)
+        and where.color_system in {"256", "truecolor"}
+        and not where.no_color
+        and where.encoding.lower().startswith("utf")
+    )
+
+
+def _write_page(datasets: list[str], count: int, place: str) -> None:
+    """Write the first samples into one file of HTML, whole or not at all."""
+    from mds.cli import dataset_info as inspecting
+    from mds.preview.page import heading, make_page, samples_table, table
+    from mds.storage import publish, redact
+
+    pieces = []
+    for url in datasets:
+        facts = inspecting.describe(url)
+        rows = [
+            (
+                name,
+                encoding,
+                facts.descriptions.get(name, ""),
+                ", ".join(facts.class_names.get(name, [])),
+            )
+            for name, encoding in facts.columns.items()
+        ]
+        pieces += [
+            heading(f"{facts.url}: {plural(facts.samples, 'sample')}"),
+            table(["column", "encoding", "description", "classes"], rows),
+            samples_table(enumerate(inspecting.head(url, count))),
+        ]
+    page = make_page(redact(datasets[0]), pieces)
+    with publish(os.path.abspath(place)) as temporary, open(temporary, "wb") as file:
+        file.write(page.encode())
+    click.echo(place)
 
 
 def _print_json(sample: dict[str, Any]) -> None:

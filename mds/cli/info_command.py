@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, errors, table
+from mds.cli.terminal import cell, console, errors, print_table, table
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mds.cli.dataset_info import DatasetInfo
+
+
+_SHOWN_CLASSES = 4
 
 
 @click.command(short_help="Columns, samples, shards, sizes, compression, hashes.")
@@ -53,9 +56,8 @@ def _show(info: DatasetInfo, where: Console) -> None:
     where.print(cell(info.url), style="bold", soft_wrap=True)
     columns = table("column", "encoding", "")
     for name, encoding in info.columns.items():
-        note = "differs between shards" if name in info.mixed else ""
-        columns.add_row(cell(name), cell(encoding), note)
-    where.print(columns)
+        columns.add_row(cell(name), cell(encoding), cell(_note(info, name)))
+    print_table(where, columns)
     rows = {
         "samples": f"{info.samples:,}",
         "shards": f"{info.shards:,} ({', '.join(info.formats)})",
@@ -82,6 +84,18 @@ def _show_lengths(url: str, where: Console) -> None:
         for line in draw(lengths.all()):
             where.print(cell(f"  {line}"))
         where.print()
+
+
+def _note(info: DatasetInfo, column: str) -> str:
+    """What is known of a column beside its encoding."""
+    words = ["differs between shards"] if column in info.mixed else []
+    if text := info.descriptions.get(column):
+        words.append(text)
+    if names := info.class_names.get(column):
+        shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
+        more = ", ..." if len(names) > _SHOWN_CLASSES else ""
+        words.append(f"{len(names):,} class{'es' * (len(names) != 1)}: {shown}{more}")
+    return "; ".join(words)
 
 
 def _spread(words: list[str]) -> str:

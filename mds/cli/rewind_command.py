@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.head_command import shorten_value
 from mds.cli.terminal import cell, console, errors, plural, table
 from mds.errors import StateError
+from mds.preview.words import shorten_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -83,6 +83,17 @@ def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
+def print_table(where: Console, rows: Table) -> None:
+    """Print a table; where that is no terminal, without lines and without spaces at the ends."""
+    if where.is_terminal:
+        where.print(rows)
+        return
+    rows.box = None
+    with where.capture() as taken:
+        where.print(rows)
+    where.file.write("\n".join(line.rstrip() for line in taken.get().split("\n")) + "\n")
+
+
 def cell(value: Any) -> Any:
     """A value for a table, of which no character is taken for markup or acts on the terminal."""
     from rich.text import Text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from mds.dataset.notebook import Explanation
 from mds.errors import ConfigError
 from mds.plan.mixture import MAX_STEPS
 from mds.transforms.costs import describe_costs
@@ -73,7 +74,7 @@ def explain(
     *,
     has_batches: bool,
     packs: int | None = None,
-) -> str:
+) -> Explanation:
     """The resolved configuration of a dataset as a text of some twenty lines."""
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
@@ -86,10 +87,7 @@ def explain(
         *_costs(shards, plan, cache_limit),
         *describe_costs(chain),
     ]
-    width = max(len(label) for label, _, _ in rows)
-    values = max(len(value) for _, value, _ in rows)
-    lines = [f"  {label:<{width}}  {value:<{values}}  {why}".rstrip() for label, value, why in rows]
-    return "\n".join([head, *lines])
+    return Explanation.of(head, rows)
 
 
 _SIZES = ("raw_size", "zip_size")

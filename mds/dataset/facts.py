@@ -6,19 +6,26 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mds.dataset.explain import describe
+from mds.dataset.schema import HasColumns
 from mds.dataset.shard_map import SIZES, ShardList, Spanner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mds.cache import ShardCache
     from mds.dataset.filtering import DropCount, SkippedSample
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
+    from mds.index import Index
+    from mds.storage import Store
     from mds.world import World
 
 
-class DatasetFacts:
+class DatasetFacts(HasColumns):
     """Properties of a dataset that follow from its shards; a base of Samples."""
 
     _shards: ShardMap
+    _cache: ShardCache
     _dropped: DropCount
     streams: list[Stream]
     sampling_method: Any
@@ -27,6 +34,16 @@ class DatasetFacts:
     def _world(self, workers: int = 1, worker: int = 0) -> World:
         """The place of this process among all."""
         raise NotImplementedError
+
+    def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
+        from mds.storage import open_store
+
+        for source in self._cache.sources:
+            if source.data is not None:
+                yield source.index, None  # files in a format, whose index was made of them
+                continue
+            place = source.remote or source.folder
+            yield source.index, source.store or open_store(place, options=source.options)
 
     @property
     def num_samples(self) -> int:

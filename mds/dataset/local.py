@@ -11,11 +11,13 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from mds.dataset.indexing import resolve
+from mds.dataset.schema import HasColumns
 from mds.dataset.shard_map import ShardList, ShardMap, Spanner
 from mds.errors import NotFoundError
-from mds.index import read_index
+from mds.index import Index, read_index
 from mds.process.mmaps import make_room
 from mds.readers import ColumnSelection, Reader, open_reader
+from mds.storage import Store, open_store
 from mds.storage.relative_name import split_folder
 from mds.units import format_bytes
 
@@ -45,7 +47,7 @@ class OpenReaders(dict[int, Reader]):
         return bool(self)
 
 
-class LocalDataset(Dataset[Any]):
+class LocalDataset(HasColumns, Dataset[Any]):
     """The samples of the raw shards in a folder, by number.
 
     ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
@@ -74,7 +76,7 @@ class LocalDataset(Dataset[Any]):
         self.local = os.fspath(local)
         self.split = split_folder(split)
         self.allow_unsafe_types = allow_unsafe_types
-        self.columns = ColumnSelection(None if columns is None else tuple(columns), images, copy)
+        self._chosen = ColumnSelection(None if columns is None else tuple(columns), images, copy)
         self._folder = os.path.join(self.local, self.split)
         path = os.path.join(self._folder, "index.json")
         self._index = read_index(path)
@@ -89,6 +91,9 @@ class LocalDataset(Dataset[Any]):
         # To bisect a list is quickest, but a long one takes nine times the memory of its numbers.
         is_long = len(offsets) > _MAX_LIST_SHARDS
         self._ends: Sequence[int] = offsets.data if is_long else offsets.tolist()
+
+    def _indexes(self) -> list[tuple[Index, Store | None]]:
+        return [(self._index, open_store(self._folder))]
 
     @property
     def shards(self) -> ShardList:
@@ -135,7 +140,7 @@ class LocalDataset(Dataset[Any]):
                 self._folder,
                 info,
                 allow_unsafe_types=self.allow_unsafe_types,
-                columns=self.columns,
+                columns=self._chosen,
             )
         except NotFoundError as error:
             if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):

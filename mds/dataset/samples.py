@@ -159,7 +159,10 @@ class Samples(DatasetFacts):
     # ------------------------------------------------------------------ what it became
 
     def explain(self) -> str:
-        """What every setting became and why, and what it will cost; a text to print."""
+        """What every setting became and why, and what it will cost; a text to print.
+
+        A notebook shows it as a table.
+        """
         epochs, world = self._order.epochs, self._world()
         last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
         plan, packs = self._order.plan(last, world), None

@@ -33,6 +33,8 @@ class Column:
     encoding: str
     example: str = ""
     note: str = ""
+    #: What the numbers of classes mean, in turn; kept beside the dataset.
+    class_names: tuple[str, ...] = ()
 
 
 def infer_columns(

@@ -52,7 +52,7 @@ def test_a_log_of_ascii_alone_takes_every_text(dataset):
 def test_numbers_are_shown_as_numbers(dataset):
     """Not as numpy spells them."""
     shown = run_command("head", dataset).stdout.decode()
-    assert " 0.5 " in shown
+    assert " 0.5\n" in shown
     assert "float64(" not in shown
 
 

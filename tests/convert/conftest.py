@@ -14,6 +14,8 @@ import pytest
 from mds.cli.dataset_info import head
 from mds.writers.convert.inputs.mds import MdsInput
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of folders
+
 
 class Kit:
     """What the tests of conversions share."""

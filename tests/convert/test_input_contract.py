@@ -103,7 +103,7 @@ class TestTextFiles(InputContract):
     def damaged(self, kit):
         kit.write("1.txt", "one")
         kit.write("2.txt", b"one\nt\xffo")
-        return str(kit.source), "2.txt, line 2, column 2: byte 0xff is not UTF-8"
+        return str(kit.source), "2.txt, line 2, column 2: byte 0xff is not UTF-8; give --encoding"
 
 
 class TestFiles(InputContract):

@@ -1,9 +1,20 @@
 """Folders as people have them: named after splits, with strangers among the files, with links."""
 
+import dataclasses
+import io
+import shutil
+
+import folders
 import pytest
 
-from mds.errors import ConfigError
+from mds import LocalDataset
+from mds.errors import ConfigError, IndexFileError, NoSpaceError, SourceError
+from mds.events import Listed, subscribe
+from mds.index import column_notes
+from mds.index.companion import write_companion
+from mds.storage.memory import MemoryStore
 from mds.writers.convert import convert, prepare
+from mds.writers.convert.inputs import listing, text_lines
 
 ROW = '{"a": 1}\n'
 
@@ -163,3 +174,238 @@ def test_a_tiny_shard_is_told(kit):
     """A limit of ten bytes is hardly meant."""
     made = prepare(kit.write("t.jsonl", ROW), kit.out, size_limit=10)
     assert any("--size-limit" in note for note in made.source.notes)
+
+
+def _fill(kit, files, jpeg, png, wav):
+    content = {folders.JPEG: jpeg, folders.PNG: png, folders.WAV: wav}
+    for name, data in files.items():
+        given = content.get(data, data) if not isinstance(data, (str, bytes)) else data
+        kit.write(name, given)
+
+
+@pytest.fixture(scope="module")
+def media():
+    """The bytes of a JPEG, a PNG and a WAV file."""
+    import io
+    import wave
+
+    from PIL import Image
+
+    made = []
+    for kind in ("JPEG", "PNG"):
+        file = io.BytesIO()
+        Image.new("RGB", (4, 3), (200, 10, 10)).save(file, kind)
+        made.append(file.getvalue())
+    sound = io.BytesIO()
+    with wave.open(sound, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(b"\0\0" * 8)
+    return (*made, sound.getvalue())
+
+
+def test_there_are_forty_folders():
+    """And more, each with a name of its own."""
+    names = [name for name, *_ in (*folders.FOLDERS, *folders.STOPPED)]
+    assert len(set(names)) == len(names) >= 40
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "title", "columns", "samples"),
+    folders.FOLDERS,
+    ids=[name for name, *_ in folders.FOLDERS],
+)
+def test_a_folder_is_converted_rightly_without_an_option(
+    kit, media, name, files, title, columns, samples
+):
+    """What it is, which columns it gets, and that no sample is lost."""
+    _fill(kit, files, *media)
+    conversion = prepare(str(kit.source), kit.out)
+    assert title in (None, conversion.source.title), name
+    assert columns is None or [each.name for each in conversion.columns] == columns
+    assert conversion.run().samples == samples
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "words"), folders.STOPPED, ids=[name for name, *_ in folders.STOPPED]
+)
+def test_a_folder_that_cannot_be_converted_is_stopped_with_what_helps(
+    kit, media, name, files, words
+):
+    """Nothing is written, and the message says what to do."""
+    _fill(kit, files, *media)
+    with pytest.raises(SourceError, match=words):
+        convert(str(kit.source), kit.out)
+    assert not (kit.source.parent / "out" / "index.json").exists(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("a.csv", "näme;b\nJosé;x\n", {}),
+        ("a.jsonl", '{"näme": "José", "b": "x"}\n', {}),
+        ("a.txt", "José", {}),
+        ("a.txt", "José\nx\n", {"kind": "lines"}),
+        ("a.json", '[{"näme": "José"}]', {}),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "iso-8859-15"])
+def test_text_of_another_encoding(kit, name, text, options, encoding):
+    """Its letters come out, in cells and in names of columns."""
+    kit.write(name, text.encode(encoding))
+    convert(str(kit.source), kit.out, encoding=encoding, **options)
+    assert "José" in next(iter(kit.samples(kit.out))).values()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "hex", "klingon"])
+def test_an_encoding_whose_lines_do_not_end_is_refused(kit, encoding):
+    """With the way to make UTF-8 of it, or the encodings that there are."""
+    kit.write("a.csv", "a\n1\n")
+    with pytest.raises(ConfigError, match=r"iconv -f|cp1252"):
+        convert(str(kit.source), kit.out, encoding=encoding)
+
+
+def test_a_table_without_a_header(kit):
+    """Its columns are called by their place, in every file and every part."""
+    kit.write("1.csv", "".join(f"{n},x\n" for n in range(500)))
+    kit.write("2.csv", "500,y\n")
+    conversion = dataclasses.replace(
+        prepare(str(kit.source), kit.out, no_header=True), part_size=200
+    )
+    conversion.run()
+    found = kit.samples(kit.out)
+    assert [sample["column_0"] for sample in found] == list(range(501))
+    assert found[-1] == {"column_0": 500, "column_1": "y"}
+
+
+@pytest.mark.parametrize("option", [{"encoding": "cp1252"}, {"no_header": True}])
+def test_options_of_text_are_refused_for_pictures(kit, media, option):
+    """They would say nothing."""
+    kit.write("a.jpg", media[0])
+    with pytest.raises(ConfigError, match="says nothing of"):
+        prepare(str(kit.source), kit.out, **option)
+
+
+def test_a_long_line_is_read_once_by_each_byte(kit):
+    """A part reads its own bytes of a line that begins before it and ends after it."""
+    long = '{"a": "' + "x" * (1 << 20) + '"}\n'
+    path = kit.source / "a.jsonl"
+    path.write_text(long + '{"a": "y"}\n')
+    read = []
+
+    class Counted(io.BufferedReader):
+        def readline(self, size=-1):
+            line = super().readline(size)
+            read.append(len(line))
+            return line
+
+        def read(self, size=-1):
+            data = super().read(size)
+            read.append(len(data))
+            return data
+
+    def open_counted(place):
+        return Counted(io.FileIO(place))
+
+    step = 1 << 14
+    whole = path.stat().st_size
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_lines, "open_text", open_counted)
+        for start in range(0, whole, step):
+            lines += text_lines.lines_of(str(path), start, min(start + step, whole))
+    assert [len(line) for _, line in lines] == [len(long), len('{"a": "y"}\n')]
+    assert sum(read) < 3 * whole
+
+
+def test_classes_are_kept_beside_the_dataset(kit, media):
+    """With what the caller says of columns, bound to the index, for each split."""
+    for split in ("train", "test"):
+        for name in ("horse", "cat"):
+            kit.write(f"{split}/{name}/1.jpg", media[0])
+    convert(str(kit.source), kit.out, describe={"label": "the animal <b>"})
+    for split in ("train", "test"):
+        dataset = LocalDataset(kit.out, split)
+        assert dataset.class_names == {"label": ["cat", "horse"]}
+        assert dataset.columns["label"].description == "the animal <b>"
+        assert dataset.columns["image"].encoding == "jpeg"
+        assert dataset[0]["class"] == dataset.class_names["label"][dataset[0]["label"]]
+
+
+def test_notes_of_another_index_are_not_believed(kit, media):
+    """A dataset that was written anew in their place has lost them."""
+    kit.write("cat/1.jpg", media[0])
+    kit.write("dog/1.jpg", media[0])
+    convert(str(kit.source), kit.out)
+    notes = (kit.source.parent / "out" / "index.columns.json").read_bytes()
+    kit.write("dog/2.jpg", media[0])
+    convert(str(kit.source), kit.out, overwrite=True)
+    assert LocalDataset(kit.out).class_names == {"label": ["cat", "dog"]}
+    (kit.source.parent / "out" / "index.columns.json").write_bytes(notes)
+    with pytest.raises(IndexFileError, match="belongs to another"):
+        LocalDataset(kit.out).columns  # noqa: B018 - the look is what fails
+
+
+def test_there_are_no_notes_where_nothing_is_noted(kit):
+    """No file is written, and a dataset has its columns all the same."""
+    kit.write("a.csv", "a\n1\n")
+    convert(str(kit.source), kit.out)
+    assert not (kit.source.parent / "out" / "index.columns.json").exists()
+    assert LocalDataset(kit.out).columns["a"].encoding == "int"
+    assert LocalDataset(kit.out).class_names == {}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{",
+        b"[]",
+        b'{"columns": 3}',
+        b'{"columns": {"a": 3}}',
+        b'{"columns": {"a": {"class_names": [1]}}}',
+    ],
+)
+def test_damaged_notes_are_refused(payload):
+    """What a digest covers may still be no notes."""
+    store = MemoryStore("memory://notes")
+    write_companion(store, column_notes.NAME, "columns", "0" * 32, payload)
+    with pytest.raises(IndexFileError, match="does not tell columns"):
+        column_notes.read_notes(store, "0" * 32)
+
+
+def test_the_names_of_classes_of_hugging_face(kit, tmp_path):
+    """A ClassLabel keeps its names."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    table.save_to_disk(str(tmp_path / "hf"))
+    convert(str(tmp_path / "hf"), kit.out)
+    assert LocalDataset(kit.out).class_names == {"label": ["neg", "pos"]}
+
+
+def test_a_disk_that_is_too_small_is_told_before(kit, media, monkeypatch):
+    """What is needed, what is free, and what would be less; text may become smaller."""
+    kit.write("a.jpg", media[0])
+    usage = shutil.disk_usage(kit.source)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    conversion = prepare(str(kit.source), kit.out)
+    assert "needed, 10 B free" in conversion.describe_room()
+    with pytest.raises(NoSpaceError, match="--limit, --include or --compression"):
+        conversion.check_room()
+    prepare(str(kit.source), kit.out, compression="zstd").check_room()
+    kit.write("sub/a.csv", "a\n1234567\n1234567\n")
+    prepare(str(kit.source / "sub"), kit.out).check_room()
+
+
+def test_files_are_counted_while_they_are_listed(kit, monkeypatch):
+    """An event for every so many, so that a large folder is not silent."""
+    monkeypatch.setattr(listing, "_FILES_BETWEEN_EVENTS", 2)
+    for number in range(5):
+        kit.write(f"{number}.txt", "x")
+    seen = []
+    with subscribe(seen.append):
+        prepare(str(kit.source), kit.out)
+    assert [event.files for event in seen if isinstance(event, Listed)] == [2, 4]

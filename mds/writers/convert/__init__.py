@@ -71,6 +71,8 @@ def convert(
     * ``labels`` (str, None): the table of labels in a folder of images.
     * ``config`` (str, None): the configuration of a Hugging Face dataset.
     * ``source_split`` (str, None): the split of a Hugging Face dataset.
+    * ``encoding`` (str, None): how the bytes of text are letters, such as "cp1252"; None is UTF-8.
+    * ``no_header`` (bool, False): take the first line of a table for a record.
     * ``limit`` (samples or text, None): stop after so many samples, such as "10k".
     * ``skip_bad`` (bool, False): leave out records that cannot be samples, and list them.
 
@@ -79,6 +81,7 @@ def convert(
     * ``columns`` (dict[str, str], {}): encodings to use in place of those inferred.
     * ``null`` (list[str], ()): texts of a table's cells that are missing values.
     * ``fill`` (dict[str, Any], {}): what stands for missing values, by column.
+    * ``describe`` (dict[str, str], {}): what columns are, kept beside the dataset.
     * ``drop`` (list[str], ()): columns to leave out.
     * ``only`` (list[str], ()): columns to write, and no others.
     * ``split`` (dict[str, float], {}): splits and the share of the samples of each.

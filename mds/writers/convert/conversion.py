@@ -10,21 +10,25 @@ engine, and after any number of interruptions.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mds.encodings import parse_encoding
-from mds.errors import ConfigError, SourceError
+from mds.errors import ConfigError, NoSpaceError, SourceError
 from mds.format.layout import MAX_SIZE
 from mds.formats.infer import Column
+from mds.index.column_notes import ColumnNote, make_notes
 from mds.storage import is_local, local_path, open_store, redact
 from mds.storage.url import Url
+from mds.text.near import did_you_mean
 from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.detect import open_input
+from mds.writers.convert.inputs.files import WholeFilesInput
 from mds.writers.convert.read_part import ReadSpec
 from mds.writers.convert.run import Progress, Summary, run
 from mds.writers.convert.spec import ConvertSpec, parse_spec
@@ -94,8 +98,52 @@ class Conversion:
             size_limit=self.spec.size_limit,
             checkpoint=self.checkpoint(),
             durable=self.spec.durable,
+            notes=self.notes(),
             max_shard_size=self.max_shard_size,
         )
+
+    def room(self) -> tuple[int, int] | None:
+        """Bytes that the output takes, about, and that are free there; None where that is open.
+
+        Of a local output, and of a source that is written as it is: tokens, a limit, chosen columns
+        and compression make less of it, and a store says nothing of its room.
+        """
+        spec, local = self.spec, open_store(self.out).local_path
+        is_less = spec.limit or spec.tokens or spec.only or spec.drop or spec.compression
+        if local is None or is_less or not self.source.size:
+            return None
+        folder = os.path.abspath(local)
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        return self.source.size, shutil.disk_usage(folder).free
+
+    def describe_room(self) -> str:
+        """The room that is needed and that there is, in a sentence; '' where that is open."""
+        found = self.room()
+        if found is None:
+            return ""
+        return f"room: about {format_bytes(found[0])} needed, {format_bytes(found[1])} free"
+
+    def check_room(self) -> None:
+        """Refuse to begin where the disk is surely too small (NoSpaceError).
+
+        That is sure where files are stored as they are; what text becomes is not known before.
+        """
+        found = self.room()
+        if found is None or not isinstance(self.source, WholeFilesInput):
+            return
+        needed, free = found
+        if needed > free:
+            raise NoSpaceError(
+                f"{redact(self.out)}: the files of {self.source.name} take {format_bytes(needed)}, "
+                f"and {format_bytes(free)} are free. Make room, choose another place or a URL, or "
+                "write less with --limit, --include or --compression zstd."
+            )
+
+    def notes(self) -> dict[str, ColumnNote]:
+        """What is kept of the columns beside the dataset: names of classes, descriptions."""
+        classes = {column.name: column.class_names for column in self.columns if column.class_names}
+        return make_notes(classes, self.spec.describe)
 
     def read_spec(self) -> ReadSpec:
         """What the processes that read parts must know."""
@@ -194,11 +242,14 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         if name in spec.drop and source.has_late_keys:
             source.notes.append(f"no record that was looked at has the key {name!r}")
         else:
-            raise ConfigError(f"there is no column {name!r}. There are {', '.join(sorted(found))}.")
+            raise ConfigError(
+                f"there is no column {name!r}.{did_you_mean(name, found)} There are "
+                f"{', '.join(sorted(found))}."
+            )
     columns = dict(found)
     for name, encoding in spec.columns.items():
         before = found.get(name) or extras.get(name) or Column(name, "")
-        columns[name] = Column(name, encoding, before.example, "as asked")
+        columns[name] = replace(before, encoding=encoding, note="as asked")
     columns = {
         name: column
         for name, column in columns.items()
@@ -211,6 +262,12 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         if name not in spec.columns and column.encoding.startswith("optional["):
             plain = column.encoding[len("optional[") : -1]
             columns[name] = replace(column, encoding=plain, note=f"{column.note}: filled")
+    for name in spec.describe:
+        if name not in columns:
+            raise ConfigError(
+                f"describe={name!r} is no column.{did_you_mean(name, columns)} There are "
+                f"{', '.join(columns)}."
+            )
     if not columns:
         raise ConfigError("no column is left to write; drop and only leave out all of them.")
     for column in columns.values():

@@ -9,6 +9,9 @@ from typing import Any
 from mds.errors import DeniedError, NotFoundError, WriterError
 from mds.format.layout import INDEX_NAME
 from mds.index import Index
+from mds.index.column_notes import NAME as NOTES_NAME
+from mds.index.column_notes import pack_notes
+from mds.index.table import fingerprint_of
 from mds.storage import Store, join, open_store, redact
 from mds.storage.directory import sync_file
 from mds.storage.files import sync
@@ -78,6 +81,8 @@ def publish_index(output: Output, split: int, entries: list[Entry], locks: Conve
     """
     data = Index.build(entry for entry, _ in entries).to_json()
     folder = locks.folder(output.splits[split])
+    # Before the index, to which it is bound: a dataset that is there has it.
+    _put_notes(output, split, fingerprint_of(data))
     if folder is None:
         _put_index(output, output.key(split, INDEX_NAME), data)
         return
@@ -94,6 +99,14 @@ def publish_index(output: Output, split: int, entries: list[Entry], locks: Conve
         locks.check_in_place()
     if output.durable:
         folder.sync()
+
+
+def _put_notes(output: Output, split: int, index: str) -> None:
+    store, key = open_store(output.url), output.key(split, NOTES_NAME)
+    if output.notes:
+        store.put(key, pack_notes(output.notes, index))
+    else:
+        store.delete(key)  # of what was here before
 
 
 def _put_index(output: Output, key: str, data: bytes) -> None:
@@ -144,6 +157,7 @@ def _remove(output: Output) -> None:
         index = read_index(output, split)
         # The index goes first: without it the rest is not taken for a dataset.
         store.delete(output.key(split, INDEX_NAME))
+        store.delete(output.key(split, NOTES_NAME))
         for shard in index or ():
             for raw, zipped in shard.files:
                 name = (zipped or raw).basename

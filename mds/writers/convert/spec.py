@@ -6,6 +6,7 @@ those that only decide how (`workers`, `engine`, `skip_bad`, ...), which may cha
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import os
 import re
@@ -36,6 +37,7 @@ class ConvertSpec(InputOptions):
     split: Mapping[str, float] = field(default_factory=dict)
     split_key: str | None = None
     fill: Mapping[str, str] = field(default_factory=dict)
+    describe: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
     compression: str | None = None
     hashes: tuple[str, ...] = HASHES
@@ -90,6 +92,9 @@ def parse_spec(**options: Any) -> ConvertSpec:
     null = values.get("null", ())
     values["null"] = (null,) if isinstance(null, str) else tuple(null)
     values["fill"] = _fills(values.get("fill", {}))
+    if "encoding" in values:
+        values["encoding"] = _text_encoding(values["encoding"])
+    values["describe"] = _descriptions(values.get("describe", {}))
     values["split"] = _splits(values.get("split", {}))
     if "limit" in values and (limit := parse_count(values["limit"])) < 1:
         raise ConfigError(f"limit={limit}: at least one sample has to be taken.")
@@ -151,6 +156,40 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
             raise ConfigError(f"{pair!r} fills no column. Write name=value, as in age=-1.")
         fills[name.strip()] = each
     return fills
+
+
+def _text_encoding(name: str) -> str:
+    """The usual name of an encoding of text in which a line ends with one byte."""
+    try:
+        known = codecs.lookup(name)
+    except (LookupError, ValueError):
+        raise ConfigError(
+            f"encoding={name!r}: Python knows no such encoding of text. Usual are utf-8, cp1252, "
+            "latin-1, shift_jis and gb18030."
+        ) from None
+    try:
+        is_ascii = "a\n,".encode(known.name) == b"a\n,"
+    except (LookupError, TypeError):  # a codec of bytes, such as hex
+        is_ascii = False
+    if not is_ascii:
+        raise ConfigError(
+            f"encoding={name!r}: lines of it do not end with the byte 0x0a. Make UTF-8 of the "
+            f"files first: iconv -f {name} -t UTF-8 FILE."
+        )
+    return known.name
+
+
+def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """What each column is, in the words of the caller."""
+    if isinstance(value, Mapping):
+        return {name: str(each) for name, each in value.items()}
+    found = {}
+    for pair in [value] if isinstance(value, str) else value:
+        name, equals, each = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{pair!r} describes no column. Write name=text.")
+        found[name.strip()] = each.strip()
+    return found
 
 
 def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:

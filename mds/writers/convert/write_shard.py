@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from mds.encodings import parse_encoding
@@ -13,6 +13,7 @@ from mds.errors import WriterError
 from mds.format.compression import parse_compression
 from mds.format.hashing import new_hash
 from mds.format.layout import MAX_SIZE, config_bytes, pack_header, shard_name
+from mds.index.column_notes import ColumnNote
 from mds.process.fork_safe import cached_property
 from mds.storage import open_store, redact
 from mds.storage.directory import open_directory, sync_file
@@ -36,6 +37,8 @@ class Output:
     size_limit: int | None
     checkpoint: Checkpoint
     durable: bool = True
+    #: What is kept beside the index of each split.
+    notes: Mapping[str, ColumnNote] = field(default_factory=dict)
     #: What offsets can address.
     max_shard_size: int = MAX_SIZE - 1
     #: By what the system knows the folders of the splits, for processes of this machine.

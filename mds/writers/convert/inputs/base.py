@@ -45,6 +45,10 @@ class InputOptions:
     merge_splits: bool = False
     #: Texts of cells that are missing values.
     null: tuple[str, ...] = ()
+    #: How bytes are text; None is UTF-8.
+    encoding: str | None = None
+    #: Whether the first line of a table is a record, and names no columns.
+    no_header: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Input(ABC):
         self.notes: list[str] = []
         #: Column by whose value samples are assigned to splits; None: by all they hold.
         self.key: str | None = None
+        #: How bytes are text.
+        self.encoding = "utf-8"
         #: Texts of cells that are missing values.
         self.nulls: Sequence[str] = ()
         #: Bytes of the input; 0 when unknown.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, ClassVar
 
 from mds.errors import SourceError
 from mds.formats.infer import Column, infer_columns
-from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
+from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.text_lines import BOM, is_compressed, line_number, open_text
@@ -30,14 +30,32 @@ class DelimitedTextInput(FileInput):
     title: ClassVar[str] = "table of delimited text"
     endings: ClassVar[frozenset[str]] = frozenset({".csv", ".tsv"})
     is_text: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"encoding", "no_header"})
 
-    def __init__(self, listing: Listing, separator: str | None = None) -> None:
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """The table in these files."""
+        return cls(listing, encoding=options.encoding or "utf-8", has_header=not options.no_header)
+
+    def __init__(
+        self,
+        listing: Listing,
+        separator: str | None = None,
+        *,
+        encoding: str = "utf-8",
+        has_header: bool = True,
+    ) -> None:
         super().__init__(listing)
+        self.encoding, self.has_header = encoding, has_header
         self.separator = separator or _separator(listing)
         if self.separator not in (",", "\t"):
             self.notes.append(f"the separator is {self.separator!r}")
-        self.names = self._header(listing.names[0])
-        if "" in self.names:
+        self.names = self._names(listing.names[0])
+        if not has_header:
+            self.notes.append(
+                "the first line is a record: columns are called by their place, column_0"
+            )
+        elif "" in self.names:
             # As pandas writes the index of a frame.
             self.notes.append("columns without a name are called by their place: column_0, ...")
         self.names = [name or f"column_{place}" for place, name in enumerate(self.names)]
@@ -45,7 +63,7 @@ class DelimitedTextInput(FileInput):
             path = listing.path(listing.names[0])
             raise SourceError(f"{path}, line 1: {twice[0]!r} names two columns.")
         for name in listing.names[1:]:
-            other = [each or f"column_{place}" for place, each in enumerate(self._header(name))]
+            other = [each or f"column_{place}" for place, each in enumerate(self._names(name))]
             if other != self.names:
                 raise SourceError(
                     f"{listing.path(name)}, line 1: the columns are {_list(other)}, those of "
@@ -60,7 +78,8 @@ class DelimitedTextInput(FileInput):
         """One sample a record."""
         name, start, end = part.address
         with open_text(self.listing.path(name)) as file:
-            lines = _Lines(file, start, None if is_compressed(name) else end)
+            end = None if is_compressed(name) else end
+            lines = _Lines(file, start, end, encoding=self.encoding)
             rows = self._rows(lines)
             while True:
                 begin = lines.offset
@@ -69,14 +88,14 @@ class DelimitedTextInput(FileInput):
                 except StopIteration:
                     return
                 except UnicodeDecodeError as error:
-                    yield begin, BadRecord(f"byte 0x{error.object[error.start]:02x} is not UTF-8")
+                    yield begin, BadRecord(_undecodable(error))
                     rows = self._rows(lines)
                     continue
                 except csv.Error as error:
                     yield begin, BadRecord(f"quotes or line ends are wrong: {error}")
                     rows = self._rows(lines)
                     continue
-                if begin and row:
+                if (begin or not self.has_header) and row:
                     yield begin, self._sample(row)
 
     def locate(self, part: InputPart, position: Any) -> str:
@@ -92,10 +111,16 @@ class DelimitedTextInput(FileInput):
     def _rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
         return csv.reader(lines, delimiter=self.separator, strict=True)
 
-    def _header(self, name: str) -> list[str]:
+    def _names(self, name: str) -> list[str]:
+        """The names in the first line of a file; of a file without them, as many empty ones."""
         try:
             with open_text(self.listing.path(name)) as file:
-                return next(self._rows(_Lines(file, 0, None)), [])
+                first = next(self._rows(_Lines(file, 0, None, encoding=self.encoding)), [])
+            return first if self.has_header else [""] * len(first)
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self.listing.path(name)}, line 1: {_undecodable(error)}"
+            ) from error
         except Exception as error:  # of the csv module, of decoding, of each compression
             raise SourceError(
                 f"{self.listing.path(name)}, line 1: this is no header of a table: {error}"
@@ -108,7 +133,7 @@ class DelimitedTextInput(FileInput):
             return
         start = 0
         with open_text(self.listing.path(name)) as file:
-            lines = _Lines(file, 0, None, errors="replace")
+            lines = _Lines(file, 0, None, encoding=self.encoding, errors="replace")
             rows = self._rows(lines)
             while True:
                 try:
@@ -129,12 +154,18 @@ class _Lines(Iterator[str]):
     """Decoded lines from one byte offset to another; ``offset`` is where the next one begins."""
 
     def __init__(
-        self, file: BinaryIO, start: int, end: int | None, *, errors: str = "strict"
+        self,
+        file: BinaryIO,
+        start: int,
+        end: int | None,
+        *,
+        encoding: str = "utf-8",
+        errors: str = "strict",
     ) -> None:
         self.offset = start
         self._file = file
         self._end = end
-        self._errors = errors
+        self._encoding, self._errors = encoding, errors
         if start:
             file.seek(start)
 
@@ -145,7 +176,12 @@ class _Lines(Iterator[str]):
         if not line:
             raise StopIteration
         begin, self.offset = self.offset, self.offset + len(line)
-        return (line if begin else line.removeprefix(BOM)).decode("utf-8", self._errors)
+        return (line if begin else line.removeprefix(BOM)).decode(self._encoding, self._errors)
+
+
+def _undecodable(error: UnicodeDecodeError) -> str:
+    byte = error.object[error.start]
+    return f"byte 0x{byte:02x} is not {error.encoding.upper()}: give --encoding, such as cp1252"
 
 
 def _separator(listing: Listing) -> str:

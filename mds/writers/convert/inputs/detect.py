@@ -42,8 +42,8 @@ def open_input(path: str, options: InputOptions) -> Input:
     and for options that it does not take.
     """
     opened = _open(path, options)
-    for option in ("labels", "config", "source_split"):
-        if getattr(options, option) is not None and option not in opened.takes:
+    for option in ("labels", "config", "source_split", "encoding", "no_header"):
+        if getattr(options, option) not in (None, False) and option not in opened.takes:
             raise ConfigError(
                 f"--{option.replace('_', '-')} says nothing of {path} ({opened.title}): leave it "
                 "out, or say with --as what the source is."

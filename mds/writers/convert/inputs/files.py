@@ -144,6 +144,14 @@ class TextFilesInput(WholeFilesInput):
     title: ClassVar[str] = "text documents"
     endings: ClassVar[frozenset[str]] = frozenset(_TEXT_ENDINGS)
     value: ClassVar[tuple[str, str]] = ("text", "str")
+    takes: ClassVar[frozenset[str]] = frozenset({"encoding"})
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """Each of these files."""
+        made = cls(listing)
+        made.encoding = options.encoding or made.encoding
+        return made
 
     def infer_columns(self) -> Sequence[Column]:
         """The path and the text."""
@@ -153,7 +161,9 @@ class TextFilesInput(WholeFilesInput):
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
         """The text of the file, which must be UTF-8."""
         try:
-            return {"path": name, "text": data.decode("utf-8-sig")}
+            # A byte order mark is no part of the text.
+            encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
+            return {"path": name, "text": data.decode(encoding)}
         except UnicodeDecodeError as error:
             text = _declared(data) if name.endswith((".py", ".pyi", ".pyw")) else None
             return (
@@ -189,4 +199,7 @@ def _column(data: bytes, error: UnicodeDecodeError) -> int:
 
 
 def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    return f"byte 0x{data[error.start]:02x} is not UTF-8; --as files would store the file as bytes"
+    return (
+        f"byte 0x{data[error.start]:02x} is not {error.encoding.upper()}; give --encoding (cp1252 "
+        "is usual), or --as files to store the bytes"
+    )

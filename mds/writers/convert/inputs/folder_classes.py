@@ -40,7 +40,7 @@ class FolderClasses:
         most = len(self.numbers) - 1
         return [
             Column("class", "str", show_value(example["class"])),
-            Column("label", "int", str(example["label"]), f"0 to {most}"),
+            Column("label", "int", str(example["label"]), f"0 to {most}", tuple(self.numbers)),
         ]
 
     def __str__(self) -> str:

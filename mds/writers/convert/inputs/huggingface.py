@@ -65,7 +65,8 @@ class HuggingFaceInput(Input):
             encoding, note = _encoding(feature, table.data.schema.field(name).type, values)
             if any(value is None for value in values) and encoding != "json":
                 encoding, note = "json", "sometimes null"
-            columns.append(Column(name, encoding, show_value(values[0]) if values else "", note))
+            example = show_value(values[0]) if values else ""
+            columns.append(Column(name, encoding, example, note, _class_names(feature)))
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
@@ -165,6 +166,12 @@ def _value(value: Any) -> Any:
         with open(value["path"], "rb") as file:
             return file.read()
     return value
+
+
+def _class_names(feature: Any) -> tuple[str, ...]:
+    import datasets
+
+    return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else ()
 
 
 def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]:

@@ -31,14 +31,15 @@ class JsonLinesInput(LinesInput):
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Lines, or lists where the files are such."""
-        del options
         lists = [name for name in listing.names if is_list(listing.path(name))]
         if lists and len(lists) < len(listing):
             raise SourceError(
                 f"{listing.root}: some files are JSON lists ({lists[0]}), others are lines. "
                 "Convert them one by one, or choose with --include."
             )
-        return JsonListInput(listing) if lists else JsonLinesInput(listing)
+        made = JsonListInput(listing) if lists else JsonLinesInput(listing)
+        made.encoding = options.encoding or made.encoding
+        return made
 
     def infer_columns(self) -> Sequence[Column]:
         """Columns that hold every value of the records looked at."""
@@ -46,7 +47,7 @@ class JsonLinesInput(LinesInput):
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
         """The object on a line; None for an empty line."""
-        return None if line.isspace() else parse_object(line.rstrip())
+        return None if line.isspace() else parse_object(line.rstrip(), self.encoding)
 
 
 class JsonListInput(LinesInput):
@@ -71,7 +72,7 @@ class JsonListInput(LinesInput):
         with open_text(self.listing.path(name)) as file:
             data = file.read()
         try:
-            items = json.loads(data)
+            items = json.loads(data if self.encoding == "utf-8" else data.decode(self.encoding))
         except UnicodeDecodeError as error:
             yield 0, BadRecord(not_utf8(data, error))
             return
@@ -95,10 +96,10 @@ def is_list(path: str) -> bool:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def parse_object(line: bytes) -> dict[str, Any] | BadRecord:
+def parse_object(line: bytes, encoding: str = "utf-8") -> dict[str, Any] | BadRecord:
     """The object that a line holds, or what is wrong and in which column."""
     try:
-        return json_object(line)
+        return json_object(line if encoding == "utf-8" else line.decode(encoding).encode())
     except UnicodeDecodeError as error:
         return bad_line(line, error)
     except json.JSONDecodeError as error:

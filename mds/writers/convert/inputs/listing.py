@@ -15,7 +15,10 @@ from hashlib import blake2b
 from typing import Any
 
 from mds.errors import SourceError
+from mds.events import Listed, emit
 from mds.units import format_bytes
+
+_FILES_BETWEEN_EVENTS = 10_000
 
 
 class Listing:
@@ -60,6 +63,8 @@ class Listing:
                 left_out[why_not] += 1
             elif (not include or _matches(name, include)) and not _matches(name, exclude):
                 names.append(name)
+                if not len(names) % _FILES_BETWEEN_EVENTS:
+                    emit(Listed(root, len(names)))
         if not names:
             what = "a file that matches" if include or exclude else "a file to convert"
             raise SourceError(f"{root}: the folder holds no {what[2:]}; there is nothing to write.")

@@ -16,16 +16,27 @@ from mds.errors import FormatError, SourceError
 from mds.formats.infer import Column, show_value
 from mds.formats.newlines import line_bounds, whole_lines
 from mds.formats.unpack import compression_of, unpacked
-from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
+from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.files import bad_line
+from mds.writers.convert.inputs.listing import Listing
 
 BOM = b"\xef\xbb\xbf"
+_PIECE_BYTES = 1 << 20
 _COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
 
 
 class LinesInput(FileInput):
     """Files whose lines are records; subclasses say what a line means."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"encoding"})
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """The lines of these files."""
+        made = cls(listing)
+        made.encoding = options.encoding or made.encoding
+        return made
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
         """The record of a line; None when the line holds none."""
@@ -65,7 +76,7 @@ class TextLinesInput(LinesInput):
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
         """The line without its end."""
         try:
-            return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode()}
+            return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode(self.encoding)}
         except UnicodeDecodeError as error:
             return bad_line(line, error)
 
@@ -74,29 +85,39 @@ def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of every line that begins at ``start`` or later and before ``end``."""
     # A compressed file is one part, whatever its length.
     limit = None if is_compressed(path) else end
-    with contextlib.closing(_lines_from(path, start)) as found:
+    with contextlib.closing(_lines_from(path, start, end)) as found:
         for offset, line in found:
             if limit is not None and offset >= limit:
                 return
             yield offset, line if offset else line.removeprefix(BOM)
 
 
-def _lines_from(path: str, start: int) -> Generator[tuple[int, bytes], None, None]:
-    """The lines of a file, the first of them that begins at ``start`` or behind it."""
+def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes], None, None]:
+    """The lines of a file, the first of them that begins at ``start`` or behind it.
+
+    The search for it ends at ``end``: of a line of gigabytes each part reads its own bytes alone.
+    """
     ending = compression_of(path)
     with open(path, "rb") if ending else open_text(path) as file:
         at = start
         if start:
             file.seek(start - 1)
-            at = start - 1 + len(file.readline())
+            at = start - 1
+            while at < end:
+                piece = file.readline(min(end - at, _PIECE_BYTES))
+                at += len(piece)
+                if not piece or piece.endswith(b"\n"):
+                    break
+            else:
+                return
         chunks = iter(lambda: file.read(1 << 20), b"")
         try:
             for offset, data in whole_lines(
                 unpacked(chunks, ending, path) if ending else chunks, at
             ):
                 begins, ends = line_bounds(data, skips_blank=False)
-                for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-                    yield offset + begin, data[begin:end]
+                for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
+                    yield offset + first, data[first:last]
         except FormatError as error:
             raise SourceError(str(error)) from error
 

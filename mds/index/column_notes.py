@@ -1,0 +1,100 @@
+"""Column notes: names of classes and descriptions of columns, in `index.columns.json`.
+
+An index knows names and encodings of columns and no more. What a number of a class means lies in a
+companion beside it, which is asked for where columns are shown and never for reading samples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mds.errors import ConfigError, IndexFileError
+from mds.index.companion import companion_name, pack_companion, read_companion
+
+if TYPE_CHECKING:
+    from mds.storage import Store
+
+KIND = "columns"
+NAME = companion_name(KIND, end="json")
+_VERSION = 1
+_MAX_PAYLOAD_BYTES = 16 << 20
+_MAX_COLUMNS = 1 << 14
+_MAX_CLASSES = 1 << 20
+
+
+class ColumnNote(NamedTuple):
+    """What is known of a column beside its encoding.
+
+    ``class_names[n]`` is what the number ``n`` means.
+    """
+
+    description: str = ""
+    class_names: tuple[str, ...] = ()
+
+
+def make_notes(
+    class_names: Mapping[str, Sequence[str]], descriptions: Mapping[str, str]
+) -> dict[str, ColumnNote]:
+    """The notes of columns of a caller. Raises ConfigError for what are no texts."""
+    for what, given in (("class_names", class_names), ("descriptions", descriptions)):
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{what} is a dict from names of columns, got {given!r}.")
+    found: dict[str, ColumnNote] = {}
+    for column, names in class_names.items():
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(
+                f"class_names[{column!r}] is a list of texts, the name of each number in turn, got "
+                f"{names!r}."
+            )
+        found[column] = ColumnNote(class_names=tuple(names))
+    for column, text in descriptions.items():
+        if not isinstance(text, str):
+            raise ConfigError(f"descriptions[{column!r}] is a text, got {text!r}.")
+        found[column] = found.get(column, ColumnNote())._replace(description=text)
+    return found
+
+
+def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
+    """The bytes of the companion of an index of that fingerprint."""
+    payload = {
+        column: {
+            **({"description": note.description} if note.description else {}),
+            **({"class_names": list(note.class_names)} if note.class_names else {}),
+        }
+        for column, note in sorted(notes.items())
+    }
+    text = json.dumps({"columns": payload}, ensure_ascii=False, indent=1)
+    return pack_companion(KIND, _VERSION, index, text.encode() + b"\n")
+
+
+def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
+    """The notes beside an index of that fingerprint; none where there is no such file.
+
+    Raises IndexFileError for one that is damaged or of another index, and StoreError for a place
+    that cannot be asked.
+    """
+    found = read_companion(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
+    return {} if found is None else _parse(bytes(found.payload), store.url_of(NAME))
+
+
+def _parse(payload: bytes, where: str) -> dict[str, ColumnNote]:
+    try:
+        columns = json.loads(payload)["columns"]
+        notes = {column: _note(given) for column, given in columns.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise IndexFileError(f"{where}: does not tell columns: {error}. Remove it.") from error
+    if len(notes) > _MAX_COLUMNS:
+        raise IndexFileError(f"{where}: tells of {len(notes)} columns. Remove it.")
+    return notes
+
+
+def _note(given: Any) -> ColumnNote:
+    description, names = given.get("description", ""), given.get("class_names", [])
+    is_text = isinstance(description, str) and isinstance(names, list)
+    if not is_text or not all(isinstance(name, str) for name in names):
+        raise TypeError("a description is a text, and class_names is a list of texts")
+    if len(names) > _MAX_CLASSES:
+        raise ValueError(f"{len(names)} classes")
+    return ColumnNote(description, tuple(names))

@@ -30,6 +30,7 @@ class RunningLoop(Protocol):
     @property
     def is_exact(self) -> bool:
         """Whether a change can begin with any of its batches."""
+        ...
 
     def change_at(self, epoch: int, sample: int) -> None:
         """Go by the changed order from that sample on."""

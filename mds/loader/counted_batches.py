@@ -37,7 +37,8 @@ class CountedBatches:
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
-        self._loader, self._inner = loader, inner
+        self._loader = loader
+        self._inner: Iterator[Any] = inner
         self._clock = loader._clock
         self.count = EpochCount()
         self._until = _NEVER  # samples of this rank after which batches are made anew

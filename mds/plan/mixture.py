@@ -156,10 +156,9 @@ class Mixture:
         """How many whole global batches so many samples of a stream are enough for."""
         return int(self.steps_of_turns(stream, np.array([samples]))[0])
 
-    def integral(self, step: int) -> list[float]:
-        """The samples of each stream that its shares amount to before a step."""
-        found = self._integral(np.array([step]))[0]
-        return [self.batch * value / ONE for value in found.tolist()]
+    def integrals(self, steps: Ids) -> NDArray[np.float64]:
+        """The samples of each stream that its shares amount to before steps, (steps, streams)."""
+        return self._integral(steps).astype(np.float64) * (self.batch / ONE)
 
     def shares(self, step: int) -> list[float]:
         """The share of each stream in the global batch ``step``."""

@@ -52,11 +52,14 @@ class PassOrders:
         held: dict[int, Lookup] = {}
 
         def take(turns: Ids) -> Ids:
+            if not len(turns):
+                return turns
+            first, last = int(turns.min()) // self.samples, int(turns.max()) // self.samples
+            if first == last:  # as mostly, and a division for each turn would cost as much again
+                elements = turns - first * self.samples
+                return self._held(held, first)(self._partition.positions(elements))
             numbers, elements = np.divmod(turns, self.samples)
             positions = self._partition.positions(elements)
-            first, last = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-            if len(turns) and first == int(numbers.min()) == last:
-                return self._held(held, last)(positions)
             out = np.empty(len(turns), np.int64)
             for number in np.unique(numbers).tolist():
                 mine = numbers == number

@@ -271,10 +271,12 @@ class ScheduledRun:
             points[step] = self.shares(weights, samples, f"at {at}")
         found = []
         for (at, shares), (then, later) in itertools.pairwise(points.items()):
-            is_flat = self.schedule.between == "steps" or shares == later
-            more = () if is_flat else (later, then - at, self.schedule.between)
-            found.append(ShareSpan(at, shares, *more))
-        found.append(ShareSpan(*list(points.items())[-1]))
+            if self.schedule.between == "steps" or shares == later:
+                found.append(ShareSpan(at, shares))
+            else:
+                found.append(ShareSpan(at, shares, later, then - at, self.schedule.between))
+        last = max(points)
+        found.append(ShareSpan(last, points[last]))
         return found
 
     def limits(self, samples: Sequence[int]) -> list[int] | None:

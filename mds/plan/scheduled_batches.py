@@ -62,13 +62,14 @@ class ScheduledBatches(StreamBatches):
         counts = self._mixture.counts(both)
         at = np.searchsorted(both, steps)
         begin = counts[at]
-        ends = np.cumsum(counts[at + 1] - begin, axis=1)
+        sizes = counts[at + 1] - begin
+        ends = np.cumsum(sizes, axis=1)
         row = np.arange(len(steps)) * size
         wanted = (places + row[:, None]).reshape(-1)
         lines = (ends + row[:, None]).reshape(-1)
         found = np.searchsorted(lines, wanted, side="right")
         # A stream's first place in the batch is where the one before it ends.
-        shift = begin.reshape(-1) - lines + np.diff(ends, axis=1, prepend=0).reshape(-1)
+        shift = (begin + sizes).reshape(-1) - lines
         small = np.min_scalar_type(max(streams - 1, 1))
         of_stream = np.tile(np.arange(streams, dtype=small), len(steps))
         return shift[found] + wanted, of_stream[found]

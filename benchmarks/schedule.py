@@ -1,0 +1,157 @@
+"""What a schedule of the mixture costs and keeps to, beside batching by stratified shares.
+
+    python benchmarks/schedule.py [--rounds 5] [--smoke]
+
+batch      milliseconds to count what one global batch, anywhere in 200,000, has of each stream
+deviation  the most samples by which a stream is away from the integral of its share, at each of
+           200,000 steps along a line, a cosine and three knots
+stops      200 resumes on other worlds, with five changes of weights: global batches that differ
+           from those of an undisturbed run
+loader     samples a second of processor time through a loader without workers, of 400,000 samples
+           of 260 bytes in two streams: scheduled, over stratified, in turns
+
+Bias: `stratified` has the same counts in each batch and repeats nothing, so it need not look up how
+many samples of each stream come; samples are small, which makes that as visible as it gets.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import tempfile
+import time
+
+import numpy as np
+
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds.plan import EpochPlan
+from mds.plan.schedule import ScheduledRun
+
+STEPS = 200_000
+KNOTS = (0, 50_000, 120_000)
+
+
+def run_of(streams: int, seed: int = 0, between: str = "linear") -> ScheduledRun:
+    """A schedule with random weights at three knots."""
+    rng, names = np.random.default_rng(seed), tuple(f"s{i}" for i in range(streams))
+    knots = {at: dict(zip(names, (rng.random(streams) ** 3).tolist(), strict=True)) for at in KNOTS}
+    return ScheduledRun(Schedule(knots, between), names)
+
+
+def plan_of(
+    run: ScheduledRun, world: tuple[int, int, int], batch: int, **more: object
+) -> EpochPlan:
+    """A plan of streams of 4,000 shards of 1,000 samples each."""
+    streams = [{"shards": np.full(4000, 1000)} for _ in run.names]
+    nodes, ranks, _ = world
+    return EpochPlan(
+        streams,
+        World(*world, 0),
+        schedule=run,
+        batch_size=batch // (nodes * ranks),
+        shuffle=True,
+        shuffle_algo="seekable",
+        **more,
+    )
+
+
+def batch_milliseconds(streams: int, batch: int, rounds: int) -> float:
+    """Milliseconds to count a global batch anywhere, the median of batches and rounds."""
+    run, rng = run_of(streams), np.random.default_rng(1)
+    plan = plan_of(run, (1, 1, 1), batch, epoch_size=STEPS * batch)
+    plan.batch(0)
+    found = []
+    for step in rng.integers(0, plan.steps, 30 * rounds).tolist():
+        begin = time.perf_counter()
+        plan.scheduled.mixture.counts(np.array([step, step + 1]))
+        found.append(time.perf_counter() - begin)
+    return statistics.median(found) * 1e3
+
+
+def deviation(streams: int, batch: int, steps: int) -> float:
+    """The most samples away from the integral, at every step, of two shapes of ramps."""
+    most = 0.0
+    for seed, between in enumerate(("linear", "cosine")):
+        mixture = run_of(streams, seed, between).mixture([1] * streams, batch)
+        for part in np.array_split(np.arange(steps + 1), 200):
+            counts, integral = mixture.counts(part), mixture.integrals(part)
+            most = max(most, float(np.abs(counts - integral).max()))
+    return most
+
+
+def differing_batches(stops: int) -> int:
+    """Global batches that differ after so many resumes on other worlds with five changes."""
+    run = run_of(3)
+    for step in (20, 333, 334, 600, 777):
+        run = run.with_weights(step, dict(zip(run.names, (step % 7, 2, step % 3), strict=True)))
+    undisturbed, batch = plan_of(run, (1, 1, 1), 48, num_canonical_nodes=8), 48
+    rng, differ = np.random.default_rng(3), 0
+    for at in np.sort(rng.integers(0, 1000, stops)).tolist():
+        nodes, ranks = ((1, 1), (1, 4), (2, 3), (4, 2), (1, 8))[int(rng.integers(5))]
+        state = undisturbed.state(at * batch)
+        plan = plan_of(run, (nodes, ranks, 2), batch, resume=state, num_canonical_nodes=8)
+        for step in range(3):
+            here, there = plan.batch(step), undisturbed.batch(at + step)
+            differ += not np.array_equal(np.sort(here.reshape(-1)), np.sort(there.reshape(-1)))
+    return differ
+
+
+def write_streams(folder: pathlib.Path, samples: int) -> None:
+    """Two streams of small samples."""
+    columns = {"x": "ndarray:int32:64", "id": "int"}
+    for name in ("a", "b"):
+        with MDSWriter(out=str(folder / name), columns=columns) as writer:
+            for number in range(samples):
+                writer.write({"x": np.full(64, number, np.int32), "id": number})
+
+
+def samples_per_second(folder: pathlib.Path, *, is_scheduled: bool) -> float:
+    """Samples a second of processor time, from the second batch on."""
+    order = {"batch_size": 64, "shuffle": True, "shuffle_algo": "py1e"}
+    places = {name: str(folder / name) for name in ("a", "b")}
+    if is_scheduled:
+        knots = {0: {"a": 1, "b": 2}, 3000: {"a": 2, "b": 1}}
+        streams = {name: Stream(local=place) for name, place in places.items()}
+        dataset = StreamingDataset(streams=streams, schedule=Schedule(knots, "linear"), **order)
+    else:
+        shares = zip(places.values(), (1.0, 2.0), strict=True)
+        listed = [Stream(local=place, proportion=share) for place, share in shares]
+        dataset = StreamingDataset(streams=listed, batching_method="stratified", **order)
+    batches = iter(StreamingDataLoader(dataset))
+    next(batches)
+    begin, count = time.process_time(), 0
+    for batch in batches:
+        count += len(batch["id"])
+    return count / (time.process_time() - begin)
+
+
+def main() -> None:
+    """Measure and print, as lines and as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--smoke", action="store_true")
+    settings = parser.parse_args()
+    steps, samples, stops = (2000, 2000, 5) if settings.smoke else (STEPS, 200_000, 200)
+    found: dict[str, float] = {}
+    for streams in (2, 40):
+        found[f"batch, {streams} streams, ms"] = batch_milliseconds(streams, 840, settings.rounds)
+        found[f"deviation, {streams} streams, samples"] = deviation(streams, 840, steps)
+    found[f"stops, {stops}, batches that differ"] = differing_batches(stops)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_streams(folder, samples)
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(settings.rounds):
+            for kind, measured in rates.items():
+                measured.append(samples_per_second(folder, is_scheduled=kind))
+    found["loader, scheduled, samples/s"] = statistics.median(rates[True])
+    found["loader, scheduled over stratified"] = statistics.median(
+        a / b for a, b in zip(*rates.values(), strict=True)
+    )
+    for what, value in found.items():
+        print(f"{what:<40} {value:,.3f}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ def run_by():
             continue
         text = test.read_text(encoding="utf-8")
         if re.search(r"\bexec\(|subprocess\.run\(", text):
-            for page in re.findall(r'"docs" / "([\w-]+\.md)"', text):
+            for page in re.findall(r'(?:"docs" / |with_name\()"([\w-]+\.md)"', text):
                 found[page] = str(test.relative_to(ROOT))
     return found
 

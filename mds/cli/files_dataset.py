@@ -24,8 +24,8 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
 
     Raises what planning raises.
     """
+    store = open_store(url)
     try:
-        store = open_store(url)
         Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except FilesIndexError as error:
         kind = find_format(error.format)(**error.settings)

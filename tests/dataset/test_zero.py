@@ -73,7 +73,7 @@ def test_less_than_zero_is_refused(make):
     """It was everything too."""
     with pytest.raises(ConfigError, match=r"limit.*-5"):
         StreamingDataset(local=make(), batch_size=4).limit(-5)
-    with pytest.raises(ConfigError, match="epoch_size -1"):
+    with pytest.raises(ConfigError, match="epoch_size=-1"):
         StreamingDataset(local=make(), batch_size=4, epoch_size=-1)
 
 

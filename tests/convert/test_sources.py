@@ -162,6 +162,17 @@ def test_broken_compressed_file_is_an_error_of_ours(kit):
         convert(path, kit.out)
 
 
+def test_zstandard_file_that_ends_at_a_line_is_not_taken_for_whole(kit):
+    """Its frame is not ended, so rows are missing, however well the last one reads."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    rows = b"".join(b"%d,word\n" % i for i in range(99))
+    data = packer.compress(b"a,b\n" + rows) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    with pytest.raises(SourceError, match=r"x\.csv\.zst: the compressed data end too early"):
+        convert(kit.write("x.csv.zst", data), kit.out)
+    convert(kit.write("y.csv.zst", data + packer.flush()), kit.out)
+    assert len(kit.samples()) == 99
+
+
 def test_json_list_is_as_good_as_lines(kit):
     """A JSON file that is one list gives its objects."""
     path = kit.write("x.json", json.dumps([{"a": 1}, {"a": 2}], indent=1))

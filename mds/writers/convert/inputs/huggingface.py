@@ -132,6 +132,7 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
         import datasets
     except ImportError as error:
         raise need("datasets", "hf", "Hugging Face datasets") from error
+    found: Any
     try:
         if _is_saved(path):
             found = datasets.load_from_disk(path)

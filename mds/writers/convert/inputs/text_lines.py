@@ -153,8 +153,37 @@ def open_text(path: str) -> BinaryIO:
 
         return cast("BinaryIO", lzma.open(path, "rb"))
     if lower.endswith((".zst", ".zstd")):
-        import zstandard
-
-        raw = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True)  # noqa: SIM115
-        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", raw), 1 << 20))
+        return cast("BinaryIO", io.BufferedReader(_UnpackedFile(path), 1 << 20))
     return open(path, "rb", buffering=1 << 20)
+
+
+class _UnpackedFile(io.RawIOBase):
+    """A Zstandard file for reading what it holds; one that is cut short is a SourceError.
+
+    The reader of the package takes the end of the file for the end of its data.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = io.FileIO(path)
+        self._pieces = unpacked(iter(lambda: self._file.read(1 << 20), b""), ".zst", path)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        try:
+            while not self._rest:
+                self._rest = memoryview(next(self._pieces))
+        except StopIteration:
+            return 0
+        except FormatError as error:
+            raise SourceError(str(error)) from error
+        room = memoryview(into)
+        count = min(len(room), len(self._rest))
+        room[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

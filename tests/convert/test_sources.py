@@ -158,7 +158,7 @@ def test_broken_compressed_file_is_an_error_of_ours(kit):
     path = kit.write(
         "x.jsonl.gz", gzip.compress(kit.lines([{"a": i} for i in range(999)]).encode())[:-9]
     )
-    with pytest.raises(SourceError, match=r"x\.jsonl\.gz.*cannot be read"):
+    with pytest.raises(SourceError, match=r"x\.jsonl\.gz.*(cannot be read|cut short)"):
         convert(path, kit.out)
 
 

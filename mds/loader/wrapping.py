@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import ChainDataset, ConcatDataset, IterableDataset
+from torch.utils.data import ConcatDataset, IterableDataset
 
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError
@@ -44,7 +44,7 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
     streaming datasets.
     """
     for each in _inside(dataset, _MAX_DEPTH):
-        if isinstance(each, (ChainDataset, ConcatDataset)) and any(
+        if isinstance(each, ConcatDataset) and any(
             isinstance(d, StreamingDataset) for d in each.datasets
         ):
             raise ConfigError(

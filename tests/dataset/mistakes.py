@@ -54,12 +54,6 @@ MISTAKES = [
     ("loader(shuffle=True)", "shuffle=", "order", "StreamingDataset(..., shuffle=True"),
     ("StreamingDataLoader(d)", "a loader takes a dataset", "/d'", "StreamingDataset(local=...)"),
     (
-        "StreamingDataLoader(ChainDataset([dataset(), dataset()]), batch_size=2)",
-        "ChainDataset",
-        "streaming datasets",
-        "streams=[Stream(",
-    ),
-    (
         "StreamingDataLoader(Own(streams=[Stream(local=d), Stream(local=other)], batch_size=2))",
         "stream 0",
         "'text'",

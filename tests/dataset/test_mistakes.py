@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mistakes import MISTAKES
-from torch.utils.data import ChainDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from mds import JSONWriter, LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ArgumentError, ConfigError, MdsError, NotFoundError
@@ -76,7 +76,6 @@ def names(tmp_path):
     return {
         "np": np,
         "torch": torch,
-        "ChainDataset": ChainDataset,
         "MDSWriter": MDSWriter,
         "Stream": Stream,
         "StreamingDataLoader": StreamingDataLoader,

@@ -291,7 +291,7 @@ def test_cursors_belong_to_their_position():
         ({"position": {"epoch": 1, "in_epoch": 1, "turn": 2}}, "turn 2"),
         ({"position": {"epoch": 1, "in_epoch": 1, "turn": "0"}}, "turn '0'"),
         ({"schedule": [1]}, "schedule"),
-        ({"schedule": {"x": object()}}, "schedule"),
+        ({"schedule": {"x": 1j}}, "schedule"),
         ({"schedule": {1: 2}}, "schedule"),
         ({"schedule": {"x": 10**500}}, "schedule"),
         ({"schedule": {"x": [[[[[[[[[[1]]]]]]]]]]}}, "nested"),

@@ -198,6 +198,7 @@ class StreamingDataLoader(DataLoader[Any]):
         elif (
             streaming is dataset
             and streaming.packing is None
+            and max(self.num_workers, streaming.num_ranks) > 1
             and self.batch_size not in {None, streaming.batch_size}
         ):
             told = (

@@ -46,7 +46,7 @@ MISTAKES = [
     ("Stream(local=d, choose=1.5)", "choose", "1.5", "whole number"),
     # ---------------------------------------------------------------- a loader
     ("loader(batch_size='4')", "batch_size", "'4'", "Write batch_size=4"),
-    ("loader(batch_size=4)", "batches of 4", "of 2", "batch_size to one of the two"),
+    ("loader(batch_size=4, num_workers=2)", "batches of 4", "of 2", "batch_size to one of the two"),
     ("loader(collate_fn=3)", "collate_fn", "=3", "function that makes a batch"),
     ("loader(num_workers='2')", "num_workers", "'2'", "Write num_workers=2"),
     ("loader(num_worker=2)", "StreamingDataLoader(", "num_worker=2", "mean num_workers=?"),

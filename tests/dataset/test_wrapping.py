@@ -169,8 +169,11 @@ def test_a_wrapper_as_long_as_one_rank_is_told(make):
 
 
 def test_another_batch_size_of_the_loader_is_told(make):
-    """With several workers its positions would not be exact."""
+    """With several workers or ranks its positions would not be exact."""
     dataset = StreamingDataset(local=make(), batch_size=8)
-    for workers in (1, 2):
-        with pytest.warns(UserWarning, match="batches of 5 from an order for batches of 8"):
-            StreamingDataLoader(dataset, batch_size=5, num_workers=workers)
+    StreamingDataLoader(dataset, batch_size=5, num_workers=1)
+    with pytest.warns(UserWarning, match="batches of 5 from an order for batches of 8"):
+        StreamingDataLoader(dataset, batch_size=5, num_workers=2)
+    ranks = StreamingDataset(local=make(), batch_size=8, topology=(0, 2))
+    with pytest.warns(UserWarning, match="batches of 5 from an order for batches of 8"):
+        StreamingDataLoader(ranks, batch_size=5)

@@ -1,6 +1,6 @@
 """Is a slow run told why it is slow? Six causes are put into short trainings, ten times each.
 
-    python -m benchmarks.causes [--rounds 10] [--causes latency,collate]
+    python -m benchmarks.causes [--rounds 10] [--causes latency,collate] [--smoke]
 
 A web server in a process of its own has the shards, and a proxy holds requests back (latency) or
 lets few bytes through (bandwidth). Decoding and collating burn the processor, the trainer sleeps,
@@ -174,7 +174,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--causes", default=",".join(CAUSES))
     parser.add_argument("--verbose", action="store_true", help="print the paragraphs")
+    parser.add_argument("--smoke", action="store_true", help="one round, to see that it runs")
     options = parser.parse_args()
+    if options.smoke:
+        options.rounds = 1
     right = asked = 0
     for number in range(options.rounds):
         for cause in options.causes.split(","):

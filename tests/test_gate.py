@@ -85,3 +85,11 @@ def test_readme_has_two_commands():
     assert "venv" in first
     assert "quickstart.py" in first
     assert "pytest" in second
+
+
+def test_every_benchmark_takes_the_option_of_its_smoke():
+    """The gate calls each file with it, and argparse ends a program that does not know it."""
+    files = sorted((GATE.parent / "benchmarks").glob("[!_]*.py"))
+    assert len(files) > 8
+    for file in files:
+        assert '"--smoke"' in file.read_text(encoding="utf-8"), file

@@ -8,6 +8,7 @@ later start lists once and looks at no file that has the version it had.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -18,7 +19,17 @@ from typing import Any
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
 from mds.cache.index_copy import can_write, locked_folder, retried
-from mds.cache.origin import CONTROL, Origin, apart, claim, folder_for, make_folders, source_of
+from mds.cache.origin import (
+    CONTROL,
+    Origin,
+    apart,
+    claim,
+    folder_for,
+    make_folders,
+    read_origin,
+    source_of,
+    write_origin,
+)
 from mds.cache.ownership import identity_for
 from mds.cache.source import Source
 from mds.errors import CacheError, FormatError, VanishedError
@@ -109,7 +120,8 @@ class _TableSearch:
         with disk(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
             old, since = self._read()
-            if old is not None and (since >= began or pinned is not None):
+            is_fresh = began <= since <= time.time_ns()  # and not of a clock that was ahead
+            if old is not None and (is_fresh or pinned is not None):
                 return old  # another process has just listed the files
             table = self._make(old) if pinned is None else pinned()
             if old is not None and table is not old:
@@ -169,15 +181,27 @@ def _own_folder(folder: str, source: str, identity: str) -> str:
         is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))
         where = apart(folder, source) if is_taken else folder
     if can_write(folder):
-        make_folders(where)
-        if not claim(where, Origin(source, identity), _mode(where)):
+        origin = Origin(source, identity)
+        if not _take(where, origin):
             where = apart(folder, source)
-            make_folders(where)
-            if not claim(where, Origin(source, identity), _mode(where)):
+            if not _take(where, origin):
                 raise VanishedError(
                     f"open {where}: other data took the folder just now.", url=where, verb="open"
                 )
     return where
+
+
+def _take(where: str, origin: Origin) -> bool:
+    """Note whose folder it is, also where the same source was noted with files that changed since.
+
+    False when another source was first.
+    """
+    make_folders(where)
+    with locked_folder(where):
+        noted = read_origin(where)
+        if noted is not None and noted.source == origin.source != "":
+            write_origin(where, dataclasses.replace(noted, identity=origin.identity), _mode(where))
+        return claim(where, origin, _mode(where))
 
 
 def _mode(folder: str) -> int:

@@ -104,7 +104,7 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
         flat = _elements(column)
         if len(flat) != len(column) * kind.shape[0]:
             raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
-        return _as_bytes(flat.astype(kind.dtype, copy=False).reshape(len(column), -1))
+        return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), -1))
     if dtype is not None and kind.element_dtype is not None:
         return _arrays(column, encoding)
     if (
@@ -116,8 +116,30 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
-    values = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    values = _cast(column.to_numpy(zero_copy_only=False), dtype)
     return _as_bytes(values.reshape(-1, 1))
+
+
+def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Numbers in another type; floats may lose digits, nothing else may change.
+
+    Raises EncodingError for a number that the type does not hold.
+    """
+    if values.dtype == dtype or not values.size:
+        return values.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = values.astype(dtype)
+        if dtype.kind == "f":
+            is_wrong = np.isinf(made) & ~np.isinf(values.astype(np.float64))
+        elif {values.dtype.kind, dtype.kind} == {"i", "u"}:
+            is_wrong = (made != values) | ((made < 0) != (values < 0))
+        else:
+            is_wrong = made != values
+    if is_wrong.any():
+        raise EncodingError(
+            f"{values[is_wrong].flat[0]} is no {dtype.name}; name another type in encodings=."
+        )
+    return made
 
 
 def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
@@ -143,7 +165,7 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
     kind = parse_encoding(encoding)
     dtype = kind.element_dtype
     assert dtype is not None
-    data = _elements(column).astype(dtype, copy=False).tobytes()
+    data = _cast(_elements(column), dtype).tobytes()
     if pyarrow().types.is_fixed_size_list(column.type):
         lengths = [column.type.list_size] * len(column)
     else:

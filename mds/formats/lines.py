@@ -126,11 +126,12 @@ class Lines(Format):
                 f"{shard.samples:,} were planned."
             )
         encode, places = sample_encoder(shard.columns), (begins.data, ends.data)
-        known = KnownColumns(shard)
+        known, numbers = KnownColumns(shard), _number_columns(shard.columns)
 
         def make(row: int) -> bytes:
             at = places[0][row]
             record = self._record(bytes(view[at : places[1][row]]), start + at, known, path)
+            _check_numbers(record, numbers, path, start + at)
             return encode({**known.gaps, **record}, lambda: f"{path}, line at byte {start + at:,}")
 
         makers = _makers(shard.columns, columns)
@@ -154,11 +155,13 @@ class Lines(Format):
     def _records(
         self, batches: Iterable[tuple[int, bytes]], shard: ShardPlace, where: str
     ) -> Iterator[Mapping[str, Any]]:
-        known = KnownColumns(shard)
+        known, numbers = KnownColumns(shard), _number_columns(shard.columns)
         for start, data in batches:
             begins, ends = line_bounds(data, skips_blank=self.skips_blank)
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-                yield {**known.gaps, **self._record(data[begin:end], start + begin, known, where)}
+                record = self._record(data[begin:end], start + begin, known, where)
+                _check_numbers(record, numbers, where, start + begin)
+                yield {**known.gaps, **record}
 
     def _record(
         self, line: bytes, at: int, known: KnownColumns | None, where: str
@@ -264,6 +267,31 @@ def _makers(
     return [(name, fit) for name, fit in found if fit] if all(fit for _, fit in found) else None
 
 
+def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
+    """What takes the values of columns of numbers; their encodings take True for 1, and round."""
+    pairs = zip(columns.names, columns.encodings, strict=True)
+    return [(name, _MAKERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
+
+
+def _check_numbers(
+    record: Mapping[str, Any],
+    numbers: Sequence[tuple[str, Callable[[Any], Any]]],
+    where: str,
+    at: int,
+) -> None:
+    for name, fit in numbers:
+        value = record.get(name)
+        if isinstance(value, int):  # other values are refused by the encoding
+            try:
+                fit(value)
+            except TypeError:
+                raise FormatError(
+                    f"{where}, line at byte {at:,}, column {name!r}: {show_value(value)} is not of "
+                    "the kind of the other values; write all alike, or leave the column out with "
+                    "columns=."
+                ) from None
+
+
 def _int(value: Any) -> int:
     if type(value) is int and -_INT_END <= value < _INT_END:
         return value
@@ -271,7 +299,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> Any:
-    if type(value) is float or type(value) is int:
+    if type(value) is float or (type(value) is int and abs(value) <= _FLOAT_END):
         return np.float64(value)
     raise TypeError
 
@@ -283,6 +311,7 @@ def _text(value: Any) -> str:
 
 
 _INT_END = 1 << 63
+_FLOAT_END = 1 << 53  # integers beyond it are not all floats
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "int": _int,
     "float64": _float,

@@ -190,7 +190,7 @@ def _parse(footer: bytes) -> pq.FileMetaData:
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
     """The footer of the file of a shard; those of a few files are remembered."""
-    key = (shard.file, len(shard.note))
+    key = shard.note  # by its bytes: files of two datasets may agree in everything else
     found = _remembered.pop(key, None)
     if found is None:
         import zstandard
@@ -202,7 +202,7 @@ def _parsed(shard: ShardPlace) -> pq.FileMetaData:
     return found
 
 
-_remembered: dict[Any, pq.FileMetaData] = {}
+_remembered: dict[bytes, pq.FileMetaData] = {}
 
 
 def _module() -> Any:

@@ -46,14 +46,14 @@ class Member(NamedTuple):
 def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> Iterator[Member]:
     """The files of a tar in order, from the header at ``at``; ``where`` names it in errors.
 
-    ``size`` is that of the tar, where it is known before its end is read. Raises FormatError for
-    what is no tar, and for one that is cut short.
+    ``size`` is that of the tar where all of it is read, and not some of its samples. Raises
+    FormatError for what is no tar, and for one that is cut short.
     """
     first, attributes, long_name = at, {}, ""
     while True:
         header = read(at, at + BLOCK)
         if len(header) < BLOCK or header == _EMPTY:
-            _check_end(read, header, at, first, where)
+            _check_end(read, header, at, first, where, is_whole=size is not None)
             return
         name, length, checksum, kind, target, magic, prefix = _FIELDS.unpack(header)
         _check_sum(header, checksum, at, where)
@@ -166,12 +166,19 @@ def _check_global(attributes: dict[str, str], at: int, where: str) -> None:
         )
 
 
-def _check_end(read: ReadAt, header: bytes, at: int, first: int, where: str) -> None:
+def _check_end(
+    read: ReadAt, header: bytes, at: int, first: int, where: str, *, is_whole: bool
+) -> None:
     """Raise FormatError unless a tar may end here: between files, with nothing but zeros behind."""
     if not header and at == 0:
         raise FormatError(f"{where}: the file is empty, which no tar is.")
     if header.strip(b"\0") or at != first:
         raise FormatError(f"{where}: it ends at byte {at + len(header):,} inside a header.")
+    if is_whole and len(header) < BLOCK:
+        raise FormatError(
+            f"{where}: it ends at byte {at + len(header):,} without the empty block that ends a "
+            "tar: it was cut short, or what wrote it did not close it. Write it anew."
+        )
     while chunk := read(at, at + (1 << 16)):
         if chunk.strip(b"\0"):
             raise FormatError(

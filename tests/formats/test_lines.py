@@ -206,3 +206,17 @@ def test_notes_for_people_beside_data_are_no_data(tmp_path, monkeypatch):
     write(folder, "a.jsonl", [{"x": 1}])
     (folder / "README.txt").write_text("about")
     assert list(StreamingDataset(local=str(folder), batch_size=1)) == [{"x": 1}]
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("1", "true"), ("1.5", "true"), ("1.5", str(2**53 + 1)), ("1.5", str(10**400))],
+)
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first, last):
+    """True is no 1, and what no float64 is exactly is not rounded."""
+    lines = [f'{{"x": {first}}}\n'] * 70_000 + [f'{{"x": {last}}}\n'] + [f'{{"x": {first}}}\n'] * 9
+    data = "".join(lines).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(FormatError, match=r"column .x.: .* is not of the kind of the other values"):
+        StreamingDataset(local=str(tmp_path), batch_size=1)[70_000]

@@ -4,6 +4,7 @@ import datetime as dt
 import io
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 from tables import as_told, every_type, table, write_files  # noqa: E402
 
-from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, ReplacedError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
@@ -276,3 +277,50 @@ def test_dates_of_tables_are_text(tmp_path):
     when = dt.datetime(2021, 5, 6, 7, 8, 9, tzinfo=dt.timezone.utc)
     pq.write_table(pa.table({"when": [when], "day": [when.date()]}), folder / "a.parquet")
     assert of(folder, tmp_path)[0] == {"when": "2021-05-06T07:08:09+00:00", "day": "2021-05-06"}
+
+
+def test_files_that_agree_in_all_but_their_columns_are_told_apart(tmp_path):
+    """Two datasets may have files of one name, size and time; footers are known by their bytes."""
+    orders = (["prompt", "answer"], ["answer", "prompt"])
+    for folder, names in zip("ab", orders, strict=True):
+        (tmp_path / folder).mkdir()
+        columns = {name: [f"{folder}-{name}"] * 4 for name in names}
+        pq.write_table(pa.table(columns), tmp_path / folder / "0.parquet")
+        os.utime(tmp_path / folder / "0.parquet", (1, 1))
+    streams = [Stream(local=str(tmp_path / folder)) for folder in "ab"]
+    dataset = StreamingDataset(streams=streams, batch_size=1)
+    assert [dataset[row] for row in (0, 4)] == [
+        {"prompt": f"{folder}-prompt", "answer": f"{folder}-answer"} for folder in "ab"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "encoding", "wrong"),
+    [
+        ([1, 300], "uint8", "300"),
+        ([1, -1], "uint16", "-1"),
+        ([1.0, 1.7], "int", "1.7"),
+        ([1.0, float("nan")], "int", "nan"),
+        ([1.0, 1e9], "float16", "1000000000.0"),
+        ([[1, 2], [3, 70_000]], "ndarray:uint16", "70000"),
+    ],
+)
+def test_numbers_that_a_type_does_not_hold_are_no_numbers_of_it(tmp_path, values, encoding, wrong):
+    """Nothing wraps around, and nothing is cut off."""
+    pq.write_table(pa.table({"x": values}), tmp_path / "0.parquet")
+    kind = Parquet(encodings={"x": encoding})
+    with pytest.raises(FormatError, match=rf"column 'x': {wrong} is no "):
+        list(StreamingDataset(local=str(tmp_path), format=kind, batch_size=1))
+
+
+def test_a_dataset_whose_files_change_again_and_again_opens_in_one_folder(tmp_path):
+    """Also where its table is of a clock that was ahead; every start has what is there."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    data.mkdir()
+    for number in range(4):
+        pq.write_table(pa.table({"x": [number] * 9}), data / "0.parquet")
+        dataset = StreamingDataset(remote=str(data), local=str(cache), batch_size=1)
+        assert {int(sample["x"]) for sample in dataset} == {number}
+        for noted in cache.glob(".mds/tables/*"):
+            os.utime(noted, (time.time() + 3600,) * 2)
+    assert not list(cache.glob(".mds/sources/*"))

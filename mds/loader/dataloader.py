@@ -198,12 +198,12 @@ class StreamingDataLoader(DataLoader[Any]):
         elif (
             streaming is dataset
             and streaming.packing is None
-            and max(self.num_workers, streaming.num_ranks) > 1
+            and self.num_workers > 1  # ranks may not be known yet: Lightning makes them later
             and self.batch_size not in {None, streaming.batch_size}
         ):
             told = (
                 f"the loader makes batches of {self.batch_size} from an order for batches of "
-                f"{streaming.batch_size}: with several workers or ranks a position in the middle "
+                f"{streaming.batch_size}: with several workers a position in the middle "
                 "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
             )
             warnings.warn(told, stacklevel=3)

@@ -169,11 +169,18 @@ def test_a_wrapper_as_long_as_one_rank_is_told(make):
 
 
 def test_another_batch_size_of_the_loader_is_told(make):
-    """With several workers or ranks its positions would not be exact."""
+    """With several workers its positions would not be exact."""
     dataset = StreamingDataset(local=make(), batch_size=8)
     StreamingDataLoader(dataset, batch_size=5, num_workers=1)
     with pytest.warns(UserWarning, match="batches of 5 from an order for batches of 8"):
         StreamingDataLoader(dataset, batch_size=5, num_workers=2)
-    ranks = StreamingDataset(local=make(), batch_size=8, topology=(0, 2))
-    with pytest.warns(UserWarning, match="batches of 5 from an order for batches of 8"):
-        StreamingDataLoader(ranks, batch_size=5)
+
+
+@pytest.mark.parametrize("batch_size", [5, 8])
+def test_ranks_that_are_made_after_the_loader_are_found(make, monkeypatch, batch_size):
+    """Trainers start their ranks when they fit; what was looked up before would be one rank."""
+    dataset = StreamingDataset(local=make(), batch_size=8)
+    loader = StreamingDataLoader(dataset, batch_size=batch_size, num_workers=1)
+    for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("LOCAL_RANK", 1), ("LOCAL_WORLD_SIZE", 2)):
+        monkeypatch.setenv(name, str(value))
+    assert sum(len(batch["id"]) for batch in loader) == 50

@@ -119,16 +119,18 @@ def test_a_file_that_is_replaced_in_the_store_is_told(bucket, wire, tmp_path):
     url = "s3://bucket/changing"
     folder = bucket[0] / "bucket" / "changing"
     write_files(folder, groups=((40,), (40,)), compression="none")
+    store = open_store(url)
+    while sum(1 for _ in store.list()) < 2:
+        continue  # the server looks at its folder once a second
     dataset = of(tmp_path / "c", url=url, format="parquet")
     assert dataset[0]["id"] == 0
     path = folder / "part-001.parquet"
     data = bytearray(path.read_bytes())
     data[100] ^= 1
-    store = open_store(url)
     before = store.head("part-001.parquet").version
     path.write_bytes(data)
     while store.head("part-001.parquet").version == before:
-        continue  # the server looks at its folder once a second
+        continue
     with pytest.raises(MdsError, match=r"part-001\.parquet.*changed"):
         dataset[50]
 

@@ -9,6 +9,7 @@ TEXT, for an environment that a registry did not deliver.
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
@@ -17,16 +18,29 @@ ACCELERATOR = "needs a CUDA device"
 
 
 def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
-    """The tests that ran, and those that were skipped with the reason, as ``file::class::name``."""
+    """The tests that ran, and those that were skipped with the reason, as ``file::class::name``.
+
+    A file that is skipped as a whole has no class; it ran where one of its tests did.
+    """
     ran, skipped = set(), {}
     for case in ET.parse(result).iter("testcase"):
-        test = f"{case.get('file')}::{case.get('classname')}::{case.get('name')}"
+        kind, name = case.get("classname") or "", case.get("name")
+        file = _module_of(kind) or case.get("file")
+        test = f"{file}::{kind}::{name}" if kind else f"{file}::"
         reason = case.find("skipped")
         if reason is None:
-            ran.add(test)
+            ran |= {test, f"{file}::"}
         else:
-            skipped[test] = reason.get("message") or "no reason"
+            told = reason.get("message") or "no reason"
+            skipped[test] = told if kind else reason.text or told
     return ran, skipped
+
+
+def _module_of(kind: str) -> str | None:
+    """The file of a class; what pytest calls its file is that of the method, often inherited."""
+    parts = kind.split(".")
+    paths = ("/".join(parts[:end]) + ".py" for end in range(len(parts), 0, -1))
+    return next((path for path in paths if pathlib.Path(path).is_file()), None)
 
 
 def files_with_skips(results: Iterable[str]) -> list[str]:

@@ -31,14 +31,14 @@ def run_tests(folder, name, program):
     result = folder / f"{name}.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     command += ["-o", "junit_family=xunit1", "--junitxml", str(result)]
-    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    subprocess.run(command, cwd=folder, capture_output=True, check=False)
     return str(result)
 
 
 def ask(*arguments):
     """Exit status and lines of the program that looks at skips."""
     command = [sys.executable, str(GATE / "skips.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=GATE.parent, capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout.splitlines()
 
@@ -62,6 +62,31 @@ def test_a_skip_in_every_environment_fails_the_gate(results):
 def test_what_ran_in_one_environment_counts_as_run(results):
     """One that has the peer is enough."""
     assert ask("check", *results) == (0, [])
+
+
+def test_a_file_that_is_skipped_as_a_whole_ran_where_its_tests_did(tmp_path):
+    """Its skip has neither a class nor the name of a test."""
+    body = 'def test_it():\n    """Runs."""\n'
+    skip = 'import pytest\n\npytest.skip("pip install a_peer", allow_module_level=True)\n'
+    without, having = run_tests(tmp_path, "bare", skip + body), run_tests(tmp_path, "peer", body)
+    status, lines = ask("check", without)
+    assert (status, len(lines)) == (1, 1)
+    assert "tests/test_it.py" in lines[0]
+    assert "a_peer" in lines[0]
+    assert ask("files", without) == (0, ["tests/test_it.py"])
+    assert ask("check", without, having) == (0, [])
+    assert ask("check", without, "--without", "a_peer") == (0, [])
+
+
+def test_the_file_of_an_inherited_test_is_that_of_its_class(tmp_path):
+    """A contract lies in the package, and its tests are run by the file that inherits it."""
+    case = (
+        '<testcase file="mds/testing/store_contract.py" name="test_it" '
+        'classname="tests.storage.test_contract.TestAzure"><skipped message="no peer"/></testcase>'
+    )
+    result = tmp_path / "result.xml"
+    result.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    assert ask("files", str(result)) == (0, ["tests/storage/test_contract.py"])
 
 
 def test_an_environment_that_was_not_delivered_is_excused(results):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.questions.base import Bar, Case, Question
-from benchmarks.questions.images import rate_of_images
+from benchmarks.questions.images import case_of, rate_of_images
 from benchmarks.suite.workloads import CROP
 from benchmarks.systems.base import Batching, Data, System
 
@@ -22,25 +22,13 @@ def measure(
     return rate_of_images(begin, case, seconds)
 
 
-def _case(name: str, workers: int, only: str, bar: Bar) -> Case:
-    return Case(
-        f"photographs, 32 a batch, {name}",
-        "images",
-        bar,
-        size=32,
-        workers=workers,
-        shuffled=True,
-        only=(only,),
-    )
-
-
 QUESTION = Question(
     name="augmented",
     title="Photographs, augmented",
     unit="images/s",
     cases=(
-        _case("2 workers", 2, "processes", Bar(of_limit=0.97)),
-        _case("2 threads", 2, "threads", Bar()),
+        case_of("photographs", "2 workers", 2, "processes", Bar(of_limit=0.97)),
+        case_of("photographs", "2 threads", 2, "threads", Bar()),
     ),
     measure=measure,
     note=(

@@ -36,9 +36,10 @@ def rate_of_images(
     )
 
 
-def _case(name: str, workers: int, only: str, bar: Bar) -> Case:
+def case_of(what: str, name: str, workers: int, only: str, bar: Bar) -> Case:
+    """Shuffled batches of 32 pictures, by workers of one kind."""
     return Case(
-        f"images, 32 a batch, {name}",
+        f"{what}, 32 a batch, {name}",
         "images",
         bar,
         size=32,
@@ -53,10 +54,10 @@ QUESTION = Question(
     title="Decoded images",
     unit="images/s",
     cases=(
-        _case("0 workers", 0, "processes", Bar()),
-        _case("2 workers", 2, "processes", Bar(of_limit=0.95)),
-        _case("1 thread", 1, "threads", Bar()),
-        _case("2 threads", 2, "threads", Bar()),
+        case_of("images", "0 workers", 0, "processes", Bar()),
+        case_of("images", "2 workers", 2, "processes", Bar(of_limit=0.95)),
+        case_of("images", "1 thread", 1, "threads", Bar()),
+        case_of("images", "2 threads", 2, "threads", Bar()),
     ),
     measure=measure,
     note=(

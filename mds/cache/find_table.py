@@ -18,7 +18,7 @@ from typing import Any
 
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
-from mds.cache.index_copy import can_write, locked_folder, retried
+from mds.cache.index_copy import can_write, locked_folder, mode_of, retried
 from mds.cache.origin import (
     CONTROL,
     Origin,
@@ -129,7 +129,7 @@ class _TableSearch:
             if table is old:
                 os.utime(self._path)
             else:
-                with publish_control_file(self._path, 0o600 | _mode(self.folder)) as file:
+                with publish_control_file(self._path, mode_of(self.folder)) as file:
                     file.write(table.to_bytes())
             return table
 
@@ -200,15 +200,9 @@ def _take(where: str, origin: Origin) -> bool:
     with locked_folder(where):
         noted = read_origin(where)
         if noted is not None and noted.source == origin.source != "":
-            write_origin(where, dataclasses.replace(noted, identity=origin.identity), _mode(where))
-        return claim(where, origin, _mode(where))
-
-
-def _mode(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mode & 0o666 | 0o600
-    except OSError:
-        return 0o600
+            renewed = dataclasses.replace(noted, identity=origin.identity)
+            write_origin(where, renewed, mode_of(where))
+        return claim(where, origin, mode_of(where))
 
 
 def _digest(*facts: object) -> str:

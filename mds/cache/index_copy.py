@@ -167,14 +167,14 @@ class _Search:
             raise VanishedError(f"read {where}: its note is gone.", url=where, verb="read")
         is_new = noted.identity != origin.identity
         if is_new or not has_bytes(path, data):
-            with publish_control_file(path, _mode(where)) as file:
+            with publish_control_file(path, mode_of(where)) as file:
                 file.write(data)
         state, since = os.stat(path), noted.since
         if is_new:
             since = state.st_mtime_ns if is_shared_by_nodes(where) else -1
         copy = (state.st_ino, state.st_mtime_ns, state.st_size)
         origin = dataclasses.replace(origin, copy=copy, since=since)
-        write_origin(where, origin, _mode(where))
+        write_origin(where, origin, mode_of(where))
         return origin
 
     def _download(self) -> tuple[bytes, ObjectInfo]:
@@ -235,7 +235,7 @@ class _Search:
 
     def _claim(self, where: str, origin: Origin) -> None:
         make_folders(where)
-        if not claim(where, origin, _mode(where)):
+        if not claim(where, origin, mode_of(where)):
             raise VanishedError(
                 f"open {where}: another dataset took the folder at the same moment.",
                 url=where,
@@ -319,7 +319,7 @@ def locked_folder(folder: str) -> Iterator[None]:
     control = control_folder(folder, CONTROL)
     make_control_folder(control)
     path = os.path.join(control, "lock")
-    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, _mode(folder))
+    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder))
     try:
         yield
     finally:
@@ -338,7 +338,8 @@ def can_write(folder: str) -> bool:
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 
-def _mode(folder: str) -> int:
+def mode_of(folder: str) -> int:
+    """The mode of a file in a folder: for those who may read and write there."""
     return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 

@@ -339,7 +339,7 @@ def can_write(folder: str) -> bool:
 
 
 def mode_of(folder: str) -> int:
-    """The mode of a file in a folder: for those who may read and write there."""
+    """The mode of a file in a folder: its readers and writers are those of the folder."""
     return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 

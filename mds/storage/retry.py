@@ -89,10 +89,7 @@ class Retrying(Wrapper):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks, going on by range after a break."""
-        return TIMES.open(lambda: self._open_stream(key, start, end))
-
-    def _open_stream(self, key: str, start: int, end: int | None) -> Body:
-        url = self.url_of(key)
+        url, asked = self.url_of(key), TIMES.clock()
         with waiting("the answer to get", url) as wait:
             try:
                 body = self.inner.stream(key, start, end)
@@ -100,9 +97,8 @@ class Retrying(Wrapper):
                 body = recover(self, url, lambda: self.inner.stream(key, start, end), error, wait)
         self._has_answered = True
         transfer = _Transfer(self, key, start, end, body)
-        return Body(
-            body.info, transfer.chunks(), body.length, url=transfer.url, close=transfer.close
-        )
+        whole = Body(body.info, transfer.chunks(), body.length, url=url, close=transfer.close)
+        return TIMES.follow(whole, asked)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version."""

@@ -67,10 +67,8 @@ class TransferTimes:
         """The sums up to now."""
         return self._sums
 
-    def open(self, stream: Callable[[], Body]) -> Body:
-        """The body of a request that is made now, and counted when it ends or is closed."""
-        asked = self.clock()
-        body = stream()
+    def follow(self, body: Body, asked: float) -> Body:
+        """The body of a request made at ``asked`` by `clock`, counted when it ends or is closed."""
         answered = self.clock()
 
         def ended() -> None:

@@ -170,7 +170,8 @@ class _Late:
 def test_requests_are_told_from_their_bytes(clock):
     """Until the answer, then until the body is closed; decompression is part of the latter."""
     times, store = TransferTimes(clock), _Late(clock)
-    body = times.open(store.stream)
+    asked = times.clock()
+    body = times.follow(store.stream(), asked)
     clock.now += 7
     body.acts.pop()()
     times.add(0.0, 0.0, unpack=3.0)

@@ -297,6 +297,7 @@ FILES = {
             "leftovers",
             "ownership",
             "presence",
+            "recorded_lengths",
             "shard_buffer",
             "spec",
         },

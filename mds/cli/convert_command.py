@@ -89,6 +89,11 @@ class _KindOption(click.Option):
     metavar="NAME=TEXT",
     help="What a column is, kept beside the dataset: mds info shows it.",
 )
+@click.option(
+    "--lengths",
+    metavar="NAME",
+    help="Record how long the arrays of a column are, beside the dataset: packing goes by it.",
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Write these columns and no others.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
 @click.option(

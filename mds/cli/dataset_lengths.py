@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import IndexFileError, MdsError, NotFoundError
+from mds.errors import MdsError, NotFoundError
 from mds.format.layout import INDEX_NAME
 from mds.index import Index
-from mds.index.companion import companions_of, parse_companion, write_companion
+from mds.index.companion import write_companion
 from mds.index.files_index import FilesIndexError
-from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name, parse_lengths
+from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.lengths import length_function
+from mds.writers.recorded_lengths import read_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,4 @@ def read_lengths(url: str) -> Iterator[Lengths]:
             index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
         except (FilesIndexError, NotFoundError):
             return  # files that are read as they lie, whose lengths are counted when packs begin
-        for name in companions_of(store):
-            try:
-                found = parse_companion(store.get(name), name, None, index.fingerprint())
-            except IndexFileError:
-                continue
-            if found.kind == KIND:
-                yield parse_lengths(found.payload, index.total_samples, None, name)
+        yield from read_recorded(store, index.fingerprint(), index.total_samples)

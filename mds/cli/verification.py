@@ -18,8 +18,9 @@ from mds.errors import MdsError, NotFoundError
 from mds.format.compression import parse_compression
 from mds.format.hashing import hexdigest
 from mds.format.layout import parse_meta_offsets, parse_offsets, split_sample
-from mds.index import FileInfo, ShardInfo
+from mds.index import FileInfo, Index, ShardInfo
 from mds.index.companion import companions_of, parse_companion
+from mds.index.lengths import KIND, parse_lengths
 from mds.readers import make_decoder
 from mds.storage import open_store
 
@@ -84,16 +85,18 @@ def verify(
                 _take(waiting, whole, progress, len(index))
         while waiting:
             _take(waiting, whole, progress, len(index))
-    whole.faults += _companion_faults(url, index.fingerprint())
+    whole.faults += _companion_faults(url, index)
     return whole
 
 
-def _companion_faults(url: str, fingerprint: str) -> Iterator[str]:
+def _companion_faults(url: str, index: Index) -> Iterator[str]:
     """What is wrong with the files beside the index that belong to it."""
     with open_store(url) as store:
         for name in companions_of(store):
             try:
-                parse_companion(store.get(name), name, None, fingerprint)
+                found = parse_companion(store.get(name), name, None, index.fingerprint())
+                if found.kind == KIND:
+                    parse_lengths(found.payload, index.total_samples, None, name)
             except MdsError as error:  # noqa: PERF203 - one file's fault hides no other's
                 yield str(error)
 

@@ -2,7 +2,7 @@
 
 No shard is moved or read, but each is looked for: an index never names what is not there. The
 merged index lies above the folders of the others and names their shards through them, so `out`
-should be the folder that they have in common.
+should be the folder that they have in common. Lengths that all of them have recorded are joined.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from mds.storage.folder_lock import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
 from mds.text.redaction import mask_foreign, printable
 from mds.writers.merge_check import ShardFiles, normalize_place
+from mds.writers.recorded_lengths import join_recorded, read_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mds.index.lengths import Lengths
+    from mds.storage import Store
     from mds.writers.spec import Out
 
     Place = str | os.PathLike[str]
@@ -195,10 +198,15 @@ class _MergedIndex:
         self._entries: list[str] = []
         self._names: set[str] = set()
         self._files = ShardFiles(places)
+        self._lengths: list[dict[str, Lengths]] = []
 
     def add(self, data: bytes, where: str, prefix: str, folders: list[str]) -> None:
         """Add the shards of an index, which lie in the first of the folders or another one."""
-        Index.parse(data, where)  # refuses whatever is broken or climbs out of its folder
+        # Refuses whatever is broken or climbs out of its folder.
+        index = Index.parse(data, where)
+        with open_store(folders[0], timeout=self._timeout) as store:
+            recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
+            self._lengths.append({each.column: each for each in recorded})
         shards = json.loads(data)["shards"]
         self._files.add(shards, folders)
         for shard in shards:
@@ -216,6 +224,7 @@ class _MergedIndex:
         for place in ends:
             try:
                 with open_store(place, timeout=self._timeout) as store:
+                    self._put_lengths(store, data)
                     store.put(INDEX_NAME, data)
                     remove_stale_companions(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
@@ -224,7 +233,13 @@ class _MergedIndex:
                 ) from error
         for place in self._places:
             if self._keep_local and place not in ends:
+                self._put_lengths(open_store(place), data)
                 write_file(os.path.join(local_path(place), INDEX_NAME), data)
+
+    def _put_lengths(self, store: Store, data: bytes) -> None:
+        # Before the index, to which they are bound: a dataset that is there has them.
+        for name, lengths in join_recorded(self._lengths, fingerprint_of(data)):
+            store.put(name, lengths)
 
     def _name(self, name: str, where: str) -> str:
         checked = RelativeName(name, where, IndexFileError)

@@ -236,8 +236,12 @@ def test_info_shows_the_distribution(tmp_path):
     told = CliRunner().invoke(main, ["info", str(tmp_path / "d")]).output
     assert "lengths of 'tokens'" in told
     assert "longest 70,000" in told
-    merge_index([str(tmp_path / "d" / "index.json")], str(tmp_path))
-    assert "lengths of" not in CliRunner().invoke(main, ["info", str(tmp_path)]).output
+    (tmp_path / "e").mkdir()
+    for path in (tmp_path / "d").iterdir():
+        (tmp_path / "e" / path.name).write_bytes(path.read_bytes())
+    index = tmp_path / "e" / "index.json"
+    index.write_bytes(index.read_bytes() + b" ")
+    assert "lengths of" not in CliRunner().invoke(main, ["info", str(tmp_path / "e")]).output
     assert json.loads(CliRunner().invoke(main, ["info", "--json", str(tmp_path / "d")]).output)
 
 
@@ -253,3 +257,30 @@ def test_lengths_go_to_a_store(tmp_path):
     with MDSWriter(out=out, columns={"tokens": "ndarray:int32"}, lengths="tokens") as writer:
         writer.write({"tokens": np.zeros(3, np.int32)})
     assert (pathlib.Path(tmp_path) / "far" / lengths_name("tokens")).exists()
+
+
+def test_a_merged_index_has_the_lengths_of_its_parts(tmp_path):
+    """End to end, of every column that all of them have whole; else none."""
+    for name in ("a", "b"):
+        write(tmp_path / name, lengths="tokens")
+    merge_index(str(tmp_path))
+    twice = open_lengths(find_sources([Stream(local=str(tmp_path))]), "tokens")
+    assert twice.take(np.arange(2 * len(LENGTHS))).tolist() == LENGTHS * 2
+    assert (tmp_path / lengths_name("tokens")).exists()
+    (tmp_path / lengths_name("tokens")).unlink()
+    (tmp_path / "b" / lengths_name("tokens")).write_bytes(b"broken")
+    merge_index(str(tmp_path))
+    assert not (tmp_path / lengths_name("tokens")).exists()
+
+
+def test_verify_tells_of_lengths_that_are_none(tmp_path):
+    """A file whose digest is right and whose numbers are not."""
+    write(tmp_path / "d", lengths="tokens")
+    command = ["verify", str(tmp_path / "d")]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    index = find_sources([Stream(local=str(tmp_path / "d"))])[0].index
+    bad = pack_companion("lengths", 1, index.fingerprint(), GOOD)
+    (tmp_path / "d" / lengths_name("tokens")).write_bytes(bad)
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code != 0
+    assert "holds lengths of column" in told.output

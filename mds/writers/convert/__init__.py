@@ -82,6 +82,7 @@ def convert(
     * ``null`` (list[str], ()): texts of a table's cells that are missing values.
     * ``fill`` (dict[str, Any], {}): what stands for missing values, by column.
     * ``describe`` (dict[str, str], {}): what columns are, kept beside the dataset.
+    * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index.
     * ``drop`` (list[str], ()): columns to leave out.
     * ``only`` (list[str], ()): columns to write, and no others.
     * ``split`` (dict[str, float], {}): splits and the share of the samples of each.

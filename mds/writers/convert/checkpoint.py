@@ -35,13 +35,17 @@ _PLAN_KEYS = {"version", "source", "source kind", "columns", "options"}
 
 @dataclass(frozen=True, slots=True)
 class PartDone:
-    """A part that was read: split and bytes of each sample, and the records that are none."""
+    """A part that was read: split, bytes and length of each sample, and the records that are none.
+
+    ``lengths`` are those of the column that they are recorded of; None where they are not.
+    """
 
     number: int
     splits: Any
     sizes: Any
     bad: tuple[str, ...] = ()
     bad_count: int = 0
+    lengths: Any = None
 
 
 class Checkpoint:
@@ -68,7 +72,9 @@ class Checkpoint:
         head = {"samples": len(done.sizes), "bad": done.bad, "bad_count": done.bad_count}
         splits = np.asarray(done.splits, "<u1").tobytes()
         sizes = np.asarray(done.sizes, "<i8").tobytes()
-        write_file(self.part_path(done.number), json.dumps(head).encode() + b"\n" + splits + sizes)
+        lengths = b"" if done.lengths is None else np.asarray(done.lengths, "<u4").tobytes()
+        data = json.dumps(head).encode() + b"\n" + splits + sizes + lengths
+        write_file(self.part_path(done.number), data)
 
     def load_part(self, number: int) -> PartDone | None:
         """What is known of a part; None when it was not read yet."""
@@ -85,6 +91,7 @@ class Checkpoint:
             np.frombuffer(data, "<i8", samples, samples),
             tuple(head["bad"]),
             head["bad_count"],
+            np.frombuffer(data, "<u4", samples, 9 * samples) if len(data) > 9 * samples else None,
         )
 
     def save_shard(self, split: int, number: int, entry: dict[str, Any], version: str) -> None:

@@ -35,6 +35,7 @@ from mds.writers.convert.spec import ConvertSpec, parse_spec
 from mds.writers.convert.tokens import check_column
 from mds.writers.convert.write_shard import Output
 from mds.writers.leftovers import work_folder_name
+from mds.writers.lengths import length_function
 
 #: Counted up when a new version would not go on with what an old one left.
 _PLAN_VERSION = 2
@@ -99,6 +100,7 @@ class Conversion:
             checkpoint=self.checkpoint(),
             durable=self.spec.durable,
             notes=self.notes(),
+            lengths=self.spec.lengths,
             max_shard_size=self.max_shard_size,
         )
 
@@ -172,6 +174,7 @@ class Conversion:
             limit=self.spec.limit,
             skip_bad=self.spec.skip_bad,
             checkpoint=self.checkpoint(),
+            lengths=self.spec.lengths if tokens is None else None,
         )
 
     def identity(self) -> dict[str, Any]:
@@ -198,6 +201,8 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
             "them merged (--merge-splits)."
         )
     columns = choose_columns(opened, spec)
+    if spec.lengths is not None:
+        length_function({column.name: column.encoding for column in columns}, spec.lengths)
     _check_apart(opened, out)
     limit = spec.size_limit or 0
     if 0 < limit < _TINY_SHARD:

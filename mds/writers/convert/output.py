@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mds.errors import DeniedError, NotFoundError, WriterError
 from mds.format.layout import INDEX_NAME
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import pack_notes
+from mds.index.companion import companions_of, find_companions
+from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.storage import Store, join, open_store, redact
 from mds.storage.directory import sync_file
@@ -22,6 +24,9 @@ from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.write_shard import Output
 from mds.writers.leftovers import Leftovers, is_shard
 from mds.writers.presence import ExpectedFile, check_presence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The index entry of a shard, and the version that the store gave its file.
 Entry = tuple[dict[str, Any], str]
@@ -74,8 +79,16 @@ def warn_of_leftovers(output: Output) -> None:
         Leftovers.find(open_store(place), redact(place)).warn()
 
 
-def publish_index(output: Output, split: int, entries: list[Entry], locks: ConversionLocks) -> None:
+def publish_index(
+    output: Output,
+    split: int,
+    entries: list[Entry],
+    locks: ConversionLocks,
+    lengths: NDArray[Any] | None = None,
+) -> None:
     """Publish the index over shards, which are given with the versions of their files.
+
+    ``lengths``: what is recorded of the samples, or None.
 
     Raises WriterError unless all of them are there, or where an index of another writer is.
     """
@@ -83,6 +96,7 @@ def publish_index(output: Output, split: int, entries: list[Entry], locks: Conve
     folder = locks.folder(output.splits[split])
     # Before the index, to which it is bound: a dataset that is there has it.
     _put_notes(output, split, fingerprint_of(data))
+    _put_lengths(output, split, fingerprint_of(data), lengths)
     if folder is None:
         _put_index(output, output.key(split, INDEX_NAME), data)
         return
@@ -107,6 +121,12 @@ def _put_notes(output: Output, split: int, index: str) -> None:
         store.put(key, pack_notes(output.notes, index))
     else:
         store.delete(key)  # of what was here before
+
+
+def _put_lengths(output: Output, split: int, index: str, lengths: NDArray[Any] | None) -> None:
+    if output.lengths is not None and lengths is not None:
+        data = emit_lengths_file(output.lengths, lengths, index)
+        open_store(output.url).put(output.key(split, lengths_name(output.lengths)), data)
 
 
 def _put_index(output: Output, key: str, data: bytes) -> None:
@@ -157,7 +177,11 @@ def _remove(output: Output) -> None:
         index = read_index(output, split)
         # The index goes first: without it the rest is not taken for a dataset.
         store.delete(output.key(split, INDEX_NAME))
-        store.delete(output.key(split, NOTES_NAME))
+        beside = open_store(
+            join(output.url, output.splits[split]) if output.splits[split] else output.url
+        )
+        for name in find_companions(companions_of(beside), beside.get):
+            beside.delete(name)
         for shard in index or ():
             for raw, zipped in shard.files:
                 name = (zipped or raw).basename

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from typing import Any, BinaryIO
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, MdsError, RecordError
 from mds.format.hashing import new_hash
+from mds.format.layout import split_sample
 from mds.storage.files import publish
 from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.coerce import fill_missing, find_coercer
 from mds.writers.convert.inputs.base import BadRecord, Input, InputPart
 from mds.writers.convert.tokens import TokenSpec, tokenize
+from mds.writers.lengths import length_function
 
 #: Bad records that are listed; more are counted.
 MAX_LISTED_RECORDS = 100
@@ -53,6 +56,8 @@ class ReadSpec:
     limit: int | None
     skip_bad: bool
     checkpoint: Checkpoint
+    #: Column whose lengths are recorded.
+    lengths: str | None = None
 
 
 def read_part(reading: ReadSpec, part: InputPart) -> int:
@@ -76,16 +81,19 @@ class _PartReader:
         self._runs = runs
         self._files: dict[int, BinaryIO] = {}
         self._pack = _find_packer(reading)
+        self._length = None if reading.lengths is None else _length_of_sample(reading)
         self._bounds = list(accumulate(reading.shares))[:-1]
 
     def read(self) -> PartDone:
         """Every record of the part."""
-        splits, sizes = bytearray(), []
+        splits, sizes, lengths = bytearray(), [], array("I")
         bad: list[str] = []
         count = 0
         for position, record in self._reading.source.read_records(self._part):
             try:
                 split, data = self._sample(record)
+                if self._length is not None:
+                    lengths.append(self._length(data))
             except ValueError as error:
                 count += 1
                 if count <= MAX_LISTED_RECORDS or not self._reading.skip_bad:
@@ -102,7 +110,8 @@ class _PartReader:
             sizes.append(len(data))
             if len(sizes) == self._reading.limit:
                 break
-        return PartDone(self._part.number, splits, sizes, tuple(bad), count)
+        recorded = None if self._length is None else lengths
+        return PartDone(self._part.number, splits, sizes, tuple(bad), count, recorded)
 
     def _sample(self, record: Any) -> tuple[int, bytes]:
         if isinstance(record, BadRecord):
@@ -167,6 +176,15 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
         return tokenize(spec, text)
 
     return pack
+
+
+def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
+    """What gives the length of the recorded column from the bytes of a sample."""
+    assert reading.lengths is not None
+    encodings = dict(zip(reading.names, reading.encodings, strict=True))
+    length, at = length_function(encodings, reading.lengths), reading.names.index(reading.lengths)
+    sizes = [parse_encoding(name).size for name in reading.encodings]
+    return lambda data: length(split_sample(memoryview(data), sizes, sizes.count(None))[at])
 
 
 def _pass_encoded(value: bytes | None) -> bytes:

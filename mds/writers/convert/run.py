@@ -106,7 +106,8 @@ def run(
         if not under_way.samples:
             reading.checkpoint.remove()
             raise SourceError(f"{reading.source.name}: no sample was found; nothing is written.")
-        _publish(output, [cutter.shards for cutter in under_way.cutters], locks)
+        shards = [cutter.shards for cutter in under_way.cutters]
+        _publish(output, shards, under_way.lengths(), locks)
         reading.checkpoint.finish()
         clean(output)
         reading.checkpoint.remove()
@@ -168,6 +169,7 @@ class _RunningConversion:
         self._needed: Counter[tuple[int, int]] = Counter()
         self._size = 0
         self._shards_done = 0
+        self._lengths: list[list[Any]] = [[] for _ in output.splits]
         self.samples = 0
         self.bad: list[str] = []
         self.bad_count = 0
@@ -230,7 +232,7 @@ class _RunningConversion:
             self._feed(done)
 
     def _feed(self, done: PartDone) -> None:
-        splits, sizes = done.splits, done.sizes
+        splits, sizes, lengths = done.splits, done.sizes, done.lengths
         limit = self._reading.limit
         if limit is not None and self.samples + len(sizes) >= limit:
             splits, sizes = splits[: limit - self.samples], sizes[: limit - self.samples]
@@ -245,6 +247,8 @@ class _RunningConversion:
             if self._block is not None:
                 blocks = (cutter.leftover_bytes() + length) // self._block
                 own = np.full(blocks, self._block, np.int64)
+            if lengths is not None:
+                self._lengths[cutter.split].append(lengths[: len(splits)][splits == cutter.split])
             self._queue_shards(cutter.feed(done.number, length, own))
         if self._parts is None:
             for part in self._ahead:
@@ -297,6 +301,16 @@ class _RunningConversion:
         padding = np.full(missing, end, dtype).tobytes()
         return cutter.finish(padding, np.array([block], np.int64))
 
+    def lengths(self) -> list[Any]:
+        """What is recorded of the samples of each split; None where nothing is."""
+        if self._output.lengths is None:
+            return [None] * len(self.cutters)
+        if self._reading.tokens is not None:
+            block = self._reading.tokens.block
+            return [np.full(cutter.samples, block, np.int64) for cutter in self.cutters]
+        nothing = np.zeros(0, np.uint32)
+        return [np.concatenate([nothing, *pieces]) for pieces in self._lengths]
+
     def _report_progress(self) -> None:
         if self._progress is not None:
             whole = self._reading.source.size
@@ -305,7 +319,7 @@ class _RunningConversion:
             )
 
 
-def _publish(output: Output, shards: list[int], locks: ConversionLocks) -> None:
+def _publish(output: Output, shards: list[int], lengths: list[Any], locks: ConversionLocks) -> None:
     """Publish the index of every split, when the shards of all of them were seen."""
     splits = [
         [_done(output, split, number) for number in range(count)]
@@ -315,7 +329,7 @@ def _publish(output: Output, shards: list[int], locks: ConversionLocks) -> None:
     for split, entries in enumerate(splits):
         check_shards(output, split, entries, locks)
     for split, entries in enumerate(splits):
-        publish_index(output, split, entries, locks)
+        publish_index(output, split, entries, locks, lengths[split])
 
 
 def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:

@@ -38,6 +38,7 @@ class ConvertSpec(InputOptions):
     split_key: str | None = None
     fill: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, str] = field(default_factory=dict)
+    lengths: str | None = None
     limit: int | None = None
     compression: str | None = None
     hashes: tuple[str, ...] = HASHES

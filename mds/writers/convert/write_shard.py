@@ -39,6 +39,8 @@ class Output:
     durable: bool = True
     #: What is kept beside the index of each split.
     notes: Mapping[str, ColumnNote] = field(default_factory=dict)
+    #: Column whose lengths are kept there.
+    lengths: str | None = None
     #: What offsets can address.
     max_shard_size: int = MAX_SIZE - 1
     #: By what the system knows the folders of the splits, for processes of this machine.

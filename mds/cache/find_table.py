@@ -89,7 +89,7 @@ def find_table(
         table = search.run()
     else:
         beside = open_store(url, options=options, retry=retry, timeout=timeout)
-        table = search.run(functools.partial(read_pinned, beside, pinned))
+        table = search.run(functools.partial(read_pinned, beside, pinned, kind))
     data = FormatData.of(kind, table, columns)
     index = data.index()
     source = f"{name}-{_digest(data.columns.names)}"

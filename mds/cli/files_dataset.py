@@ -10,8 +10,8 @@ from mds.format.layout import INDEX_NAME
 from mds.formats.dataset import FormatData
 from mds.formats.encode import shard_bytes
 from mds.formats.opening import open_files
-from mds.formats.pinned import HERE, read_pinned
-from mds.formats.registry import find_format, format_of_files
+from mds.formats.pinned import HERE, pinned_format, read_pinned
+from mds.formats.registry import format_of_files
 from mds.formats.source import Files
 from mds.index import Index
 from mds.index.files_index import FilesIndexError
@@ -28,9 +28,9 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
     try:
         Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except FilesIndexError as error:
-        kind = find_format(error.format)(**error.settings)
+        kind = pinned_format(error)
         root = url if error.remote == HERE else error.remote
-        return FormatData.of(kind, read_pinned(store, error)), Files(open_store(root))
+        return FormatData.of(kind, read_pinned(store, error, kind)), Files(open_store(root))
     except (NotFoundError, NotADirectoryError):
         found = format_of_files(url)
         return None if found is None else open_files(url, found)

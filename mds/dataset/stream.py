@@ -17,7 +17,7 @@ from mds.arguments import check_arguments, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES
 from mds.errors import ConfigError
-from mds.formats.registry import find_format, format_of_files, parse_format
+from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
@@ -190,7 +190,9 @@ class Stream:
                 retries=int(filled.download_retry or 0),
             )
         except FilesIndexError as error:
-            return self._find_in(find_format(error.format)(**error.settings), filled, error)
+            from mds.formats.pinned import pinned_format
+
+            return self._find_in(pinned_format(error), filled, error)
         return Source(
             index=found.index,
             remote=self.remote_folder,

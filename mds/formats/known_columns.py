@@ -7,6 +7,7 @@ without a word.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def note_of(columns: Iterable[str], more: bytes = b"") -> bytes:
     """The note of a file with these columns, and whatever else is to be noted."""
-    names = "\0".join(sorted(columns)).encode()
+    names = json.dumps(sorted(columns)).encode()
     return len(names).to_bytes(4, "little") + names + more
 
 
@@ -34,7 +35,12 @@ class KnownColumns:
         names = shard.columns.names
         self.wanted = frozenset(names)
         end = 4 + int.from_bytes(shard.note[:4], "little")
-        noted = frozenset(shard.note[4:end].decode().split("\0"))
+        try:
+            noted = frozenset(json.loads(shard.note[4:end]))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FormatError(
+                f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
+            ) from error
         #: All that a sample may have; None where some are not wanted, and more do not matter.
         self._all = noted if noted <= {*names} else None
         pairs = zip(names, shard.columns.encodings, strict=True)

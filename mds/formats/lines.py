@@ -47,6 +47,7 @@ class Lines(Format):
     """
 
     skips_blank: ClassVar[bool]
+    revision: ClassVar[int] = 2
 
     shard_size: int | str = "64mb"
 

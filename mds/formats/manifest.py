@@ -19,9 +19,6 @@ from mds.storage.base import check_key
 
 Rows = list[dict[str, Any]]
 
-#: Rows that columns are told from; those of a typed table are all of a kind.
-_PROBED = 10_000
-
 
 def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], Rows]:
     """The encodings of the columns of a manifest, and its rows; ``where`` names it in errors.
@@ -86,20 +83,31 @@ def _parquet(data: bytes) -> tuple[dict[str, str], Rows]:
         raise MissingDependencyError(
             "a manifest of Parquet needs pyarrow: pip install 'mds-streaming[arrow]'."
         ) from error
-    rows: Rows = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()
-    return _told(rows), rows
+    table = pq.read_table(io.BytesIO(data), use_threads=False)
+    _check_header(table.column_names)
+    rows: Rows = table.to_pylist()
+    return _columns_of(rows), rows
 
 
 def _json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
-    rows = []
-    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), 1):
-        if not line.strip():
+    rows: Rows = []
+    # At newlines alone: a text may hold the other characters that end a line of a page.
+    for number, line in enumerate(data.decode("utf-8-sig").split("\n"), 1):
+        text = line.strip()
+        if not text:
             continue
-        row = load_json(line.strip())
+        try:
+            row = load_json(text)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f"line {number}: expected an object")  # noqa: TRY004
         rows.append(row)
-    return _told(rows), rows
+    kinds = _columns_of(rows)
+    for row in rows:
+        if len(row) < len(kinds):
+            row.update(dict.fromkeys(kinds.keys() - row.keys()))
+    return kinds, rows
 
 
 def _delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]:
@@ -107,6 +115,7 @@ def _delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]
         reader = csv.DictReader(
             io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
         )
+        _check_header(reader.fieldnames or ())
         rows: Rows = []
         for row in reader:
             if None in row or None in row.values():
@@ -123,8 +132,16 @@ def _delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]
     return read
 
 
-def _told(rows: Rows) -> dict[str, str]:
-    return {column.name: column.encoding for column in infer_columns(rows[:_PROBED])}
+def _check_header(names: Sequence[str]) -> None:
+    for at, name in enumerate(names):
+        if not name or name in names[:at]:
+            what = "is there twice" if name else "has no name"
+            raise ValueError(f"column {at + 1}, {name!r}, {what}; give every column its own name")
+
+
+def _columns_of(rows: Rows) -> dict[str, str]:
+    """The encodings that take the values of all rows; one that some rows lack is JSON."""
+    return {column.name: column.encoding for column in infer_columns(rows)}
 
 
 _KINDS: dict[str, Callable[[bytes], tuple[dict[str, str], Rows]]] = {

@@ -6,12 +6,15 @@ them, and one that changed or went is told by name when it is read.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
-from mds.errors import ConfigError, IndexFileError, NotFoundError
+from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError
 from mds.format.layout import INDEX_NAME
+from mds.formats.base import Format
 from mds.formats.dataset import FormatData, reads_of
+from mds.formats.registry import find_format
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index.companion import read_companion, write_companion
@@ -73,10 +76,30 @@ def _has_index(store: Store) -> bool:
     return True
 
 
-def read_pinned(store: Store, index: FilesIndexError) -> FileTable:
-    """The table beside an index of files. Raises IndexFileError where it is missing or damaged."""
+def pinned_format(index: FilesIndexError) -> Format:
+    """What the files of an index are. Raises IndexFileError for settings that no format has."""
+    try:
+        return find_format(index.format)(**index.settings)
+    except (MdsError, TypeError, ValueError) as error:
+        raise IndexFileError(
+            f"an {INDEX_NAME} of {index.format} files has settings that cannot be: {error} Run mds "
+            f"index anew."
+        ) from error
+
+
+def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable:
+    """The table beside an index of files, as ``kind`` reads them.
+
+    Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
+    """
     found = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, most=_LARGEST)
     where = store.url_of(TABLE_NAME)
     if found is None:
         raise IndexFileError(f"{where}: the table of the files is missing; run mds index anew.")
-    return FileTable.parse(found.payload, where)
+    table = FileTable.parse(found.payload, where)
+    if json.dumps(table.header.get("reads")) != json.dumps(reads_of(kind)):
+        raise IndexFileError(
+            f"{where}: another version of this library made it, which read {kind.name} files "
+            f"otherwise; run mds index anew."
+        )
+    return table

@@ -138,8 +138,13 @@ class RawFiles(Format):
                 try:
                     with open(place, "rb") as file:
                         record = {**record, self.content: file.read()}
-                except FileNotFoundError as error:
+                except (FileNotFoundError, NotADirectoryError) as error:
                     raise self._missing(path, record[self.path], place) from error
+                except OSError as error:
+                    raise FormatError(
+                        f"{path}: {record[self.path]!r} of a row cannot be read as a file: "
+                        f"{error.strerror}. Take the row out, or put the file there."
+                    ) from error
             return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
 
         return MadeReader(shard.columns, shard.samples, path, make, columns)

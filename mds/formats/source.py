@@ -8,6 +8,7 @@ small gaps and long ones cut, and come side by side where the store is behind a 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -99,9 +100,11 @@ class Files:
         """The bytes from ``start`` to before ``end``."""
         return b"".join(self.stream(file, start, end))
 
-    def ranges(self, file: DataFile, spans: Sequence[tuple[int, int]]) -> list[bytes | memoryview]:
-        """Several half-open ranges, in the order given."""
-        joined = list(_joined(sorted(spans)))
+    def ranges(
+        self, file: DataFile, spans: Sequence[tuple[int, int]], gap: int = GAP
+    ) -> list[bytes | memoryview]:
+        """Several half-open ranges, in the order given, joined over gaps of so many bytes."""
+        joined = list(_joined(sorted(spans), gap))
         cut = [
             (start, min(start + LONGEST, end))
             for first, end in joined
@@ -112,7 +115,8 @@ class Files:
                 pieces = list(pool.map(lambda each: self.range(file, *each), cut))
         else:
             pieces = [self.range(file, *each) for each in cut]
-        return [_taken(span, cut, pieces) for span in spans]
+        firsts = [first for first, _ in cut]
+        return [_taken(span, firsts, cut, pieces) for span in spans]
 
     def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes in chunks as they arrive; ReplacedError for another file than planned."""
@@ -151,13 +155,13 @@ def _file(info: ObjectInfo) -> DataFile:
     return DataFile(info.key, info.size, info.version)
 
 
-def _joined(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, int]]:
     """Fewer spans that cover those, which come in rising order."""
     if not spans:
         return
     start, end = spans[0]
     for first, last in spans[1:]:
-        if first - end <= GAP:
+        if first - end <= gap:
             end = max(end, last)
         else:
             yield start, end
@@ -166,13 +170,18 @@ def _joined(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _taken(
-    span: tuple[int, int], cut: Sequence[tuple[int, int]], pieces: Sequence[bytes]
+    span: tuple[int, int],
+    firsts: Sequence[int],
+    cut: Sequence[tuple[int, int]],
+    pieces: Sequence[bytes],
 ) -> bytes | memoryview:
-    """A span out of the pieces that cover it."""
+    """A span out of the pieces that cover it, the first of which is found by where it begins."""
     start, end = span
-    parts = [
-        memoryview(piece)[max(start - first, 0) : end - first]
-        for (first, last), piece in zip(cut, pieces, strict=True)
-        if first < end and last > start
-    ]
+    at = max(bisect_right(firsts, start) - 1, 0)
+    parts = []
+    while at < len(cut) and cut[at][0] < end:
+        first, last = cut[at]
+        if last > start:
+            parts.append(memoryview(pieces[at])[max(start - first, 0) : end - first])
+        at += 1
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -7,7 +7,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mds.formats.tar_members import ReadAt
 from mds.process.mmaps import map_descriptor
+
+Mapped = mmap.mmap | bytes
 
 if TYPE_CHECKING:
     from mds.formats.facts import DataFile
@@ -53,7 +56,12 @@ class Windows:
         return self._data[start - self._at : end - self._at]
 
 
-def mapped(path: str) -> mmap.mmap | bytes:
+def reads(data: Mapped) -> ReadAt:
+    """What reads bytes of a tar that is mapped, or here whole."""
+    return lambda start, end: data[start:end]
+
+
+def mapped(path: str) -> Mapped:
     """The bytes of a file on this disk."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:

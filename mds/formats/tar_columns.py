@@ -8,7 +8,14 @@ from typing import Any
 from mds.errors import FormatError
 from mds.formats.infer import encoding_of
 from mds.formats.tar_members import ReadAt
-from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, value_of
+from mds.formats.tar_samples import (
+    KEY,
+    TarSample,
+    encoding_by_ending,
+    is_number,
+    value_of,
+    whole_number,
+)
 
 #: Samples whose values tell what a column is.
 _PROBED = 64
@@ -21,6 +28,7 @@ class TarColumns:
         self._samples = 0
         self._counts: Counter[str] = Counter()
         self._values: dict[str, list[Any]] = {}
+        self._are_whole: dict[str, bool] = {}
 
     @property
     def is_probed(self) -> bool:
@@ -32,6 +40,11 @@ class TarColumns:
         self._counts.update(sample.files.keys())
         self._samples += 1
         for ending, file in sample.files.items():
+            if is_number(ending):  # all are looked at: they are short, and one decides for all
+                if self._are_whole.get(ending, True):
+                    data = read(file.start, file.start + file.size)
+                    self._are_whole[ending] = whole_number(data) is not None
+                continue
             values = self._values.setdefault(ending, [])
             if encoding_by_ending(ending) is not None or len(values) >= _PROBED:
                 continue
@@ -49,6 +62,8 @@ class TarColumns:
         return found
 
     def _by_values(self, ending: str, where: str) -> str:
+        if is_number(ending):
+            return "int" if self._are_whole[ending] else "str"
         try:
             return encoding_of(self._values[ending])[0]
         except ValueError as error:

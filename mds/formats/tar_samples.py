@@ -25,6 +25,8 @@ KEY = "__key__"
 
 _TEXT = {"txt", "text", "transcript", "caption", "url"}
 _NUMBER = {"cls", "cls2", "index", "inx", "id", "label"}
+_WHOLE = re.compile(rb"-?(0|[1-9][0-9]*)")
+_TEXTS = ("str", "optional[str]")
 _IMAGE = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png"}
 # What others put between samples for themselves, and what desktops leave behind.
 _SKIPPED = re.compile(r"(^|/)(\.[^/]*|__[^/]*__(/.*)?)$")
@@ -68,6 +70,8 @@ def group(found: Iterable[Member]) -> Iterator[TarSample]:
                 )
             seen.add(hash(key))
         problem = "is there twice" if ending in sample.files else member.problem
+        if ending == KEY:
+            problem = f"ends as the column of names is called, {KEY!r}; give it another ending"
         if problem and not sample.problem:
             sample.problem = f"the file {member.name!r} {problem}"
         sample.files.setdefault(ending, member)
@@ -85,7 +89,8 @@ def split_name(path: str) -> tuple[str, str]:
 def encoding_by_ending(ending: str) -> str | None:
     """The encoding that an ending stands for; None where the values decide.
 
-    Numbers may be text in the end, and an array says itself of what type it is.
+    Whole numbers are text where one of them is not written as such, and an array says itself of
+    what type it is.
     """
     kind = ending.rpartition(".")[2]
     if kind in _IMAGE:
@@ -97,16 +102,41 @@ def encoding_by_ending(ending: str) -> str | None:
     return None if kind in _NUMBER or kind == "npy" else "bytes"
 
 
-def value_of(ending: str, data: bytes) -> Any:
-    """The value of a file of a sample. Raises ValueError with the reason where it has none."""
+def is_number(ending: str) -> bool:
+    """Whether files of an ending hold whole numbers, or text where not all are."""
+    return ending.rpartition(".")[2] in _NUMBER
+
+
+def whole_number(data: bytes) -> int | None:
+    """The number that a file holds; None for 007, 1_000 and whatever else is no plain one."""
+    text = data.strip()
+    if len(text) > 20 or not _WHOLE.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 and text != b"-0" else None
+
+
+def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
+    """The value of a file of a sample, in a column of an encoding where that is known.
+
+    Raises ValueError with the reason where it has none.
+    """
     kind = ending.rpartition(".")[2]
     if kind in _TEXT:
         return data.decode()
     if kind in _NUMBER:
-        text = data.decode().strip()
-        return int(text) if text.lstrip("-").isdecimal() else text
+        number = None if encoding in _TEXTS else whole_number(data)
+        if number is None and encoding not in (None, *_TEXTS):
+            raise ValueError(
+                f"{data[:40]!r} is no whole number, and the others are; leave the column out with "
+                f"columns="
+            )
+        return data.decode().strip() if number is None else number
     if kind == "json":
         return json.loads(data)
     if kind == "npy":
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        try:
+            return np.load(io.BytesIO(data), allow_pickle=False)
+        except Exception as error:  # what NumPy raises for damage is of many kinds
+            raise ValueError(str(error)) from error
     return data

@@ -220,3 +220,17 @@ def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first,
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     with pytest.raises(FormatError, match=r"column .x.: .* is not of the kind of the other values"):
         StreamingDataset(local=str(tmp_path), batch_size=1)[70_000]
+
+
+def test_late_keys_are_told_beside_keys_of_any_name(tmp_path):
+    """A zero character or half a surrogate in a key does not hide a key that comes late."""
+    for number, name in enumerate(["a\0b", "\ud800", "", "é"]):
+        folder = tmp_path / f"t{number}"
+        folder.mkdir()
+        lines = [{name: i} for i in range(300)] + [{name: 1, "late": 2}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "a.jsonl").write_text(text)
+        dataset = StreamingDataset(remote=str(folder), local=str(tmp_path / f"c{number}"))
+        assert dataset[7] == {name: 7}
+        with pytest.raises(FormatError, match=r"a\.jsonl: the line at byte .* has a key 'late'"):
+            dataset[300]

@@ -115,3 +115,53 @@ def test_a_row_without_its_file_is_told(folder, tmp_path):
     dataset = of(folder, tmp_path, RawFiles(manifest="m.csv"))
     with pytest.raises(NotFoundError, match=r"3\.bin: there is no such file, but .*m\.csv has"):
         dataset[3]
+
+
+def test_a_key_of_a_later_row_is_a_column(tmp_path):
+    """However late it comes in JSON lines or Parquet, rows without it have None there."""
+    place = tmp_path / "raw"
+    place.mkdir()
+    (place / "a.bin").write_bytes(b"a")
+    rows = [{"path": "a.bin"} for _ in range(10_050)] + [{"path": "a.bin", "late": 7}]
+    (place / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.table({"path": ["a.bin"] * 10_051, "n": [1] * 10_050 + [None]}),
+                   place / "m.parquet")  # fmt: skip
+    lines = of(place, tmp_path, RawFiles(manifest="m.jsonl"))
+    assert [lines[at]["late"] for at in (0, 10_049, 10_050)] == [None, None, 7]
+    table = of(place, tmp_path, RawFiles(manifest="m.parquet"))
+    assert [table[at]["n"] for at in (0, 10_049, 10_050)] == [1, 1, None]
+
+
+def test_a_manifest_loses_nothing(tmp_path):
+    """Columns of one name, characters that end a line elsewhere, numbers that no float holds."""
+    place = tmp_path / "raw"
+    place.mkdir()
+    (place / "a.bin").write_bytes(b"a")
+    kinds = {"csv": ",", "tsv": "\t"}
+    for ending, cut in kinds.items():
+        for names, words in (
+            [["path", "c", "c"], "'c', is there twice"],
+            [["path", ""], "no name"],
+        ):
+            cells = cut.join(["a.bin", "1", "2"][: len(names)])
+            (place / f"m.{ending}").write_text(f"{cut.join(names)}\n{cells}\n")
+            with pytest.raises(FormatError, match=rf"m\.{ending}: .*{words}"):
+                of(place, tmp_path, RawFiles(manifest=f"m.{ending}"))
+    (place / "m.csv").write_text("path,n\na.bin,9007199254740993\na.bin,0.5\n")
+    found = list(of(place, tmp_path, RawFiles(manifest="m.csv"), columns=["n"]))
+    assert found == [{"n": "9007199254740993"}, {"n": "0.5"}]
+    text = "one\u2028two\x85three\x0b"
+    row = json.dumps({"path": "a.bin", "t": text}, ensure_ascii=False)
+    (place / "m.jsonl").write_text(row + "\r\n\n" + row)
+    found = list(of(place, tmp_path, RawFiles(manifest="m.jsonl"), columns=["t"]))
+    assert found == [{"t": text}, {"t": text}]
+
+
+def test_a_row_of_a_folder_is_told(folder, tmp_path):
+    """A path that is no file, or that leads through one, is named with its manifest."""
+    (folder / "d.csv").write_text("path\np\np/3.bin/x\n")
+    dataset = of(folder, tmp_path, RawFiles(manifest="d.csv"))
+    with pytest.raises(FormatError, match=r"d\.csv: 'p' of a row cannot be read as a file"):
+        dataset[0]
+    with pytest.raises(NotFoundError, match=r"3\.bin/x: there is no such file, but .*d\.csv has"):
+        dataset[1]

@@ -1,0 +1,189 @@
+"""Where the samples of a tar begin, and where the files in them are: some bytes for each file.
+
+What a scan of the headers found is kept in the table of the dataset, so no reader scans again, and
+a sample of a remote tar is fetched by its ranges. Places are in blocks, of samples from the
+beginning of the tar and of files from that of their sample; every column has the narrowest numbers
+that hold its own, so a million files with their sizes take some 5 MB.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds.errors import FormatError
+from mds.formats.facts import ShardPlace
+from mds.formats.known_columns import more_of
+from mds.formats.tar_members import BLOCK
+from mds.formats.tar_samples import TarSample
+
+Numbers = npt.NDArray[np.int64]
+Narrow = npt.NDArray[np.unsignedinteger[Any]]
+_TYPES = {"<u1": 1, "<u2": 2, "<u4": 4, "<u8": 8}
+_LARGEST = 1 << 48
+
+
+class TarPlaces:
+    """Places of ``len`` samples.
+
+    ``starts``: in which block each begins and the last one ends. ``files``: of each column the
+    block within the sample where its bytes begin, 0 where the sample has none, and how many.
+    """
+
+    def __init__(self, starts: Narrow, files: Mapping[str, tuple[Narrow, Narrow]]) -> None:
+        self.starts, self.files = starts, dict(files)
+
+    def __len__(self) -> int:
+        return max(len(self.starts) - 1, 0)
+
+    def spans(self, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Begin and end of samples, in bytes."""
+        at = np.asarray(rows, np.int64)
+        begins, ends = (self.starts[each].astype(np.int64) * BLOCK for each in (at, at + 1))
+        return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+    def bounds(self, name: str) -> tuple[Numbers, Numbers]:
+        """Begin and end of the file of each sample in bytes, -1 where there is none."""
+        if name not in self.files:
+            nothing = np.full(len(self), -1, np.int64)
+            return nothing, nothing
+        blocks, sizes = self.files[name]
+        begins = (self.starts[:-1].astype(np.int64) + blocks) * BLOCK
+        begins[blocks == 0] = -1
+        return begins, np.where(blocks == 0, -1, begins + sizes.astype(np.int64))
+
+    def heads(self) -> tuple[Numbers, Numbers]:
+        """Begin and end of the headers of each sample's first file, in bytes."""
+        starts = self.starts[:-1].astype(np.int64)
+        first = np.full(len(self), 1 << 62, np.int64)
+        for blocks, _ in self.files.values():
+            np.minimum(first, blocks, out=first, where=blocks > 0)
+        return starts * BLOCK, (starts + first) * BLOCK
+
+    def size(self, names: Sequence[str]) -> int:
+        """The bytes of the files of some columns, without their headers."""
+        return sum(int(self.files[name][1].sum(dtype=np.int64)) for name in names)
+
+    # ------------------------------------------------------------------ as bytes
+
+    def to_bytes(self) -> bytes:
+        """The places as a part of a note."""
+        arrays = _arrays(self)
+        told = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
+        head = json.dumps(told).replace("|u1", "<u1").encode()
+        return head + b"\n" + b"".join(each.tobytes() for each in arrays)
+
+    @classmethod
+    def of(cls, shard: ShardPlace) -> TarPlaces | None:
+        """The places that were noted of a tar; None where none were.
+
+        Raises FormatError for a note that does not fit the tar.
+        """
+        return _parsed(shard.note, shard.samples, shard.file.size)
+
+    @classmethod
+    def of_starts(cls, starts: Sequence[int]) -> TarPlaces:
+        """Samples that begin, and of which the last ends, at these bytes."""
+        return cls(_narrow(np.asarray(starts, np.int64) // BLOCK), {})
+
+
+class FoundPlaces:
+    """Places that are put together while a tar is scanned."""
+
+    def __init__(self) -> None:
+        self._starts = array.array("q")
+        self._end = 0
+        self._names: dict[str, int] = {}
+        self._files = array.array("q")  # sample, column, byte where it begins, size
+
+    def add(self, sample: TarSample) -> None:
+        """The next sample."""
+        row, names = len(self._starts), self._names
+        self._starts.append(sample.start)
+        self._end = sample.end
+        for name, file in sample.files.items():
+            self._files.extend((row, names.setdefault(name, len(names)), file.start, file.size))
+
+    def places(self) -> TarPlaces:
+        """The places of all samples that were added."""
+        count = len(self._starts)
+        starts = np.append(np.frombuffer(self._starts, np.int64), self._end)[: count + bool(count)]
+        table = np.frombuffer(self._files, np.int64).reshape(-1, 4)
+        files = {}
+        for name, column in sorted(self._names.items()):
+            mine = table[table[:, 1] == column]
+            blocks, sizes = np.zeros((2, count), np.int64)
+            blocks[mine[:, 0]] = (mine[:, 2] - starts[mine[:, 0]]) // BLOCK
+            sizes[mine[:, 0]] = mine[:, 3]
+            files[name] = (_narrow(blocks), _narrow(sizes))
+        return TarPlaces(_narrow(starts // BLOCK), files)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
+    """The places of a note, by its bytes; every number of it is checked."""
+    data = more_of(note)
+    if not data:
+        return None
+    try:
+        found = _decoded(data, samples)
+        _check(found, size)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"a table of tars says where samples are, and they cannot be there: {error}. Make it "
+            f"anew."
+        ) from error
+    return found
+
+
+def _decoded(data: bytes, samples: int) -> TarPlaces:
+    head, _, body = data.partition(b"\n")
+    told = json.loads(head)
+    names, types = list(told["files"]), list(told["types"])
+    lengths = [samples + 1, *[samples] * (2 * len(names))]
+    if len(types) != len(lengths) or len({*names}) != len(names):
+        raise ValueError("another number of columns")
+    sizes = [_TYPES[kind] * length for kind, length in zip(types, lengths, strict=True)]
+    if sum(sizes) != len(body):
+        raise ValueError("another number of bytes")
+    begins = itertools.accumulate(sizes, initial=0)
+    arrays = [
+        np.frombuffer(body, kind, length, at)
+        for kind, length, at in zip(types, lengths, begins, strict=False)
+    ]
+    pairs = zip(arrays[1::2], arrays[2::2], strict=True)
+    return TarPlaces(arrays[0], dict(zip(names, pairs, strict=True)))
+
+
+def _check(found: TarPlaces, size: int) -> None:
+    if max(int(each.max(initial=0)) for each in _arrays(found)) > _LARGEST:
+        raise ValueError("a number is too large")
+    starts = found.starts.astype(np.int64)
+    lengths = np.diff(starts)
+    if lengths.size and (int(lengths.min()) < 1 or int(starts[-1]) * BLOCK > size):
+        raise ValueError("samples overlap, or end behind the tar")
+    if found.files and np.any(sum(blocks > 0 for blocks, _ in found.files.values()) == 0):
+        raise ValueError("a sample has no file")
+    for blocks, sizes in found.files.values():
+        there = blocks > 0
+        ends = blocks.astype(np.int64) * BLOCK + sizes.astype(np.int64)
+        if np.any(there & (ends > lengths * BLOCK)) or np.any(~there & (sizes > 0)):
+            raise ValueError("a file is outside of its sample")
+
+
+def _arrays(found: TarPlaces) -> list[Narrow]:
+    return [found.starts, *(each for pair in found.files.values() for each in pair)]
+
+
+def _narrow(numbers: Numbers) -> Narrow:
+    """The same in the narrowest type that holds them."""
+    most = int(numbers.max(initial=0))
+    kind = next(kind for kind, width in _TYPES.items() if most < 1 << (8 * width))
+    return numbers.astype(kind)

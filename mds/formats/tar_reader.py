@@ -1,0 +1,163 @@
+"""A tar that is read where it lies, by the places of its files: no header is looked at for a value.
+
+Values come straight from the mapped tar, decoded as the reader of an MDS shard decodes them from
+its own file. What is not stored alike in both (numbers in text, arrays) is encoded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mds.encodings import DecodeKind, parse_encoding
+from mds.errors import FormatError
+from mds.formats.encode import sample_encoder
+from mds.formats.facts import ShardPlace
+from mds.formats.made_reader import MadeReader
+from mds.formats.tar_bytes import mapped, reads
+from mds.formats.tar_members import BLOCK, members
+from mds.formats.tar_places import FoundPlaces, TarPlaces
+from mds.formats.tar_samples import KEY, group, is_number, value_of, whole_number
+from mds.formats.tar_values import TarValues, key_at
+from mds.readers.codegen import load_json
+from mds.readers.fields import Field, fields_of
+
+if TYPE_CHECKING:
+    from mds.formats.tar_bytes import Mapped
+    from mds.readers import ColumnSelection, Reader
+
+Get = Callable[[int], Any]
+_IMAGES = ("jpeg", "png")
+
+
+def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
+    """A reader of a tar on this disk.
+
+    Raises FormatError for one that is not as it was planned.
+    """
+    data, values = mapped(path), TarValues(shard, path)
+    if len(data) != shard.file.size:
+        raise FormatError(f"{path}: it has {len(data):,} bytes, {shard.file.size:,} were planned.")
+    places = TarPlaces.of(shard)
+    if places is None or not places.files:
+        places = _scanned(data, values, shard)
+    read, starts = reads(data), places.starts
+    bounds = {name: places.bounds(name) for name in shard.columns.names if name in places.files}
+    found = {name: (begins.data, ends.data) for name, (begins, ends) in bounds.items()}
+    have_gaps = {name for name, (begins, _) in bounds.items() if begins.min() < 0}
+    encode = sample_encoder(shard.columns)
+
+    def key(row: int) -> str:
+        return key_at(read, path, int(starts[row]) * BLOCK)
+
+    def make(row: int) -> bytes:
+        there = {name: (pair[0][row], pair[1][row]) for name, pair in found.items()}
+        kept = {name: place for name, place in there.items() if place[0] >= 0}
+        record = values.record(lambda: key(row), kept, lambda place: data[place[0] : place[1]])
+        return encode(record, lambda: f"{path}, sample {key(row)!r}")
+
+    getters: list[tuple[str, Get]] = []
+    for field in fields_of(shard.columns, columns).wanted:
+        if field.name == KEY:
+            getters.append((KEY, _key_getter(data, starts.data, key)))
+        elif field.name in found:
+            get = _getter(field, data, *found[field.name])
+            if field.name in have_gaps:
+                get = _where_there(get, found[field.name][0], field)
+            getters.append((field.name, get))
+        else:
+            getters.append((field.name, _nothing(field)))
+
+    def sample(row: int) -> dict[str, Any]:
+        return {name: get(row) for name, get in getters}
+
+    return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
+
+
+def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
+    """The places of the samples of a tar of which others have noted how many there are."""
+    found = FoundPlaces()
+    for sample in group(members(reads(data), values.where, len(data))):
+        values.check(sample)
+        found.add(sample)
+    places = found.places()
+    if len(places) != shard.samples:
+        raise FormatError(
+            f"{values.where}: there are {len(places):,} samples, {shard.samples:,} were planned."
+        )
+    return places
+
+
+def _key_getter(data: Mapped, starts: memoryview, key: Callable[[int], str]) -> Get:
+    """The name of a sample, from a header as nearly all are, or with care."""
+
+    def get(row: int) -> str:
+        at = starts[row] * BLOCK
+        if data[at + 156 : at + 157] not in (b"0", b"\0"):
+            return _fit(key(row))  # a longer name comes before
+        name = data[at : at + 100].partition(b"\0")[0]
+        if data[at + 257 : at + 263] == b"ustar\0" and data[at + 345 : at + 346] != b"\0":
+            return _fit(key(row))
+        folder, slash, base = name.decode("utf-8", "surrogateescape").rpartition("/")
+        return _fit(folder + slash + base.partition(".")[0])
+
+    return get
+
+
+def _fit(key: str) -> str:
+    key.encode()  # what is no UTF-8 is no value of the column, and told by the careful way
+    return key
+
+
+def _getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
+    """What gives the values of a column, as the reader of an MDS shard of them would."""
+    encoding = field.encoding.name
+    if encoding.startswith("optional["):
+        # Pillow images, whatever is asked for: it is what an optional value of a shard is.
+        inner = parse_encoding(encoding[len("optional[") : -1])
+        field = field._replace(encoding=inner, kind=inner.decode_kind, decode=inner.decode)
+    return _value_getter(field, data, begins, ends)
+
+
+def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
+    view, decode, name = memoryview(data), field.decode, field.name
+    if field.encoding.name in _IMAGES:
+        return lambda row: decode(view[begins[row] : ends[row]])
+    if field.kind is DecodeKind.BYTES:
+        return lambda row: data[begins[row] : ends[row]]
+    if field.kind is DecodeKind.TEXT and not is_number(name):
+        return lambda row: data[begins[row] : ends[row]].decode()
+    if field.kind is DecodeKind.JSON:
+        return lambda row: load_json(data[begins[row] : ends[row]].decode().rstrip())
+    if field.kind is DecodeKind.INT and is_number(name):
+
+        def number(row: int) -> int:
+            found = whole_number(data[begins[row] : ends[row]])
+            if found is None:
+                raise ValueError
+            return found
+
+        return number
+    pack, encoding = field.encoding.pack, field.encoding.name
+
+    def careful(row: int) -> Any:
+        value = value_of(name, data[begins[row] : ends[row]], encoding)
+        return decode(memoryview(pack(value)))
+
+    return careful
+
+
+def _where_there(get: Get, begins: memoryview, field: Field) -> Get:
+    nothing = _nothing(field)
+    return lambda row: nothing(row) if begins[row] < 0 else get(row)
+
+
+def _nothing(field: Field) -> Get:
+    """A file that is not there: None where it may be, else an error that the careful way words."""
+    may_be_none = field.encoding.name == "json" or field.encoding.name.startswith("optional[")
+
+    def get(row: int) -> None:
+        if not may_be_none:
+            raise ValueError(row)
+
+    return get

@@ -1,0 +1,75 @@
+"""The samples of a tar, as records to encode: values of the files that are wanted, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mds.errors import FormatError
+from mds.formats.facts import ShardPlace
+from mds.formats.known_columns import KnownColumns
+from mds.formats.tar_members import ReadAt, members
+from mds.formats.tar_samples import KEY, TarSample, split_name, value_of
+
+#: Begin and end of the wanted files of a sample, by column.
+Places = Mapping[str, tuple[int, int]]
+
+
+class TarValues:
+    """Makes records of the samples of one tar; ``where`` names it in errors."""
+
+    def __init__(self, shard: ShardPlace, where: str) -> None:
+        self.where, self.known = where, KnownColumns(shard)
+        self.encodings = dict(zip(shard.columns.names, shard.columns.encodings, strict=True))
+
+    def check(self, sample: TarSample) -> None:
+        """Raise FormatError for a sample that is none, or has a file that was not planned."""
+        check_sample(sample, self.where)
+        self.known.check((KEY, *sample.files), self.where, f"sample {sample.key!r} has a file")
+
+    def of_sample(self, sample: TarSample, read: ReadAt) -> Mapping[str, Any]:
+        """The record of a sample, which is checked."""
+        self.check(sample)
+        wanted = [name for name in self.encodings if name in sample.files]
+        files = {name: sample.files[name] for name in wanted}
+        places = {name: (each.start, each.start + each.size) for name, each in files.items()}
+        return self.record(lambda: sample.key, places, lambda place: read(*place))
+
+    def record(
+        self,
+        key: Callable[[], str],
+        places: Places,
+        read: Callable[[tuple[int, int]], bytes],
+    ) -> Mapping[str, Any]:
+        """The record of a sample whose files are at these places; ``key`` finds its name.
+
+        Raises FormatError for a value that cannot be, and for a file that is not there.
+        """
+        record: dict[str, Any] = dict(self.known.gaps)
+        if KEY in self.encodings:
+            record[KEY] = key()
+        name = ""
+        try:
+            for name, place in places.items():
+                record[name] = value_of(name, read(place), self.encodings[name])
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{self.where}, sample {key()!r}, file .{name}: {error}") from error
+        if gone := self.known.wanted - record.keys():
+            raise FormatError(
+                f"{self.where}, sample {key()!r}: there is no file .{min(gone)}. Leave it out with "
+                f"columns=, or have it None there with missing='null'."
+            )
+        return record
+
+
+def check_sample(sample: TarSample, where: str) -> None:
+    """Raise FormatError for a sample that is none."""
+    if sample.problem:
+        raise FormatError(f"{where}: {sample.problem}.")
+
+
+def key_at(read: ReadAt, where: str, at: int) -> str:
+    """The name of the sample whose first header is at a byte. Raises FormatError without one."""
+    for found in members(read, where, at=at):
+        return split_name(found.name)[0]
+    raise FormatError(f"{where}: there is no sample at byte {at:,}, where one was planned.")

@@ -242,6 +242,13 @@ def mapping(what: str, example: str) -> Rule:
     return Rule(f"a dict of {what}, as in {example}", lambda value: isinstance(value, Mapping))
 
 
+def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "") -> Rule:
+    """An object of a class."""
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    expected = f"{article} {kind.__name__}, as in {example}"
+    return Rule(expected, lambda value: isinstance(value, kind), fix=fix)
+
+
 def function(what: str) -> Rule:
     """A function."""
     return Rule(what, callable)

@@ -43,11 +43,15 @@ _SMALL = 64 << 20
 class _KindOption(click.Option):
     """``--as``: its help names the inputs that are registered, and is made when it is shown."""
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+    def _told(self) -> str:
         from mds.writers.convert import input_names
 
-        self.help = f"What SOURCE is, where that is not plain: {', '.join(input_names())}."
-        return super().get_help_record(ctx)
+        return f"What SOURCE is, where that is not plain: {', '.join(input_names())}."
+
+    def _set(self, given: str | None) -> None:
+        """Take no other: Click sets what the declaration gave, which is nothing."""
+
+    help = property(_told, _set)  # type: ignore[assignment]
 
 
 @click.command(

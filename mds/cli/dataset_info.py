@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from mds.cli.files_dataset import first_samples, open_dataset
-from mds.encodings import parse_encoding
+from mds.encodings import Encoding, parse_encoding
 from mds.errors import NotFoundError
 from mds.format.layout import INDEX_NAME
 from mds.formats.registry import format_of_files
 from mds.index import Index
 from mds.index.column_notes import read_notes
+from mds.preview.words import Undecodable
 from mds.storage import join, open_store, redact
 from mds.writers.convert.inputs.mds import MdsInput
 
@@ -117,7 +118,10 @@ def describe(url: str) -> DatasetInfo:
 
 
 def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
-    """The first samples of a dataset, decoded; a pickle is given as its bytes, never loaded."""
+    """The first samples of a dataset, decoded; a pickle is given as its bytes, never loaded.
+
+    A value whose bytes do not decode is an `Undecodable`.
+    """
     opened = open_dataset(url)
     if opened is not None:
         yield from first_samples(*opened, count)
@@ -134,10 +138,14 @@ def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
                 return
             count -= 1
             assert isinstance(record, dict), "a dataset has no bad records"
-            yield {
-                name: data if encodings[name].is_unsafe else encodings[name].decode(data)
-                for name, data in record.items()
-            }
+            yield {name: _decode(encodings[name], data) for name, data in record.items()}
+
+
+def _decode(encoding: Encoding, data: bytes) -> Any:
+    try:
+        return data if encoding.is_unsafe else encoding.decode(data)
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
+        return Undecodable(error)
 
 
 def _spread(values: Any) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from mds.formats.registry import format_of_files
 from mds.formats.source import Files
 from mds.index import Index
 from mds.index.files_index import FilesIndexError
+from mds.preview.words import Undecodable
 from mds.readers import Reader
 from mds.storage import open_store
 
@@ -49,13 +50,17 @@ def decoded(data: FormatData, files: Files, number: int) -> Reader:
 
 
 def first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[str, Any]]:
-    """The first samples, decoded."""
+    """The first samples, decoded; one that does not decode is one `Undecodable`."""
     for number in range(len(data.table)):
-        for sample in decoded(data, files, number):
+        reader = decoded(data, files, number)
+        for row in range(len(reader)):
             if count <= 0:
                 return
             count -= 1
-            yield sample
+            try:
+                yield reader.get(row)
+            except MdsError as error:
+                yield {"": Undecodable(error)}
 
 
 def check_shard(data: FormatData, files: Files, number: int, *, decode: bool) -> tuple[int, str]:

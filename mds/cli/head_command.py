@@ -10,7 +10,7 @@ import click
 
 from mds.cli.terminal import cell, console, errors, is_lively, plural, print_table, table
 from mds.preview.pictures import to_half_blocks
-from mds.preview.words import is_picture, shorten_value
+from mds.preview.words import Undecodable, is_picture, shorten_value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,18 +33,27 @@ def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
     """
     with errors():
         from mds.cli import dataset_info as inspecting
+        from mds.errors import EncodingError
+        from mds.storage import redact
 
         found = inspecting.find_datasets(dataset)
         if html is not None:
             _write_page(found, count, html)
             return
         where = console()
+        faulty = 0
         for url in found:
             for number, sample in enumerate(inspecting.head(url, count)):
+                faulty += any(isinstance(value, Undecodable) for value in sample.values())
                 if as_json:
                     _print_json(sample)
                 else:
                     _show(number, sample, where)
+        if faulty:
+            raise EncodingError(
+                f"{redact(dataset)}: {plural(faulty, 'sample')} of these cannot be decoded. "
+                "'mds verify' lists all that is wrong."
+            )
 
 
 def _show(number: int, sample: dict[str, Any], where: Console) -> None:

@@ -19,8 +19,11 @@ from mds.format.compression import parse_compression
 from mds.format.hashing import hexdigest
 from mds.format.layout import parse_meta_offsets, parse_offsets, split_sample
 from mds.index import FileInfo, Index, ShardInfo
+from mds.index.column_notes import KIND as NOTES
+from mds.index.column_notes import check_noted, parse_notes
 from mds.index.companion import companions_of, parse_companion
-from mds.index.lengths import KIND, parse_lengths
+from mds.index.lengths import KIND as LENGTHS
+from mds.index.lengths import parse_lengths
 from mds.readers import make_decoder
 from mds.storage import open_store
 
@@ -91,12 +94,15 @@ def verify(
 
 def _companion_faults(url: str, index: Index) -> Iterator[str]:
     """What is wrong with the files beside the index that belong to it."""
+    columns = [name for schema in index.schemas for name in schema.columns.names]
     with open_store(url) as store:
         for name in companions_of(store):
             try:
                 found = parse_companion(store.get(name), name, None, index.fingerprint())
-                if found.kind == KIND:
+                if found.kind == LENGTHS:
                     parse_lengths(found.payload, index.total_samples, None, name)
+                elif found.kind == NOTES:
+                    check_noted(parse_notes(found.payload, name), columns)
             except MdsError as error:  # noqa: PERF203 - one file's fault hides no other's
                 yield str(error)
 

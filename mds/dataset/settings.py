@@ -14,6 +14,7 @@ from mds.arguments import (
     amount,
     check_arguments,
     flag,
+    instance,
     mapping,
     names,
     number,
@@ -22,6 +23,8 @@ from mds.arguments import (
     whole,
 )
 from mds.errors import ArgumentError, ConfigError
+from mds.formats.base import Format
+from mds.plan.packing import Packing
 from mds.plan.schedule import Schedule, ScheduledRun
 from mds.shuffle import find_shuffle
 from mds.text.near import did_you_mean
@@ -33,6 +36,11 @@ _PLACE: dict[str, Rule] = {
     "split": text("the name of a folder below").or_none(),
     "storage_options": mapping("settings of the store", "{'anonymous': True}").or_none(),
     "validate_hash": text("the name of a digest such as 'xxh3_64'").or_none(),
+    "format": Rule(
+        "the name of a format such as 'parquet', or a Format such as Parquet(columns=['text'])",
+        lambda value: isinstance(value, (str, Format)),
+        fix=lambda value: f"{value.__name__}()" if isinstance(value, type) else "",
+    ).or_none("what their endings tell"),
 }
 
 STREAM_RULES: dict[str, Rule] = {
@@ -67,6 +75,14 @@ DATASET_RULES: dict[str, Rule] = {
     "images": one_of("pil", "array"),
     "on_error": one_of("raise", "skip"),
     "copy": flag(),
+    "packing": instance(
+        Packing,
+        "Packing(8192)",
+        lambda value: f"Packing({value})" if isinstance(value, int) and value > 1 else "",
+    ).or_none("samples as they are"),
+    "schedule": instance(Schedule, "Schedule({0: {'web': 0.9, 'math': 0.1}})").or_none(
+        "shares that stay"
+    ),
 }
 
 LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}
@@ -144,16 +160,11 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 
 
 def check_schedule(
-    schedule: object, streams: object, batching_method: str, *, is_packed: bool = False
+    schedule: Schedule | None, streams: object, batching_method: str, *, is_packed: bool = False
 ) -> ScheduledRun | None:
     """The schedule of streams by their names. Raises ConfigError where it cannot be followed."""
     if schedule is None:
         return None
-    if not isinstance(schedule, Schedule):
-        raise ConfigError(
-            f"schedule= is an mds.Schedule, got {type(schedule).__name__}: write "
-            "schedule=Schedule({0: {...}})."
-        )
     if not isinstance(streams, Mapping):
         raise ConfigError(
             "a schedule speaks of streams by name: give streams={'web': Stream(...), ...}."

@@ -35,6 +35,8 @@ class Column:
     note: str = ""
     #: What the numbers of classes mean, in turn; kept beside the dataset.
     class_names: tuple[str, ...] = ()
+    #: What the column is, in words; kept beside the dataset too.
+    description: str = ""
 
 
 def infer_columns(

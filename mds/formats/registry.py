@@ -13,6 +13,7 @@ from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.url import is_local, local_path, reveal
+from mds.text.near import did_you_mean
 
 ENTRY_POINTS = "mds.formats"
 
@@ -64,7 +65,10 @@ def find_format(name: str) -> type[Format]:
     loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
     if loaded is not None:
         return _formats.setdefault(name, loaded)
-    raise ConfigError(f"there is no format {name!r}. Known are {', '.join(format_names())}.")
+    known = ["mds", *format_names()]
+    raise ConfigError(
+        f"there is no format {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}."
+    )
 
 
 def parse_format(given: str | Format | None) -> Format | None:

@@ -7,11 +7,12 @@ companion beside it, which is asked for where columns are shown and never for re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import ConfigError, IndexFileError
 from mds.index.companion import companion_name, pack_companion, read_companion
+from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from mds.storage import Store
@@ -43,7 +44,8 @@ def make_notes(
             raise ConfigError(f"{what} is a dict from names of columns, got {given!r}.")
     found: dict[str, ColumnNote] = {}
     for column, names in class_names.items():
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        is_list = isinstance(names, (list, tuple))
+        if not is_list or not all(isinstance(name, str) for name in names):
             raise ConfigError(
                 f"class_names[{column!r}] is a list of texts, the name of each number in turn, got "
                 f"{names!r}."
@@ -54,6 +56,17 @@ def make_notes(
             raise ConfigError(f"descriptions[{column!r}] is a text, got {text!r}.")
         found[column] = found.get(column, ColumnNote())._replace(description=text)
     return found
+
+
+def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None:
+    """Refuse notes of a column that there is not (ConfigError)."""
+    known = list(columns)
+    for column in notes:
+        if column not in known:
+            raise ConfigError(
+                f"class_names and descriptions: there is no column {column!r}."
+                f"{did_you_mean(column, known)} There are {', '.join(known)}."
+            )
 
 
 def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
@@ -76,12 +89,36 @@ def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
     that cannot be asked.
     """
     found = read_companion(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
-    return {} if found is None else _parse(bytes(found.payload), store.url_of(NAME))
+    return {} if found is None else parse_notes(found.payload, store.url_of(NAME))
 
 
-def _parse(payload: bytes, where: str) -> dict[str, ColumnNote]:
+def join_notes(
+    parts: Sequence[Mapping[str, ColumnNote]],
+) -> tuple[dict[str, ColumnNote], list[str]]:
+    """The notes of datasets that become one, and the columns whose numbers mean other things.
+
+    The first description of a column stays. Names of classes stay where all parts that tell any
+    tell the same: a number must not mean two things.
+    """
+    joined: dict[str, ColumnNote] = {}
+    differing: dict[str, None] = {}
+    for notes in parts:
+        for column, note in notes.items():
+            known = joined.setdefault(column, note)
+            if known.class_names and note.class_names and known.class_names != note.class_names:
+                differing[column] = None
+            joined[column] = ColumnNote(
+                known.description or note.description, known.class_names or note.class_names
+            )
+    for column in differing:
+        joined[column] = joined[column]._replace(class_names=())
+    return {name: note for name, note in joined.items() if any(note)}, list(differing)
+
+
+def parse_notes(payload: bytes | memoryview, where: str) -> dict[str, ColumnNote]:
+    """The notes that the payload of a companion tells. Raises IndexFileError."""
     try:
-        columns = json.loads(payload)["columns"]
+        columns = json.loads(bytes(payload))["columns"]
         notes = {column: _note(given) for column, given in columns.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise IndexFileError(f"{where}: does not tell columns: {error}. Remove it.") from error

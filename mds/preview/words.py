@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 
+class Undecodable:
+    """Stands for a value whose bytes do not decode, and shows itself as the reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._why = f"{type(error).__name__}: {error}"
+
+    def __repr__(self) -> str:
+        return f"cannot be decoded: {self._why}"
+
+
 def shorten_value(value: Any, width: int = 200) -> str:
     """A decoded value in a few words, its content where that is short."""
     if isinstance(value, (bytes, memoryview)):

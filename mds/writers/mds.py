@@ -56,6 +56,9 @@ class MDSWriter(Writer):
     * ``durable`` (bool, True): wait until what stays on a local disk is on the disk.
     * ``strict`` (bool, None): a key of a sample that no column has is an error (True), is left
       out (False), or is left out with one warning (None).
+    * ``class_names`` (dict[str, list[str]], None): what the numbers of a column mean, in turn, such
+      as {"label": ["cat", "dog"]}; kept beside the index for `dataset.class_names`.
+    * ``descriptions`` (dict[str, str], None): what a column is, kept beside the index too.
 
     Raises ConfigError (a ValueError) for arguments that make no sense, UnknownEncodingError (a
     TypeError and KeyError too) for an encoding that does not exist, FileExistsError for a

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, overload
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
 from mds.format.layout import INDEX_NAME, VERSION
 from mds.index import Index
-from mds.index.companion import remove_stale_companions
+from mds.index.column_notes import NAME as NOTES_NAME
+from mds.index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
+from mds.index.companion import companions_of, remove_stale_companions
 from mds.index.table import fingerprint_of
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
 from mds.storage.folder_lock import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
-from mds.text.redaction import mask_foreign, printable
+from mds.text.redaction import get_logger, mask_foreign, printable
 from mds.writers.merge_check import ShardFiles, normalize_place
 from mds.writers.recorded_lengths import join_recorded, read_recorded
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from mds.writers.spec import Out
 
     Place = str | os.PathLike[str]
+
+log = get_logger("mds.merge")
 
 _FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
 
@@ -199,6 +203,7 @@ class _MergedIndex:
         self._names: set[str] = set()
         self._files = ShardFiles(places)
         self._lengths: list[dict[str, Lengths]] = []
+        self._notes: list[dict[str, ColumnNote]] = []
 
     def add(self, data: bytes, where: str, prefix: str, folders: list[str]) -> None:
         """Add the shards of an index, which lie in the first of the folders or another one."""
@@ -207,6 +212,8 @@ class _MergedIndex:
         with open_store(folders[0], timeout=self._timeout) as store:
             recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({each.column: each for each in recorded})
+            with contextlib.suppress(IndexFileError):  # `mds verify` tells of it
+                self._notes.append(read_notes(store, fingerprint_of(data)))
         shards = json.loads(data)["shards"]
         self._files.add(shards, folders)
         for shard in shards:
@@ -220,11 +227,12 @@ class _MergedIndex:
         """Put the index to its places, when every file was seen. Raises WriterError."""
         self._files.check(self._timeout)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
+        notes = self._joined_notes(data)
         ends = [place for place in self._places if not is_local(place)] or self._places[-1:]
         for place in ends:
             try:
                 with open_store(place, timeout=self._timeout) as store:
-                    self._put_lengths(store, data)
+                    self._put_beside(store, data, notes)
                     store.put(INDEX_NAME, data)
                     remove_stale_companions(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
@@ -233,13 +241,28 @@ class _MergedIndex:
                 ) from error
         for place in self._places:
             if self._keep_local and place not in ends:
-                self._put_lengths(open_store(place), data)
+                self._put_beside(open_store(place), data, notes)
                 write_file(os.path.join(local_path(place), INDEX_NAME), data)
 
-    def _put_lengths(self, store: Store, data: bytes) -> None:
+    def _put_beside(self, store: Store, data: bytes, notes: bytes) -> None:
         # Before the index, to which they are bound: a dataset that is there has them.
         for name, lengths in join_recorded(self._lengths, fingerprint_of(data)):
             store.put(name, lengths)
+        if notes:
+            store.put(NOTES_NAME, notes)
+        elif NOTES_NAME in companions_of(store):
+            store.delete(NOTES_NAME)  # of the same shards, noted once
+
+    def _joined_notes(self, index: bytes) -> bytes:
+        """The file of notes that belongs to the merged index; b"" where nothing is noted."""
+        notes, differing = join_notes(self._notes)
+        for column in differing:
+            log.warning(
+                "merge_index: the numbers of column %r mean other classes in some of the datasets: "
+                "the merged one has no names for them.",
+                column,
+            )
+        return pack_notes(notes, fingerprint_of(index)) if notes else b""
 
     def _name(self, name: str, where: str) -> str:
         checked = RelativeName(name, where, IndexFileError)

@@ -52,6 +52,8 @@ class WriterOptions(TypedDict, total=False):
     progress_bar: bool
     durable: bool
     strict: bool | None
+    class_names: dict[str, list[str]] | None
+    descriptions: dict[str, str] | None
 
 
 DEFAULTS: WriterOptions = {
@@ -66,6 +68,8 @@ DEFAULTS: WriterOptions = {
     "progress_bar": False,
     "durable": True,
     "strict": None,
+    "class_names": None,
+    "descriptions": None,
 }
 
 
@@ -120,6 +124,10 @@ WRITER_RULES: dict[str, Rule] = {
     "progress_bar": flag(),
     "durable": flag(),
     "strict": flag().or_none("a warning"),
+    "class_names": mapping(
+        "a list of names for each column", "{'label': ['cat', 'dog']}"
+    ).or_none(),
+    "descriptions": mapping("a text for each column", "{'label': 'the animal'}").or_none(),
 }
 _COLUMNS = {"columns": mapping("an encoding for each column", "{'image': 'jpeg', 'label': 'int'}")}
 

@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.format.layout import MAX_SIZE, VERSION
+from mds.index.column_notes import NAME as NOTES_NAME
+from mds.index.column_notes import check_noted, make_notes, pack_notes
+from mds.index.table import fingerprint_of
 from mds.text.near import did_you_mean
 from mds.units import format_bytes
 from mds.writers.destination import Destination
@@ -94,6 +97,8 @@ class Writer(ABC):
         register_writer(self)
         asked = fill_options(type(self).__name__, options, is_strict=self._is_strict)
         work = parse_work(asked)
+        self._notes = make_notes(asked["class_names"] or {}, asked["descriptions"] or {})
+        check_noted(self._notes, self._column_encodings())
         shards = parse_shards(asked)
         self.compression = shards.compression
         self.hashes = list(shards.hashes)
@@ -214,6 +219,7 @@ class Writer(ABC):
                 entries, files = self._pipeline.finish()
                 index = f'{{"shards": [{", ".join(entries)}], "version": {VERSION}}}'
                 self._publish_beside(index.encode())
+                self._publish_notes(index.encode())
                 self._destination.publish_index(index.encode(), files)
             except BaseException:
                 self.abort()
@@ -222,6 +228,11 @@ class Writer(ABC):
 
     def _publish_beside(self, index: bytes) -> None:  # noqa: B027 - most formats have none
         """Put the files that belong to an index beside its place; the index itself comes last."""
+
+    def _publish_notes(self, index: bytes) -> None:
+        if self._notes:
+            data = pack_notes(self._notes, fingerprint_of(index))
+            self._destination.publish_companion(NOTES_NAME, data)
 
     def abort(self) -> None:
         """Stop without an index. Complete shards stay, for inspection."""

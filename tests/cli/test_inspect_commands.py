@@ -87,6 +87,27 @@ def test_head_shows_samples(dataset):
     assert rows[1]["a"] == [1, 1, 1]
 
 
+def test_head_shows_what_does_not_decode_and_goes_on(tmp_path):
+    """The value stands as the reason, the others as they are; the command ends with status 1."""
+    out = tmp_path / "data"
+    with MDSWriter(out=str(out), columns={"j": "json", "n": "int"}) as writer:
+        for number in range(3):
+            writer.write({"j": {"key": number}, "n": number})
+    shard = out / "shard.00000.mds"
+    shard.write_bytes(shard.read_bytes().replace(b'{"key": 1}', b'{"key" = 1'))
+    result = run("head", str(out))
+    assert result.exit_code == 1
+    assert result.stdout.count("sample ") == 3
+    assert result.stdout.count("cannot be decoded: ") == 1
+    assert "1 sample of these cannot be decoded" in result.stderr
+    rows = [json.loads(line) for line in run("head", str(out), "--json").stdout.splitlines()]
+    assert [row["n"] for row in rows] == [0, 1, 2]
+    assert rows[1]["j"].startswith("cannot be decoded: ")
+    page = tmp_path / "page.html"
+    assert run("head", str(out), "--html", str(page)).exit_code == 0
+    assert "cannot be decoded" in page.read_text()
+
+
 def test_head_opens_no_pickle(tmp_path):
     """A pickle is shown as its bytes: to load it would run its author's code."""
     out = str(tmp_path / "data")

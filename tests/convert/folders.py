@@ -70,5 +70,11 @@ STOPPED = [
     ("a list of numbers", {"a.jsonl": "1\n2\n"}, "expected an object"),
     ("junk called jpg", {"a.jpg": b"junk", "b.jpg": b"junk"}, "no image"),
     ("junk called wav", {"a.wav": b"junk"}, "no wav"),
+    (
+        "lines and a document",
+        {"a.jsonl": '{"a": 1}', "b.jsonl": '{"a": 2}', "c.txt": "x"},
+        "--include",
+    ),
+    ("a table and a picture", {"a.csv": "a\n1\n", "b.csv": "a\n2\n", "c.jpg": JPEG}, "--as files"),
     ("lists and lines", {"a.json": "[]", "b.json": '{"a": 1}'}, "--include"),
 ]

@@ -38,6 +38,12 @@ MISTAKES = [
     ("dataset(local=d + '/nowhere')", "index.json", "nowhere", "remote="),
     ("dataset(remote='s3:/bucket/x')", "s3:/bucket/x", "'s3:/", "two slashes"),
     ("dataset(remote='htps://host/x')", "htps://host/x", "'htps'", "register_store()"),
+    ("dataset(format='parket')", "format", "'parket'", "Did you mean 'parquet'?"),
+    ("dataset(format=3)", "format", "=3", "None for what their endings tell"),
+    ("dataset(packing=8192)", "packing", "=8192", "Write packing=Packing(8192)"),
+    ("dataset(packing='on')", "packing", "'on'", "Packing(8192)"),
+    ("dataset(schedule={0: {'a': 1}})", "schedule", "{0: {'a': 1}}", "as in Schedule({0:"),
+    ("Stream(local=d, format=dict)", "format", "dict", "such as 'parquet'"),
     # ---------------------------------------------------------------- a stream
     ("Stream()", "Stream", "remote=", "local="),
     ("Stream(d)", "Stream(", "/d'", "Write Stream(local="),

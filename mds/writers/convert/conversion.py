@@ -145,7 +145,8 @@ class Conversion:
     def notes(self) -> dict[str, ColumnNote]:
         """What is kept of the columns beside the dataset: names of classes, descriptions."""
         classes = {column.name: column.class_names for column in self.columns if column.class_names}
-        return make_notes(classes, self.spec.describe)
+        told = {column.name: column.description for column in self.columns if column.description}
+        return make_notes(classes, {**told, **self.spec.describe})
 
     def read_spec(self) -> ReadSpec:
         """What the processes that read parts must know."""

@@ -2,8 +2,8 @@
 
 A file is known by its ending. A folder is known by what datasets leave in it (index.json,
 dataset_info.json), else by the endings of its files, when nine of ten are of a kind: the others are
-left out, and told. A folder of mixed files is stored file by file, and says so. `kind` overrules
-all of it.
+left out, and told. A folder of mixed files is stored file by file, and says so; where some of them
+are tables or the like, nothing is guessed. `kind` overrules all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mds.errors import ConfigError
+from mds.errors import ConfigError, SourceError
 from mds.storage.url import is_local, local_path
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.listing import Listing, ending
@@ -103,12 +103,20 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
                 "files takes all of them as they are"
             )
         return found
-    found = kinds["files"].from_files(listing, options)
     shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     usual = Counter(map(ending, own)).most_common(1)
+    some = f"--include '*{usual[0][0] if usual else ''}'"
+    if any(kinds[kind].names_splits for kind in counts):
+        # A table as one value of a column is hardly meant.
+        raise SourceError(
+            f"{listing.root}: the folder is mixed ({shown}), and some of its files hold many "
+            f"samples. Choose files of one kind with {some}, or say --as files to store each as "
+            "it is."
+        )
+    found = kinds["files"].from_files(listing, options)
     found.notes.append(
         f"the folder is mixed ({shown}): every file is stored as it is. Choose some with "
-        f"--include '*{usual[0][0] if usual else ''}', or say what they are with --as"
+        f"{some}, or say what they are with --as"
     )
     return found
 

@@ -20,6 +20,7 @@ from mds.format.compression import parse_compression
 from mds.format.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
 from mds.formats.infer import Column, show_value
 from mds.index import FileInfo, Index, ShardInfo
+from mds.index.column_notes import ColumnNote, read_notes
 from mds.storage import is_local, join, open_store, redact
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
@@ -52,6 +53,7 @@ class MdsInput(Input):
             f"{format_bytes(self.size)}"
         )
         self._digest = self._index.fingerprint()
+        self._notes = read_notes(open_store(url), self._digest)
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
@@ -76,7 +78,10 @@ class MdsInput(Input):
                 kind = parse_encoding(encoding)
                 example = show_value(kind.decode(value) if name not in self._re_encode else value)
             note = "pickles, copied unopened" if parse_encoding(encoding).is_unsafe else ""
-            columns.append(Column(name, encoding, example, note))
+            told = self._notes.get(name, ColumnNote())
+            columns.append(
+                Column(name, encoding, example, note, told.class_names, told.description)
+            )
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:

@@ -10,6 +10,7 @@ import re
 
 from mds.errors import ConfigError
 from mds.plugins import load_plugin, plugin_names
+from mds.text.near import did_you_mean
 from mds.writers.convert.inputs.arrow import ArrowInput
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.csv import DelimitedTextInput
@@ -66,7 +67,11 @@ def find_input(name: str) -> type[Input]:
     loaded = load_plugin(ENTRY_POINTS, name, "input")
     if loaded is not None:
         return inputs.setdefault(name, _checked_input(name, loaded))
-    raise ConfigError(f"there is no kind {name!r} of source. Known are {', '.join(input_names())}.")
+    known = input_names()
+    raise ConfigError(
+        f"there is no kind {name!r} of source.{did_you_mean(name, known)} Known are "
+        f"{', '.join(known)}."
+    )
 
 
 def all_inputs() -> dict[str, type[Input]]:

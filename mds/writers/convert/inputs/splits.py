@@ -8,8 +8,10 @@ from collections.abc import Sequence
 SPLITS = frozenset(
     {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
 )
-# train.jsonl, train-00000-of-00008.parquet, test_2.csv; not trains.csv
-_IN_FILE_NAME = re.compile(rf"({'|'.join(sorted(SPLITS, reverse=True))})(?![a-z])", re.IGNORECASE)
+# train.jsonl, train-00000-of-00008.parquet, squad_test.csv; not trains.csv, not latest.csv
+_IN_FILE_NAME = re.compile(
+    rf"(?<![a-z0-9])({'|'.join(sorted(SPLITS, reverse=True))})(?![a-z])", re.IGNORECASE
+)
 
 
 def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
@@ -23,7 +25,7 @@ def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
     for name in names:
         *folders, file = name.split("/")
         split = split_folder(folders)
-        if split is None and by_file and (told := _IN_FILE_NAME.match(file)):
+        if split is None and by_file and (told := _IN_FILE_NAME.search(file)):
             split, is_of_folders = told[1].lower(), False
         if split is None:
             return {}

@@ -9,11 +9,12 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "writing.md"
 
 
 def test_the_snippet_runs(tmp_path, monkeypatch):
-    """The first snippet writes a dataset with digests that can be read."""
+    """Top to bottom: the first block writes a dataset with digests that can be read."""
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
-    [code] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    exec(compile(code, str(PAGE), "exec"), {})
+    names = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(compile(code, str(PAGE), "exec"), names)
     found = LocalDataset("data/train")
     assert [found[i]["id"] for i in (0, 999)] == [0, 999]
     assert "xxh3_64" in (tmp_path / "data/train/index.json").read_text()

@@ -51,7 +51,7 @@ class _KindOption(click.Option):
     def _set(self, given: str | None) -> None:
         """Take no other: Click sets what the declaration gave, which is nothing."""
 
-    help = property(_told, _set)  # type: ignore[assignment]
+    help = property(_told, _set)
 
 
 @click.command(

@@ -35,6 +35,7 @@ from mds.cache.source import Source
 from mds.errors import CacheError, FormatError, VanishedError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table, reads_of
+from mds.formats.facts import FoundFiles
 from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files
@@ -134,14 +135,20 @@ class _TableSearch:
             return table
 
     def _make(self, old: FileTable | None) -> FileTable:
-        found = self.kind.choose(self.files.find(self.place), self.files)
-        if not found:
+        found = self.kind.find(self.place, self.files)
+        if not found.files:
             raise self._nothing()
-        if old is not None and old.files == found and all(file.version for file in found):
+        if old is not None and self._is_same(old, found):
             return old
         return make_table(
             self.kind, self.files, found, old, {"source": self.name}, MOST_PLANNED_BYTES
         )
+
+    def _is_same(self, old: FileTable, found: FoundFiles) -> bool:
+        """Whether nothing has changed since a table was made."""
+        is_told = self.kind.has_final_files or all(file.version for file in found.files)
+        told = old.header.get("pin", {}), old.header.get("schema", "")
+        return is_told and old.files == found.files and told == (found.pin, found.schema)
 
     def _tell_changes(self, old: FileTable, new: FileTable) -> None:
         """Say which files came and went since the last start, which makes another order."""

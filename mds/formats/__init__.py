@@ -9,8 +9,10 @@ from mds._lazy import on_first_touch
 if TYPE_CHECKING:
     from mds.formats.arrow_files import Arrow
     from mds.formats.base import Format
+    from mds.formats.delta import Delta
     from mds.formats.encode import encode_records, join_columns
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+    from mds.formats.iceberg import Iceberg
     from mds.formats.lines import JsonLines, TextLines
     from mds.formats.parquet import Parquet
     from mds.formats.raw_files import RawFiles
@@ -22,9 +24,11 @@ _HOMES = {
     "Arrow": "arrow_files",
     "Block": "facts",
     "DataFile": "facts",
+    "Delta": "delta",
     "FilePlan": "facts",
     "Files": "source",
     "Format": "base",
+    "Iceberg": "iceberg",
     "JsonLines": "lines",
     "Parquet": "parquet",
     "RawFiles": "raw_files",
@@ -42,9 +46,11 @@ __all__ = [
     "Arrow",
     "Block",
     "DataFile",
+    "Delta",
     "FilePlan",
     "Files",
     "Format",
+    "Iceberg",
     "JsonLines",
     "Parquet",
     "RawFiles",

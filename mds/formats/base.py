@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError
 from mds.formats.columns import merge_encodings
-from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 
 if TYPE_CHECKING:
     from mds.formats.place import FilePlace
@@ -48,6 +48,8 @@ class Format(ABC):
     endings: ClassVar[tuple[str, ...]]
     #: Changes when the same file would give other samples than before.
     revision: ClassVar[int] = 1
+    #: Whether a file of one name never changes, so that a size says that it is the same.
+    has_final_files: ClassVar[bool] = False
 
     columns: Sequence[str] | None = None
     missing: str | None = None
@@ -84,6 +86,10 @@ class Format(ABC):
     def narrow(self, place: FilePlace) -> FilePlace:
         """Which part of the place that was given is to be listed; all of it."""
         return place
+
+    def find(self, place: FilePlace, source: Files) -> FoundFiles:
+        """The files of a place that hold samples; one listing."""
+        return FoundFiles(self.choose(source.find(place), source))
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """Which of the files that were found hold samples, in the order that samples have."""

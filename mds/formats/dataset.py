@@ -19,7 +19,7 @@ from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
 from mds.formats.columns import as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
-from mds.formats.facts import Block, DataFile
+from mds.formats.facts import Block, DataFile, FoundFiles
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
@@ -123,7 +123,7 @@ class FormatData:
 def make_table(
     kind: Format,
     files: Files,
-    found: Sequence[DataFile],
+    found: FoundFiles,
     old: FileTable | None = None,
     header: Mapping[str, Any] | None = None,
     most_bytes: int | None = None,
@@ -133,25 +133,32 @@ def make_table(
     Raises what the first file met, in the order of the files, and FormatError where more than
     ``most_bytes`` would have to come over a network.
     """
+    header = {**(header or {}), "reads": reads_of(kind)}
+    if found.pin:
+        header |= {"pin": dict(found.pin), "schema": found.schema}
     known = {}
-    if old is not None and old.header.get("reads") == reads_of(kind):
-        known = {file: plan for file, plan in old.plans().items() if file.version}
+    if old is not None and all(
+        old.header.get(name) == header.get(name) for name in ("reads", "schema")
+    ):
+        is_final = kind.has_final_files
+        known = {file: plan for file, plan in old.plans().items() if file.version or is_final}
+    files.facts = found.facts
 
     def look(file: DataFile) -> Any:
         return known.get(file) or kind.plan_file(file, files)
 
     workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(min(workers, max(len(found), 1)), "mds-table") as pool:
+    with ThreadPoolExecutor(min(workers, max(len(found.files), 1)), "mds-table") as pool:
         try:
             if files.is_far:
-                new = [file for file in found if file not in known]
+                new = [file for file in found.files if file not in known]
                 sizes = pool.map(lambda file: kind.plan_bytes(file, files), new)
                 _check_bytes(kind, files, len(new), sum(sizes), most_bytes)
-            plans = list(pool.map(look, found))
+            plans = list(pool.map(look, found.files))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return FileTable.build({**(header or {}), "reads": reads_of(kind)}, found, plans)
+    return FileTable.build(header, found.files, plans)
 
 
 def _check_bytes(kind: Format, files: Files, count: int, size: int, most: int | None) -> None:

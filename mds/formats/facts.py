@@ -20,6 +20,21 @@ class DataFile(NamedTuple):
     version: str = ""
 
 
+class FoundFiles(NamedTuple):
+    """The files of a dataset, in the order that samples have, and what they are files of.
+
+    - ``pin``: what names this state of a table or repository, such as ``{"version": 37}``.
+    - ``facts``: what is known of single files already, by key; `Format.plan_file` finds it in
+      `Files.facts`.
+    - ``schema``: stands for what besides the bytes of a file decides on its columns.
+    """
+
+    files: list[DataFile]
+    pin: Mapping[str, str | int] = {}
+    facts: Mapping[str, bytes] = {}
+    schema: str = ""
+
+
 class Block(NamedTuple):
     """Some samples of a shard as an MDS shard stores them: the bytes of each, and all of them."""
 

@@ -30,5 +30,5 @@ def open_files(
         raise ConfigError(f"{source!r} holds no files that are read as they lie ({known}).")
     place = kind.narrow(parse_place(source, kind.endings))
     files = Files(open_store(place.root, options=storage_options))
-    found = kind.choose(files.find(place), files)
-    return FormatData.of(kind, make_table(kind, files, found), columns), files
+    table = make_table(kind, files, kind.find(place, files))
+    return FormatData.of(kind, table, columns), files

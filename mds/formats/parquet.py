@@ -97,6 +97,13 @@ class Parquet(Format):
         return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
 
     @staticmethod
+    def schema_of(note: bytes) -> Any:
+        """The Arrow schema of a file, of its note."""
+        import zstandard
+
+        return _parse(zstandard.ZstdDecompressor().decompress(note)).schema.to_arrow_schema()
+
+    @staticmethod
     def _feature(
         field: Any,
         features: Mapping[str, str],
@@ -130,8 +137,18 @@ class Parquet(Format):
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """The rows of a row group, out of the column chunks that are wanted."""
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        for batch in self.batches(shard, shard.columns.names, files, where):
+            yield block_of_batch(batch, shard, where)
+
+    def batches(
+        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+    ) -> Iterator[Any]:
+        """The rows of a row group as record batches of those columns that the file has.
+
+        Raises FormatError where it cannot be decoded.
+        """
         found, group = _parsed(shard), shard.span[0]
-        present = [name for name in shard.columns.names if name in _names(found)]
+        present = [name for name in names if name in _names(found)]
         spans = _spans(found, group, set(present))
         body = _Chunks(shard.file, files, spans)
         pq = _module()
@@ -149,8 +166,7 @@ class Parquet(Format):
             )
             if not present:
                 batches = _empty_batches(shard.samples, rows)
-            for batch in batches:
-                yield block_of_batch(batch, shard, where)
+            yield from batches
         except (MdsError, MemoryError):
             raise
         except Exception as error:

@@ -31,6 +31,8 @@ HERE = "."
 #: The source of a table in an index.
 PINNED = "mds index"
 _LARGEST = 1 << 32
+#: What an index keeps of the header of a table.
+_KEPT = ("pin", "schema")
 
 
 def write_files_index(
@@ -53,8 +55,9 @@ def write_files_index(
         raise FileExistsError(
             f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
         )
+    header = {name: data.table.header[name] for name in _KEPT if name in data.table.header}
     table = FileTable.build(
-        {"source": PINNED, "reads": reads_of(data.format)},
+        {**header, "source": PINNED, "reads": reads_of(data.format)},
         data.table.files,
         list(data.table.plans().values()),
     )

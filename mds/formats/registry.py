@@ -20,7 +20,9 @@ ENTRY_POINTS = "mds.formats"
 #: Module, class and endings of the formats of this package, by name; loaded when asked for.
 _HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "arrow": ("arrow_files", "Arrow", (".arrow", ".feather", ".ipc")),
+    "delta": ("delta", "Delta", ()),
     "files": ("raw_files", "RawFiles", ()),
+    "iceberg": ("iceberg", "Iceberg", (".metadata.json",)),
     "jsonl": ("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
     "parquet": ("parquet", "Parquet", (".parquet", ".parq", ".pq")),
     "tar": ("tar", "Tar", (".tar",)),
@@ -29,6 +31,8 @@ _HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 #: Files of a folder by which its format is found; texts lie in folders of any kind.
 _LOOKED_AT = 1000
 _TOLD_ONLY = ("text",)
+#: The folder by which a Delta table is known.
+DELTA_LOG = "_delta_log"
 _formats: dict[str, type[Format]] = {}
 
 
@@ -125,6 +129,8 @@ def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
     """
     found = format_of_url(url)
     if found is None and is_local(url):
+        if os.path.isdir(os.path.join(local_path(url), DELTA_LOG)):
+            return find_format("delta")()  # its folder has files of other versions too
         names = list(itertools.islice(_names_below(local_path(url)), _LOOKED_AT))
         if beside_index or INDEX_NAME not in names:
             found = format_of_names(names, without=_TOLD_ONLY)

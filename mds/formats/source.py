@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ class Files:
     def __init__(self, store: Store, on_bytes: Callable[[int], object] | None = None) -> None:
         self.store = store
         self._on_bytes = on_bytes
+        #: What `Format.find` has learnt of single files, by their keys.
+        self.facts: Mapping[str, bytes] = {}
         self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
         self._listed: str | None = None  # what all keys began with that were listed
 

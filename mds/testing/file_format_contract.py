@@ -9,7 +9,7 @@ class TestFasta(FormatContract):
         return tmp_path
 
     @pytest.fixture
-    def damaged(self, tmp_path):             # one that cannot be read, and words of the error
+    def damaged(self, tmp_path):             # a file (or folder) that cannot be read, and words
         ...
         return tmp_path / "broken.fa", "broken.fa"
 """
@@ -108,8 +108,11 @@ class FormatContract:
         """A damaged file is an error of the library that names it, in a line."""
         path, words = damaged
         folder = path.parent / "damaged"
-        folder.mkdir()
-        shutil.copy(path, folder / path.name)
+        if path.is_dir():
+            shutil.copytree(path, folder)
+        else:
+            folder.mkdir()
+            shutil.copy(path, folder / path.name)
 
         def read() -> None:
             data, files = self._open(folder)
@@ -124,8 +127,8 @@ class FormatContract:
 
     def _open(self, folder: pathlib.Path) -> tuple[FormatData, Files]:
         files = Files(open_store(str(folder)))
-        found = files.find(parse_place(str(folder), self.format.endings))
-        chosen = self.format.choose(found, files)
+        place = self.format.narrow(parse_place(str(folder), self.format.endings))
+        chosen = self.format.find(place, files)
         return FormatData.of(self.format, make_table(self.format, files, chosen)), files
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What docs/files.md and docs/parquet.md show runs as it stands."""
+"""What docs/files.md, docs/parquet.md and docs/lake.md show runs as it stands."""
 
 import io
 import json
@@ -95,3 +95,37 @@ def test_the_page_on_parquet_runs(capsys):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
     assert capsys.readouterr().out.splitlines() == ["{'label': 0}", "{'n': 3}"]
+
+
+@pytest.fixture
+def _lake(tmp_path, monkeypatch):
+    """The tables that the page on Delta and Iceberg speaks of, in the working directory."""
+    deltalake, pa = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow")
+    catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "mine"))
+    rows = {"id": list(range(100)), "text": ["x"] * 100, "day": ["a", "b"] * 50}
+    for _ in range(3):
+        deltalake.write_deltalake(
+            "lake/events", pa.table(rows), mode="append", partition_by=["day"]
+        )
+    catalog = catalogs.SqlCatalog("docs", uri="sqlite:///c.db", warehouse=f"file://{tmp_path}/lake")
+    catalog.create_namespace("db")
+    made = catalog.create_table("db.visits", schema=pa.table(rows).schema)
+    made.append(pa.table(rows))
+    yield
+    catalog.close()
+
+
+@pytest.mark.usefixtures("_lake")
+def test_the_page_on_tables_runs(capsys):
+    """Every snippet, in the order of the page."""
+    text, space = PAGE.with_name("lake.md").read_text(encoding="utf-8"), {}
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "lake.md", "exec"), space)
+    assert "there is no snapshot 7264561230987 any more" in capsys.readouterr().out
+    assert space["dataset"].num_samples == 200
+    assert space["visits"].num_samples == 100
+    assert space["mix"].num_samples == 300

@@ -15,7 +15,7 @@ from mds.storage.memory import MemoryStore
 
 def planned(kind, place, most=None):
     files = Files(open_store(place))
-    found = kind.choose(files.find(kind.narrow(parse_place(place))), files)
+    found = kind.find(kind.narrow(parse_place(place)), files)
     return make_table(kind, files, found, most_bytes=most)
 
 

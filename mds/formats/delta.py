@@ -1,0 +1,209 @@
+"""Delta tables: the Parquet files of one version.
+
+The log below ``_delta_log`` says which. It comes through our own store, a checkpoint and the
+commits behind it, into a folder that deltalake reads; so every store that can list has Delta
+tables, with the settings that it has for all else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+from mds.errors import ConfigError, FormatError, MdsError, need
+from mds.formats.arrow_bytes import unreadable
+from mds.formats.arrow_types import pyarrow
+from mds.formats.facts import DataFile, FoundFiles
+from mds.formats.lake import FileFacts, TableFormat, refused
+from mds.formats.place import FilePlace
+from mds.formats.registry import DELTA_LOG as LOG
+
+if TYPE_CHECKING:
+    from mds.formats.source import Files
+
+_COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
+_CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint(?:\.[0-9a-f-]+|\.\d+\.(\d+))?\.\w+")
+_SIDECARS = f"{LOG}/_sidecars/"
+_SIDE_BY_SIDE = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delta(TableFormat):
+    """A Delta table, read as it lies: the row groups of the files of one version.
+
+    - ``version`` (int | None, default None): Which version; None is the latest at the start. A
+      state names the version, and one of other files is refused.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there, as in one that was written before the column was added; else it is an error.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
+      those that follow from their types.
+
+    Raises ConfigError (a ValueError) for a negative version.
+
+    >>> StreamingDataset(remote="s3://lake/events", format=Delta(version=37))  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "delta"
+
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.version is not None and (self.version < 0):
+            raise ConfigError(f"version= is 0 or more, got {self.version!r}.")
+
+    def narrow(self, place: FilePlace) -> FilePlace:
+        """The log alone."""
+        return FilePlace(place.root, (f"{LOG}/**",))
+
+    def takes(self, key: str) -> bool:
+        """Whether it is of the log."""
+        return key.startswith(f"{LOG}/")
+
+    def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
+        """The files of the version, as its log has them."""
+        url = source.url("")
+        log = source.find(place)
+        version, wanted = _log_of(log, self.version, url)
+        with tempfile.TemporaryDirectory(prefix="mds-delta-") as folder:
+            _copy(wanted, source, folder)
+            try:
+                return _read(folder, version, url)
+            except MdsError:
+                raise
+            except Exception as error:
+                raise unreadable(url, f"version {version} cannot be read", error) from error
+
+
+def _log_of(log: Sequence[DataFile], asked: int | None, url: str) -> tuple[int, list[DataFile]]:
+    """The version, and the files of the log that it follows from: a checkpoint, and commits."""
+    commits = {int(m[1]): file for file in log if (m := _COMMIT.fullmatch(file.key))}
+    parts: dict[int, list[DataFile]] = {}
+    for file in log:
+        if found := _CHECKPOINT.fullmatch(file.key):
+            parts.setdefault(int(found[1]), []).append(file)
+    known = [*commits, *parts]
+    if not known:
+        raise FormatError(f"{url}: this is no Delta table: there is no {LOG}/.")
+    version = max(known) if asked is None else asked
+    first = max((at for at in parts if at <= version and _is_whole(parts[at])), default=-1)
+    needed = range(first + 1, version + 1)
+    if version > max(known) or any(at not in commits for at in needed):
+        readable = [at for at in parts if _is_whole(parts[at])] + [0] * (0 in commits)
+        oldest = min(readable, default=max(known))
+        raise FormatError(
+            f"{url}: there is no version {version} of the table any more, or not yet: its log "
+            f"goes from {oldest} to {max(known)}."
+        )
+    wanted = [*parts.get(first, ()), *(commits[at] for at in needed)]
+    if first in commits:
+        wanted.append(commits[first])
+    if first >= 0:
+        wanted += [file for file in log if file.key.startswith(_SIDECARS)]
+    return version, wanted
+
+
+def _is_whole(parts: Sequence[DataFile]) -> bool:
+    """Whether all parts of a checkpoint are there, or one that has no parts."""
+    told = [found[2] for file in parts if (found := _CHECKPOINT.fullmatch(file.key))]
+    return None in told or any(told.count(each) == int(each) for each in told)
+
+
+def _copy(wanted: Sequence[DataFile], source: Files, folder: str) -> None:
+    def copy(file: DataFile) -> None:
+        path = os.path.join(folder, *file.key.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.writelines(source.stream(file))
+
+    with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-delta") as pool:
+        list(pool.map(copy, wanted))
+
+
+def _read(folder: str, version: int, url: str) -> FoundFiles:
+    """The files of a table whose log is in a folder."""
+    try:
+        from deltalake import DeltaTable
+    except ImportError as error:
+        raise need("deltalake", "lake", "Delta tables") from error
+    pa = pyarrow()
+    table = DeltaTable(folder, version=version)
+    _refuse_deleted_rows(table, url, version)
+    schema = table.schema().to_json()
+    names = _stored_names(json.loads(schema), url)
+    actions = pa.table(table.get_add_actions())
+    has_parts = "partition" in actions.schema.names
+    constants = actions["partition"].combine_chunks() if has_parts else None
+    if isinstance(constants, pa.ChunkedArray):
+        constants = constants.chunk(0)
+    files, facts = [], {}
+    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    for row, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        key = _key_of(path, folder, url)
+        files.append(DataFile(key, size))
+        one = [] if constants is None else [field.slice(row, 1) for field in constants.flatten()]
+        told = [] if constants is None else [field.name for field in constants.type]
+        batch = pa.record_batch(one, names=told) if one else pa.record_batch([], names=[])
+        facts[key] = FileFacts(batch, names).to_bytes()
+    return FoundFiles(files, {"version": version}, facts, _digest(schema))
+
+
+def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
+    """Raise FormatError where rows of a file are marked as deleted."""
+    features = table.protocol().reader_features or ()
+    if "deletionVectors" not in features:
+        return
+    try:
+        has_any = any(batch.num_rows for batch in table.deletion_vectors())
+    except Exception:  # noqa: BLE001 - those in files of their own are not copied, and missing
+        has_any = True
+    if has_any:
+        raise refused(
+            url,
+            f"deletion vectors in version {version}",
+            "Write the rows that are left: REORG TABLE ... APPLY (PURGE), or OPTIMIZE.",
+        )
+
+
+def _stored_names(schema: Mapping[str, Any], url: str) -> dict[str, str] | None:
+    """The name of each column by what files call it, where a table was told to keep them apart."""
+    names = {}
+    for field in schema["fields"]:
+        stored = field.get("metadata", {}).get("delta.columnMapping.physicalName")
+        names[stored or field["name"]] = field["name"]
+        if stored and any(_inner_fields(field["type"])):
+            raise refused(
+                url,
+                f"structs under column mapping (column {field['name']!r})",
+                "Leave the column out of the table, or write it anew without the mapping.",
+            )
+    return None if all(stored == name for stored, name in names.items()) else names
+
+
+def _inner_fields(kind: Any) -> Iterator[Any]:
+    if isinstance(kind, Mapping):
+        yield from kind.get("fields", ())
+        for part in ("elementType", "keyType", "valueType"):
+            yield from _inner_fields(kind.get(part))
+
+
+def _key_of(path: str, folder: str, url: str) -> str:
+    """The key of a file, which a log may have as a URL."""
+    path = unquote(path).removeprefix("file://").removeprefix(folder).lstrip("/")
+    if "://" in path:
+        raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")
+    return path
+
+
+def _digest(schema: str) -> str:
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(schema.encode())

@@ -1,0 +1,242 @@
+"""Iceberg tables: the Parquet files of one snapshot.
+
+The metadata name a list of manifests, and these the files. They come through our own store, so
+every store that can list has Iceberg tables, and pyiceberg decodes them. Columns are known by
+their numbers, whatever a file calls them. A table that was moved or copied is read where it is:
+paths count from its location.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import ConfigError, FormatError, MdsError, need
+from mds.formats.arrow_bytes import unreadable
+from mds.formats.arrow_types import pyarrow
+from mds.formats.facts import DataFile, FoundFiles
+from mds.formats.lake import FileFacts, TableFormat, refused
+from mds.formats.place import FilePlace
+from mds.storage.url import Url
+
+if TYPE_CHECKING:
+    from mds.formats.source import Files
+
+_FOLDER, _ENDING, _HINT = "metadata/", ".metadata.json", "metadata/version-hint.text"
+_NUMBERED = re.compile(r"metadata/v?(\d+)(?:-[^/]*)?\.metadata\.json")
+_SIDE_BY_SIDE = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Iceberg(TableFormat):
+    """An Iceberg table, read as it lies: the row groups of the files of one snapshot.
+
+    The place is the folder of the table, or the URL of the metadata file that a catalog names.
+
+    - ``snapshot`` (int | None, default None): Which snapshot; None is the current one at the start.
+      A state names it, and one of other files is refused.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
+    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
+      None there, as in one that was written before the column was added; else it is an error.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
+      those that follow from their types.
+
+    Raises ConfigError (a ValueError) for a negative number.
+
+    >>> StreamingDataset(remote="s3://lake/db/events", format=Iceberg())  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "iceberg"
+    endings: ClassVar[tuple[str, ...]] = (_ENDING,)
+
+    snapshot: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.snapshot is not None and self.snapshot < 0:
+            raise ConfigError(f"snapshot= is the number of a snapshot, got {self.snapshot!r}.")
+
+    def narrow(self, place: FilePlace) -> FilePlace:
+        """The metadata alone, below the folder of the table."""
+        if not place.patterns:
+            return FilePlace(place.root, (f"{_FOLDER}*",))
+        root, _, folder = place.root.rstrip("/").rpartition("/")
+        if folder != _FOLDER.rstrip("/"):
+            raise ConfigError(
+                f"{place.root!r}: the metadata file of a table lies in its folder {_FOLDER!r}."
+            )
+        return FilePlace(Url(root or "."), tuple(f"{_FOLDER}{name}" for name in place.patterns))
+
+    def takes(self, key: str) -> bool:
+        """Whether it is of the metadata."""
+        return key.startswith(_FOLDER)
+
+    def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
+        """The files of the snapshot, as its manifests have them."""
+        url = source.url("")
+        chosen = _metadata_file(source.find(place), source, url)
+        try:
+            return _read(chosen, self.snapshot, source)
+        except (MdsError, MemoryError):
+            raise
+        except Exception as error:
+            raise unreadable(source.url(chosen), "the table cannot be read", error) from error
+
+
+def _metadata_file(found: Sequence[DataFile], source: Files, url: str) -> DataFile:
+    """The newest metadata: what the hint says, else the one with the highest number."""
+    named = {file.key: file for file in found if file.key.endswith(_ENDING)}
+    if len(named) == 1:
+        return next(iter(named.values()))
+    hint = next((file for file in found if file.key == _HINT), None)
+    if hint is not None:
+        told = source.get(hint).decode("ascii", "replace").strip()
+        for name in (told, f"v{told}{_ENDING}", f"{told}{_ENDING}"):
+            if f"{_FOLDER}{name}" in named:
+                return named[f"{_FOLDER}{name}"]
+    numbers = {key: int(match[1]) for key in named if (match := _NUMBERED.fullmatch(key))}
+    if not numbers:
+        raise FormatError(f"{url}: this is no Iceberg table: there is no {_FOLDER}*{_ENDING}.")
+    newest = [key for key, number in numbers.items() if number == max(numbers.values())]
+    if len(newest) > 1:
+        raise FormatError(
+            f"{url}: {' and '.join(sorted(newest)[:2])} have one number; give the URL of the one "
+            f"that the catalog names."
+        )
+    return named[newest[0]]
+
+
+def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
+    try:
+        from pyiceberg.serializers import FromInputFile
+    except ImportError as error:
+        raise need("pyiceberg", "lake", "Iceberg tables") from error
+    url = source.url(chosen)
+    reads = _reads(source)
+    metadata = FromInputFile.table_metadata(reads.new_input(chosen.key))
+    reads.location = metadata.location.rstrip("/") + "/"
+    snapshot = metadata.current_snapshot() if asked is None else metadata.snapshot_by_id(asked)
+    if snapshot is None:
+        if asked is None:
+            raise FormatError(f"{url}: the table has no snapshot, so no files.")
+        known = ", ".join(str(each.snapshot_id) for each in metadata.snapshots[-5:])
+        raise FormatError(f"{url}: there is no snapshot {asked} any more; the last are {known}.")
+    schema = metadata.schema()
+    if asked is not None and snapshot.schema_id is not None:
+        schema = metadata.schema_by_id(snapshot.schema_id)
+    ids = {str(number): schema.find_column_name(number) for number in _numbers(schema)}
+    files, facts = [], {}
+    for entry in _entries(snapshot, reads, url):
+        file = entry.data_file
+        key = reads.key_of(file.file_path)
+        files.append(DataFile(key, file.file_size_in_bytes))
+        batch = _constants(file, metadata, schema)
+        facts[key] = FileFacts(batch, ids=ids).to_bytes()
+    told = schema.model_dump_json()
+    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, _digest(told))
+
+
+def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
+    """The live entries of all manifests. Raises FormatError for files that name deleted rows."""
+    from pyiceberg.manifest import FileFormat, ManifestContent
+
+    manifests = snapshot.manifests(reads)
+    with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-iceberg") as pool:
+        for manifest, entries in zip(
+            manifests, pool.map(lambda each: each.fetch_manifest_entry(reads), manifests),
+            strict=True,
+        ):  # fmt: skip
+            if manifest.content == ManifestContent.DELETES and entries:
+                raise refused(
+                    url,
+                    f"deleted rows beside its files in snapshot {snapshot.snapshot_id}",
+                    "Write the rows that are left: CALL system.rewrite_data_files(...).",
+                )
+            for entry in entries:
+                if entry.data_file.file_format != FileFormat.PARQUET:
+                    raise refused(
+                        url,
+                        f"files of {entry.data_file.file_format}",
+                        "Write them anew as Parquet.",
+                    )
+                yield entry
+
+
+def _constants(file: Any, metadata: Any, schema: Any) -> Any:
+    """The columns that have one value in a file, of which it may not hold them itself."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.transforms import IdentityTransform
+
+    pa = pyarrow()
+    spec = metadata.specs()[file.spec_id]
+    names, values = [], []
+    for at, field in enumerate(spec.fields):
+        name = schema.find_column_name(field.source_id)
+        if isinstance(field.transform, IdentityTransform) and name is not None:
+            kind = schema_to_pyarrow(schema.find_type(field.source_id))
+            names.append(name)
+            values.append(pa.array([file.partition[at]], kind))
+    return pa.record_batch(values, names=names)
+
+
+def _numbers(schema: Any) -> list[int]:
+    return [number for name in schema.column_names if (number := schema.find_field(name).field_id)]
+
+
+def _reads(source: Files) -> Any:
+    """The files of a table as pyiceberg asks for them."""
+    from pyiceberg.io import FileIO, InputFile
+
+    class Input(InputFile):  # type: ignore[misc]
+        def __init__(self, location: str, key: str) -> None:
+            super().__init__(location)
+            self._key = key
+
+        def __len__(self) -> int:
+            return int(source.store.head(self._key).size)
+
+        def exists(self) -> bool:
+            return True
+
+        def open(self, seekable: bool = True) -> io.BytesIO:
+            del seekable
+            return io.BytesIO(source.get(DataFile(self._key, -1)))
+
+    class Reads(FileIO):  # type: ignore[misc]
+        location = ""
+
+        def key_of(self, path: str) -> str:
+            place, own = _plain(path), _plain(self.location)
+            if not place.startswith(own):
+                raise refused(
+                    source.url(""), f"files outside its folder ({path})",
+                    "Copy the table as a whole.",
+                )  # fmt: skip
+            return place[len(own) :]
+
+        def new_input(self, location: str) -> Input:
+            return Input(location, self.key_of(location))
+
+        def new_output(self, location: str) -> Any:
+            raise NotImplementedError(location)
+
+        def delete(self, location: Any) -> None:
+            raise NotImplementedError(str(location))
+
+    return Reads()
+
+
+def _plain(path: str) -> str:
+    """A location without what is written in several ways: ``file:/a``, ``s3a://b``."""
+    path = re.sub(r"^file:/*(?=/)", "", path)
+    return re.sub(r"^s3[an]://", "s3://", path)
+
+
+def _digest(text: str) -> str:
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(text.encode())

@@ -1,0 +1,200 @@
+"""Tables whose files are named by a log: what Delta and Iceberg have in common.
+
+The log says which Parquet files make up a version of the table, and what is not in them: columns
+by which files are kept apart (a value for a whole file), and the names that columns have by now. A
+file of a table never changes, so it is looked at once. What the log says of a file is kept with
+its footer, so a shard is read without the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mds.errors import FormatError, NotFoundError
+from mds.formats.arrow_bytes import block_of_batch
+from mds.formats.arrow_types import encoding_of, pyarrow
+from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
+from mds.formats.parquet import Parquet
+from mds.storage.base import check_key
+
+if TYPE_CHECKING:
+    from mds.formats.place import FilePlace
+    from mds.formats.source import Files
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a log says of one file of a table.
+
+    - ``constants``: a record batch of one row, the columns that have one value in all of the file.
+    - ``names``: the name in the table of each column of the file that belongs to it; None where
+      the file has the names of the table.
+    - ``ids``: the path in the table of each column by its number, where files have such numbers;
+      `resolve` makes names of them.
+    """
+
+    constants: Any
+    names: Mapping[str, str] | None = None
+    ids: Mapping[str, str] | None = None
+
+    def to_bytes(self) -> bytes:
+        """As `parse` reads it."""
+        names = json.dumps([self.names, self.ids]).encode()
+        sink = pyarrow().BufferOutputStream()
+        with pyarrow().ipc.new_stream(sink, self.constants.schema) as writer:
+            writer.write_batch(self.constants)
+        told = bytes(sink.getvalue())
+        return len(names).to_bytes(4, "little") + len(told).to_bytes(4, "little") + names + told
+
+    @classmethod
+    def parse(cls, data: bytes) -> tuple[FileFacts, bytes]:
+        """The facts, and what is behind them."""
+        first, second = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4))
+        names, end = json.loads(data[8 : 8 + first]), 8 + first + second
+        with pyarrow().ipc.open_stream(data[8 + first : end]) as reader:
+            return cls(reader.read_next_batch(), *names), data[end:]
+
+    def resolve(self, schema: Any, where: str) -> FileFacts:
+        """With the names that follow from the schema of the file.
+
+        Raises FormatError for a field of a struct that the table calls otherwise by now.
+        """
+        if self.ids is None:
+            return self
+        numbers = [_number(field) for field in schema]
+        if not any(numbers):  # a file that was written without the table: by its names
+            tops = {name for name in self.ids.values() if "." not in name}
+            names = {name: name for name in schema.names if name in tops}
+        else:
+            pairs = zip(schema.names, numbers, strict=True)
+            names = {name: self.ids[n] for name, n in pairs if n in self.ids}
+            for field in schema:
+                _check_inside(field, self.ids, where)
+        is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
+        return FileFacts(self.constants, None if is_same else names)
+
+    def stored(self, wanted: Sequence[str]) -> list[str]:
+        """What the file calls these columns of the table, as far as it has them."""
+        if self.names is None:
+            return [name for name in wanted if name not in self.constants.schema.names]
+        told = {name: stored for stored, name in self.names.items()}
+        return [told[name] for name in wanted if name in told]
+
+    def complete(self, batch: Any) -> Any:
+        """Rows of the file as rows of the table."""
+        pa = pyarrow()
+        names = [self._name(name) for name in batch.schema.names]
+        columns = [*batch.columns]
+        for name, column in zip(self.constants.schema.names, self.constants.columns, strict=True):
+            if name not in names:
+                names.append(name)
+                columns.append(pa.repeat(column[0], batch.num_rows))
+        return pa.record_batch(columns, names=names)
+
+    def _name(self, stored: str) -> str:
+        return stored if self.names is None else self.names.get(stored, stored)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableFormat(Parquet):
+    """Parquet files that a log names. Inherit it and write `files_of_table`.
+
+    A column that files hold and the table has no more is no column.
+    """
+
+    endings: ClassVar[tuple[str, ...]] = ()
+    has_final_files: ClassVar[bool] = True
+
+    @abstractmethod
+    def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
+        """The files of a version of the table, in any order, with `FileFacts` of each."""
+
+    def find(self, place: FilePlace, source: Files) -> FoundFiles:
+        """The files of the table by their keys: their order must not follow how a log is read."""
+        found = self.files_of_table(place, source)
+        for file in found.files:
+            check_key(file.key)
+        return found._replace(files=sorted(found.files))
+
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """The row groups of a file, with the columns that the log gives it."""
+        with _told_of_vacuum(file, files):
+            plan = super().plan_file(file, files)
+        told = files.facts[file.key]
+        facts, _ = FileFacts.parse(told)
+        if facts.ids is not None:
+            facts = facts.resolve(self.schema_of(plan.note), files.url(file))
+            told = facts.to_bytes()
+        columns = dict(plan.columns)
+        if facts.names is not None:
+            columns = {n: columns[stored] for stored, n in facts.names.items() if stored in columns}
+        for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
+            kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
+            columns.setdefault(name, (self.encodings or {}).get(name, kind))
+        return dataclasses.replace(plan, columns=columns, note=told + plan.note)
+
+    def share(self, shard: ShardPlace) -> float:
+        """Which share of the bytes of a row group is of the columns that are wanted."""
+        inner, _ = _inner(shard)
+        return super().share(inner)
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The rows of a row group, out of the column chunks that are wanted."""
+        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        inner, facts = _inner(shard)
+        with _told_of_vacuum(shard.file, files):
+            for batch in self.batches(inner, inner.columns.names, files, where):
+                yield block_of_batch(facts.complete(batch), shard, where)
+
+
+@contextlib.contextmanager
+def _told_of_vacuum(file: DataFile, files: Files) -> Iterator[None]:
+    """A file of the table that is gone is said to be one."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"get {files.url(file)}: the table names this file, and it is gone: the version is "
+            f"older than what was kept (VACUUM, expired snapshots). Read a newer one.",
+            url=files.url(file),
+            verb="get",
+        ) from error
+
+
+def _inner(shard: ShardPlace) -> tuple[ShardPlace, FileFacts]:
+    """A shard as one of a Parquet file of its own: with its columns and its note."""
+    facts, note = FileFacts.parse(shard.note)
+    stored = facts.stored(shard.columns.names)
+    return (
+        dataclasses.replace(shard, note=note, columns=shard.columns._replace(names=tuple(stored))),
+        facts,
+    )
+
+
+def _number(field: Any) -> str:
+    """The number of a column, as it is in a file."""
+    told: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
+    return told.decode()
+
+
+def _check_inside(field: Any, ids: Mapping[str, str], where: str) -> None:
+    kind = field.type
+    children = [kind.field(at) for at in range(kind.num_fields)]
+    for child in children:
+        told = ids.get(_number(child), child.name).rpartition(".")[2]
+        if pyarrow().types.is_struct(kind) and told != child.name:
+            raise FormatError(
+                f"{where}: in column {field.name!r} is a field {child.name!r}, which the table "
+                f"calls {told!r} by now; leave the column out with columns=."
+            )
+        _check_inside(child, ids, where)
+
+
+def refused(url: str, what: str, how: str) -> FormatError:
+    """A table that has what is not read here, and what to do."""
+    return FormatError(f"{url}: the table has {what}, which are not read here. {how}")

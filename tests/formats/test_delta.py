@@ -1,0 +1,306 @@
+"""Delta tables are read as they lie: versions, columns of folders, logs, what is refused."""
+
+import datetime as dt
+import json
+import shutil
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+deltalake = pytest.importorskip("deltalake")
+
+import pyarrow.parquet as pq  # noqa: E402
+from tables import table  # noqa: E402
+
+from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.errors import ConfigError, FormatError, NotFoundError  # noqa: E402
+from mds.formats import Delta, Files  # noqa: E402
+from mds.storage.memory import MemoryStore  # noqa: E402
+from mds.testing.file_format_contract import FormatContract  # noqa: E402
+
+
+def write_versions(folder, versions=4, rows=5, **more):
+    """A table to which every version adds rows, whose ids count through."""
+    for version in range(versions):
+        deltalake.write_deltalake(folder, table(version * rows, rows), mode="append", **more)
+    return folder
+
+
+def of(folder, tmp_path, kind="delta", **more):
+    return StreamingDataset(
+        remote=str(folder), local=str(tmp_path / "cache"), format=kind, batch_size=4, **more
+    )
+
+
+def rows_of(found, key="id"):
+    rows = found if isinstance(found, list) else [found[n] for n in range(found.num_samples)]
+    return sorted(rows, key=lambda row: row[key])
+
+
+class TestDelta(FormatContract):
+    format = Delta()
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return write_versions(tmp_path / "table")
+
+    @pytest.fixture
+    def damaged(self, tmp_path):
+        folder = write_versions(tmp_path / "broken")
+        path = next(folder.glob("*.parquet"))
+        path.write_bytes(path.read_bytes()[:200])
+        return folder, path.name
+
+
+def test_every_version_of_twenty_commits(tmp_path):
+    """Each has the rows that deltalake reads, with appends, deletes, overwrites and compaction."""
+    folder = tmp_path / "table"
+    write_versions(folder, 8)
+    deltalake.DeltaTable(folder).delete("id % 3 = 0")
+    write_versions(folder, 5)
+    deltalake.DeltaTable(folder).optimize.compact()
+    deltalake.write_deltalake(folder, table(900, 7), mode="overwrite")
+    write_versions(folder, 4)
+    for version in range(20):
+        whole = deltalake.DeltaTable(folder, version=version).to_pyarrow_table()
+        expected = sorted(row["id"] for row in whole.to_pylist())
+        found = of(folder, tmp_path, Delta(version=version, columns=["id"]))
+        assert sorted(sample["id"] for sample in found) == expected, version
+    assert of(folder, tmp_path).num_samples == len(expected)
+
+
+def test_the_order_is_that_of_the_paths(tmp_path):
+    """It follows from the files of a version alone, however its log was written down."""
+    folder = write_versions(tmp_path / "table", 6)
+    before = [sample["id"] for sample in of(folder, tmp_path)]
+    deltalake.DeltaTable(folder).create_checkpoint()
+    shutil.copytree(folder, tmp_path / "copy")
+    again = [sample["id"] for sample in of(tmp_path / "copy", tmp_path / "other")]
+    assert again == before
+    assert [s["id"] // 5 for s in of(folder, tmp_path)][::5] == [
+        pq.read_table(path)["id"][0].as_py() // 5 for path in sorted(folder.glob("*.parquet"))
+    ]
+
+
+def test_a_folder_with_a_log_is_a_table(tmp_path):
+    """On a disk it is known as one, so files that a version has no more are not read."""
+    folder = write_versions(tmp_path / "table")
+    deltalake.write_deltalake(folder, table(50, 3), mode="overwrite")
+    dataset = StreamingDataset(local=str(folder), batch_size=4)
+    assert [sample["id"] for sample in dataset] == [50, 51, 52]
+    everything = StreamingDataset(local=str(folder), format="parquet", batch_size=4)
+    assert everything.num_samples == 23
+
+
+def test_columns_of_folders(tmp_path):
+    """Their values are of the table's types, with nulls and with what a path cannot say."""
+    days = [dt.date(2024, 1, 2), None, dt.date(2024, 1, 2), dt.date(1969, 12, 31)]
+    whole = pa.table(
+        {
+            "id": [1, 2, 3, 4],
+            "day": pa.array(days, pa.date32()),
+            "place": ["a b/c%20ü", "x=y", "a b/c%20ü", ""],
+            "level": pa.array([1, 2, 1, -3], pa.int16()),
+        }
+    )
+    deltalake.write_deltalake(tmp_path / "table", whole, partition_by=["day", "place", "level"])
+    expected = deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+    found = rows_of(of(tmp_path / "table", tmp_path))
+    assert found == [
+        {**row, "day": row["day"] and row["day"].isoformat()} for row in rows_of(expected)
+    ]
+    alone = of(tmp_path / "table", tmp_path / "alone", columns=["level"])
+    assert sorted(int(sample["level"]) for sample in alone) == [-3, 1, 1, 2]
+    assert alone.stats()["fetched_bytes"] == 0
+
+
+def test_a_column_that_came_later(tmp_path):
+    """Files from before it are refused by name, or have None there where that was asked for."""
+    folder = write_versions(tmp_path / "table", 1)
+    wider = table(5, 5).append_column("more", pa.array(["x"] * 5))
+    deltalake.write_deltalake(folder, wider, mode="append", schema_mode="merge")
+    with pytest.raises(FormatError, match=r"there is no column 'more', which .*missing='null'"):
+        of(folder, tmp_path)
+    found = rows_of(of(folder, tmp_path, Delta(missing="null")))
+    assert [row["more"] for row in found] == [None] * 5 + ["x"] * 5
+
+
+def test_a_log_behind_a_checkpoint(tmp_path):
+    """Versions that follow from a checkpoint are read, older ones refused with those there are."""
+    folder = write_versions(tmp_path / "table", 6)
+    deltalake.DeltaTable(folder, version=3).create_checkpoint()
+    for version in range(3):
+        (folder / f"_delta_log/{version:020}.json").unlink()
+    for version, rows in ((3, 20), (4, 25), (None, 30)):
+        assert of(folder, tmp_path, Delta(version=version)).num_samples == rows
+    for version in (2, 9):
+        with pytest.raises(FormatError, match=f"no version {version} .*its log goes from 3 to 5"):
+            of(folder, tmp_path, Delta(version=version))
+    with pytest.raises(FormatError, match="this is no Delta table"):
+        of(tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match="version= is 0 or more"):
+        Delta(version=-1)
+
+
+def test_any_store_has_tables(tmp_path):
+    """The log comes through the store of the files: those behind it, and no listing of data."""
+    folder = write_versions(tmp_path / "table", 12)
+    deltalake.DeltaTable(folder, version=9).create_checkpoint()
+    store = MemoryStore("memory://delta")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(folder).as_posix(), path.read_bytes())
+    came = []
+    kind = Delta()
+    found = kind.find(kind.narrow(_place(store.url)), Files(store, came.append))
+    assert len(found.files) == 12
+    assert found.pin == {"version": 11}
+    assert len(came) == 4, "a checkpoint, its commit, and two commits behind it"
+    dataset = of(store.url, tmp_path)
+    assert [row["id"] for row in rows_of(dataset)] == list(range(60))
+
+
+def _place(url):
+    from mds.formats.place import parse_place
+
+    return parse_place(url)
+
+
+def test_new_versions_look_at_new_files_alone(tmp_path):
+    """A start of another version reads the footers of the files that came."""
+    store = MemoryStore("memory://delta-new")
+
+    def upload():
+        for path in (tmp_path / "table").rglob("*"):
+            if path.is_file():
+                store.put(path.relative_to(tmp_path / "table").as_posix(), path.read_bytes())
+
+    looked = []
+
+    class Counted(Delta):
+        def plan_file(self, file, files):
+            looked.append(file.key)
+            return super().plan_file(file, files)
+
+    for files in (3, 1):
+        write_versions(tmp_path / "table", files)
+        upload()
+        of(store.url, tmp_path, Counted())
+    of(store.url, tmp_path, Counted())
+    assert len(looked) == 4
+
+
+def test_beside_shards_of_mds_in_one_mix(tmp_path):
+    """A version of a table and MDS with the same columns are streams of one dataset."""
+    folder = write_versions(tmp_path / "table", 3)
+    with MDSWriter(out=str(tmp_path / "mds"), columns={"id": "int", "text": "str"}) as writer:
+        for number in range(1000, 1030):
+            writer.write({"id": number, "text": str(number)})
+    streams = [
+        Stream(
+            remote=str(folder), local=str(tmp_path / "a"), proportion=0.3,
+            format=Delta(version=1, columns=["id", "text"]),
+        ),
+        Stream(local=str(tmp_path / "mds"), proportion=0.7),
+    ]  # fmt: skip
+    dataset = StreamingDataset(streams=streams, shuffle=True, epoch_size=40, batch_size=4)
+    found = [
+        n for batch in StreamingDataLoader(dataset, batch_size=4) for n in batch["id"].tolist()
+    ]
+    assert len(found) == 40
+    assert sum(number < 1000 for number in found) == 12
+    assert {number for number in found if number < 1000} <= set(range(10))
+
+
+def test_a_file_that_was_vacuumed(tmp_path):
+    """It is told as one that the version names, when planning and under a run."""
+    folder = write_versions(tmp_path / "table", 3)
+    dataset = of(folder, tmp_path)
+    gone = min(folder.glob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(NotFoundError, match=rf"{gone.name}: the table names this .*VACUUM"):
+        dataset[0]
+    with pytest.raises(NotFoundError, match=rf"{gone.name}: the table names this .*VACUUM"):
+        of(folder, tmp_path / "other")
+
+
+# ------------------------------------------------------------------ logs that others write
+
+
+def by_hand(folder, schema, adds, configuration=None, features=()):
+    """A table of one version whose log says this."""
+    (folder / "_delta_log").mkdir(parents=True)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if features:
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7,
+                    "readerFeatures": list(features), "writerFeatures": list(features)}  # fmt: skip
+    actions = [
+        {"protocol": protocol},
+        {
+            "metaData": {
+                "id": "0", "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": schema}),
+                "partitionColumns": [], "configuration": configuration or {}, "createdTime": 0,
+            }
+        },
+        *({"add": {"partitionValues": {}, "modificationTime": 0, "dataChange": True, **add}}
+          for add in adds),
+    ]  # fmt: skip
+    log = "".join(json.dumps(action) + "\n" for action in actions)
+    (folder / "_delta_log" / f"{0:020}.json").write_text(log)
+    return folder
+
+
+def _field(name, kind="long", **metadata):
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def _file(folder, **columns):
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+    return {"path": "a.parquet", "size": (folder / "a.parquet").stat().st_size}
+
+
+@pytest.mark.parametrize("kind", ["inline", "file"])
+def test_deletion_vectors_are_refused(tmp_path, kind):
+    """Rows that are marked as deleted would come; a table that has none of them is read."""
+    add = _file(tmp_path / "table", id=[1, 2, 3])
+    by_hand(tmp_path / "table", [_field("id")], [add], features=["deletionVectors"])
+    assert of(tmp_path / "table", tmp_path).num_samples == 3
+    if kind == "inline":  # the one of the specification: rows 3, 4, 7, 11, 18, 29
+        told = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+        vector = {"storageType": "i", "pathOrInlineDv": told, "cardinality": 6, "sizeInBytes": 40}
+    else:
+        vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4,
+                  "sizeInBytes": 40, "cardinality": 6}  # fmt: skip
+    by_hand(
+        tmp_path / "marked", [_field("id")], [add | {"deletionVector": vector}],
+        features=["deletionVectors"],
+    )  # fmt: skip
+    shutil.copy(tmp_path / "table" / "a.parquet", tmp_path / "marked")
+    with pytest.raises(FormatError, match=r"deletion vectors in version 0, .*PURGE"):
+        of(tmp_path / "marked", tmp_path)
+
+
+def test_columns_that_files_call_otherwise(tmp_path):
+    """Under column mapping a column has its name of the table, and a dropped one is gone."""
+    folder = tmp_path / "table"
+    add = _file(folder, **{"col-1": [1, 2], "col-2": ["x", "y"], "col-3": [5, 6]})
+    mapping = "delta.columnMapping.physicalName"
+    numbered = "delta.columnMapping.id"
+    schema = [
+        _field("id", **{mapping: "col-1", numbered: 1}),
+        _field("text", "string", **{mapping: "col-2", numbered: 2}),
+    ]
+    settings = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
+    by_hand(folder, schema, [add], settings, ["columnMapping"])
+    assert rows_of(of(folder, tmp_path)) == [{"id": 1, "text": "x"}, {"id": 2, "text": "y"}]
+    assert [s["text"] for s in of(folder, tmp_path / "one", columns=["text"])] == ["x", "y"]
+
+
+def test_files_outside_of_the_folder_are_refused(tmp_path):
+    """A shallow copy names files of another table."""
+    add = _file(tmp_path / "table", id=[1]) | {"path": "s3://other/table/a.parquet"}
+    by_hand(tmp_path / "table", [_field("id")], [add])
+    with pytest.raises(FormatError, match="files outside its folder"):
+        of(tmp_path / "table", tmp_path)

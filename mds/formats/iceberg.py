@@ -191,7 +191,7 @@ def _reads(source: Files) -> Any:
     """The files of a table as pyiceberg asks for them."""
     from pyiceberg.io import FileIO, InputFile
 
-    class Input(InputFile):  # type: ignore[misc]
+    class TableInput(InputFile):  # type: ignore[misc]
         def __init__(self, location: str, key: str) -> None:
             super().__init__(location)
             self._key = key
@@ -206,7 +206,7 @@ def _reads(source: Files) -> Any:
             del seekable
             return io.BytesIO(source.get(DataFile(self._key, -1)))
 
-    class Reads(FileIO):  # type: ignore[misc]
+    class TableReads(FileIO):  # type: ignore[misc]
         location = ""
 
         def key_of(self, path: str) -> str:
@@ -218,8 +218,8 @@ def _reads(source: Files) -> Any:
                 )  # fmt: skip
             return place[len(own) :]
 
-        def new_input(self, location: str) -> Input:
-            return Input(location, self.key_of(location))
+        def new_input(self, location: str) -> TableInput:
+            return TableInput(location, self.key_of(location))
 
         def new_output(self, location: str) -> Any:
             raise NotImplementedError(location)
@@ -227,7 +227,7 @@ def _reads(source: Files) -> Any:
         def delete(self, location: Any) -> None:
             raise NotImplementedError(str(location))
 
-    return Reads()
+    return TableReads()
 
 
 def _plain(path: str) -> str:

@@ -24,6 +24,12 @@ _data = click.option(
     metavar="URL",
     help="Where the streams are now, one option each, in their order.",
 )
+_select = click.option(
+    "--select",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE.npy",
+    help="For a part of a dataset: the numbers or the mask that select() was given.",
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 
 
@@ -33,6 +39,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines."
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("--show", default=0, show_default=True, help="Fetch so many rows a rank.")
 @_data
+@_select
 @_json
 def step(
     checkpoint: str,
@@ -40,6 +47,7 @@ def step(
     rank: int | None,
     show: int,
     places: tuple[str, ...],
+    select: str | None,
     as_json: bool,
 ) -> None:
     """Show the samples of global batch STEP, counted from 0 since the training began.
@@ -51,41 +59,47 @@ def step(
     with errors():
         from mds.dataset.rewind import Rewind
 
-        rewind = Rewind(read_state(checkpoint), places)
+        rewind = Rewind(read_state(checkpoint), places, select)
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
         shown: dict[int, int] = {}
-        where, found = (
-            console(),
-            table("rank", "sample", "stream", "shard", "row", "", right=_RIGHT),
-        )
+        is_packed = any(row.tokens for row in rows)
+        tokens = ("tokens",) * is_packed
+        where = console()
+        found = table("rank", "sample", "stream", "shard", "row", *tokens, "", right=_RIGHT)
         for row in rows:
             text = ""
             shown[row.rank] = shown.get(row.rank, 0) + 1
             if shown[row.rank] <= show:
                 text = _first_value(rewind.dataset[row.sample])
             if as_json:
-                click.echo(json.dumps(row._asdict() | ({"text": text} if text else {})))
+                told = {name: value for name, value in row._asdict().items() if value is not None}
+                click.echo(json.dumps(told | ({"text": text} if text else {})))
             elif not show or text:
                 shard = f"{row.shard} {row.file}"
-                found.add_row(*map(cell, (row.rank, row.sample, row.stream, shard, row.row, text)))
+                piece = (f"{row.tokens[0]:,} to {row.tokens[1]:,}",) if row.tokens else ()
+                each = (row.rank, row.sample, row.stream, shard, row.row, *piece, text)
+                found.add_row(*map(cell, each))
         if not as_json:
             where.print(
                 f"Step {step:,} of the training is step {inside:,} of epoch {epoch}: "
-                f"{plural(len(rows), 'sample')}."
+                f"{plural(len(rows), 'document' if is_packed else 'sample')}."
             )
             where.print(found)
 
 
-_RIGHT = ("rank", "sample", "row")
+_RIGHT = ("rank", "sample", "row", "tokens")
 
 
 @click.command(short_help="When a sample comes in a training.")
 @click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
 @click.option("--sample", required=True, type=click.IntRange(0), help="Its number.")
 @_data
+@_select
 @_json
-def find(checkpoint: str, sample: int, places: tuple[str, ...], as_json: bool) -> None:
+def find(
+    checkpoint: str, sample: int, places: tuple[str, ...], select: str | None, as_json: bool
+) -> None:
     """Show the steps and ranks that saw a sample, and those of this epoch that will.
 
     Samples are numbered through all streams, as dataset[NUMBER] takes them. Ranks are those of the
@@ -94,7 +108,7 @@ def find(checkpoint: str, sample: int, places: tuple[str, ...], as_json: bool) -
     with errors():
         from mds.dataset.rewind import Rewind
 
-        rewind = Rewind(read_state(checkpoint), places)
+        rewind = Rewind(read_state(checkpoint), places, select)
         found = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
         seen = rewind.find(sample)
         for place in seen:
@@ -115,8 +129,11 @@ def find(checkpoint: str, sample: int, places: tuple[str, ...], as_json: bool) -
 @click.argument("first", type=click.Path(exists=True, dir_okay=False))
 @click.argument("second", type=click.Path(exists=True, dir_okay=False))
 @_data
+@_select
 @_json
-def compare(first: str, second: str, places: tuple[str, ...], as_json: bool) -> None:
+def compare(
+    first: str, second: str, places: tuple[str, ...], select: str | None, as_json: bool
+) -> None:
     """Show the first step at which two runs had other samples in their global batch, and why.
 
     FIRST and SECOND are checkpoints; steps up to the later of them are compared. The exit code is 1
@@ -125,7 +142,7 @@ def compare(first: str, second: str, places: tuple[str, ...], as_json: bool) -> 
     with errors():
         from mds.dataset.rewind import compare as compare_states
 
-        found = compare_states(read_state(first), read_state(second), places)
+        found = compare_states(read_state(first), read_state(second), places, select)
         if as_json:
             click.echo(json.dumps(found._asdict()))
         elif found.step is None:

@@ -46,7 +46,3 @@ def name_data(
     if shards.selection is not None:
         found["selected"] = shards.num_samples
     return found
-
-
-def _place_of(stream: Stream) -> str:
-    return str(stream.remote_folder or os.path.abspath(stream.folder))

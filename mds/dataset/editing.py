@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
+from mds.plan.edits import MAX_WHY, check_reserve, drops_of
 from mds.plan.schedule import check_weights
-from mds.plan.state import parse_state
+from mds.plan.state import MAX_EDITS, parse_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mds.dataset.order_state import OrderState
+    from mds.dataset.shard_map import ShardMap
     from mds.dataset.worker_epoch import WorkerEpoch
     from mds.world import World
 
@@ -25,7 +30,11 @@ class RunningLoop(Protocol):
 
     @property
     def position(self) -> tuple[int, int] | None:
-        """The epoch, and the sample of all ranks that comes next."""
+        """The epoch, and the sample or pack of all ranks that comes next."""
+
+    @property
+    def packs(self) -> tuple[int, Any, int] | None:
+        """Where an epoch of packs goes on: the position, the cursors and the turn."""
 
     @property
     def is_exact(self) -> bool:
@@ -42,8 +51,13 @@ class EditableDataset(Protocol):
     _loop: Callable[[], RunningLoop | None]
     _order: OrderState
     _running: WorkerEpoch | None
+    _shards: ShardMap
+    packing: Any
 
     def _world(self) -> World: ...
+    def _packed_state(
+        self, begun: tuple[int, int] | None, packs: tuple[int, Any, int] | None
+    ) -> dict[str, Any]: ...
 
 
 def no_loop() -> None:
@@ -79,27 +93,146 @@ def set_weights(
     step = _step(self, at_step)
     changed = order.schedule.with_weights(step, checked)
     changed.mixture(order.weights.choose, 1)  # refuses what gives no samples
-    _edit(self, {"step": step, "weights": checked})
+    _edit(self, [{"step": step, "weights": checked}])
     return step
 
 
-def begin_again(self: EditableDataset, epoch: int, sample: int) -> None:
-    """Let the next iteration go on from a sample of all ranks, by the order as it is now."""
-    order = self._order
-    order.epochs.load(parse_state(order.state(self._world(), epoch, sample)))
+def drop(
+    self: EditableDataset, samples: Iterable[int], why: str = "", *, at_step: int | None = None
+) -> int:
+    """Let samples never come again; returns the step from which that holds.
+
+    - ``samples`` (Iterable[int]): Their numbers, as ``dataset[number]`` takes them.
+    - ``why`` (str, default ''): A few words for those who read the state later.
+    - ``at_step`` (int | None, default None, steps): Global batch since the training began from
+      which they do not come; None is the next one that the loader gives.
+
+    Another sample of the stream takes the place of each: the next of a reserve, which is the stream
+    in an order of its own. It may come by itself in the epoch, too. All other places stay as they
+    are. At most half of a stream can be dropped. Call it on every rank after the same step with the
+    same arguments; nothing is sent between ranks, and different ones show in the order hash.
+    Without a StreamingDataLoader under way it holds from the next epoch on. The state has it.
+
+    Raises ConfigError for numbers that no sample has, for more than can be dropped, and for a step
+    that is over.
+
+    >>> step = dataset.drop([77123, 88012], why="gibberish")  # doctest: +SKIP
+    """
+    ids = _numbers(samples, self._shards.num_samples)
+    _check_why(why)
+    training = TrainingSteps(self)
+    if at_step is None:
+        epoch, inside = training.next_at(*_earliest(self))
+        step, place = training.before(epoch) + inside, inside * training.batch
+    else:
+        step = _step(self, at_step)
+        epoch, place = training.place_of(step)
+    edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
+    if ids and self.packing is not None:
+        edit["windows"] = _windows(self, epoch, place)
+    if ids:
+        every = drops_of([*self._order.epochs.edits, edit])
+        check_reserve(every, self._shards.samples_per_stream.tolist())
+        _edit(self, [edit])
+    return step
 
 
-def _edit(dataset: EditableDataset, edit: dict[str, Any]) -> None:
-    """Take note of an edit, and let the loader that runs go by it."""
-    dataset._order.epochs.edit(edit)
+def skip(dataset: EditableDataset, steps: Any) -> int:
+    """Let global batches never come; the step that comes instead (``loader.skip``)."""
+    if not isinstance(steps, range) or steps.step != 1 or not len(steps) or steps.start < 0:
+        raise ConfigError(
+            f"skip(steps={str(steps)[:60]}): give the global batches since the training began that "
+            "shall not come, as range(12300, 12400)."
+        )
+    training = TrainingSteps(dataset)
+    earliest = training.step_at(*_earliest(dataset))
+    if steps.start < earliest:
+        raise ConfigError(
+            f"skip(steps={steps}): step {earliest - 1} was the last that came, so steps can be "
+            f"skipped from {earliest} on. To leave out what came, load an earlier state first."
+        )
+    edits: list[dict[str, Any]] = []
+    epoch, place = training.place_of(steps.start)
+    last_epoch, last = training.place_of(steps.stop)
+    while (epoch, place) < (last_epoch, last) and len(edits) <= MAX_EDITS:  # more is refused below
+        end = last if epoch == last_epoch else training.in_epoch(epoch) * training.batch
+        edits.append({"epoch": epoch, "from": place, "skip": end - place})
+        epoch, place = epoch + 1, 0
+    _edit(dataset, edits)
+    return training.step_at(last_epoch, last)
+
+
+def begin_again(
+    self: EditableDataset, place: tuple[int, int], packs: tuple[int, Any, int] | None
+) -> None:
+    """Let the next iteration go on from an epoch and a place in it, by the order as it is now."""
+    if packs is None:
+        state = self._order.state(self._world(), *place)
+    else:
+        state = self._packed_state(place, packs)
+    self._order.epochs.load(parse_state(state))
+
+
+def _windows(dataset: EditableDataset, epoch: int, place: int) -> list[int]:
+    """Of each canonical node the first window of documents that has not begun at a place."""
+    loop, pending = dataset._loop(), dataset._order.epochs.pending
+    cursors: Any = None
+    if not place:
+        return []
+    if pending is not None and (pending.epoch, pending.sample_in_epoch) == (epoch, place):
+        cursors = pending.cursors
+    elif loop is not None and loop.packs is not None and loop.position == (epoch, place):
+        cursors = loop.packs[1]
+    if cursors is None:
+        cursors = TrainingSteps(dataset).packs(epoch).table.cursors(place)[0]
+    return [int(window) + bool(pack) for window, pack in cursors]
+
+
+def _numbers(samples: Iterable[int], count: int) -> list[int]:
+    """Sample numbers as they were given, each once, checked (ConfigError)."""
+    given = np.asarray(samples if hasattr(samples, "__len__") else list(samples))
+    if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not given.size):
+        raise ConfigError(
+            f"drop() takes the numbers of samples, got {str(samples)[:60]!r}. Write "
+            "drop([77123, 88012])."
+        )
+    found = dict.fromkeys(given.tolist())
+    wrong = [number for number in found if not 0 <= number < count]
+    if wrong:
+        raise ConfigError(
+            f"drop(): there is no sample {wrong[0]}; the {count:,} samples are numbered from 0 "
+            "through all streams."
+        )
+    return list(found)
+
+
+def _check_why(why: object) -> None:
+    if not isinstance(why, str) or len(why) > MAX_WHY:
+        raise ConfigError(
+            f"why {str(why)[:60]!r} of drop() must be a text of at most {MAX_WHY} letters."
+        )
+
+
+def _edit(dataset: EditableDataset, edits: list[dict[str, Any]]) -> None:
+    """Take note of edits, and let the loader that runs go by them."""
+    epochs = dataset._order.epochs
+    if len(epochs.edits) + len(edits) > MAX_EDITS:
+        raise ConfigError(
+            f"the order was changed {len(epochs.edits):,} times while the training ran, and "
+            f"{MAX_EDITS:,} are the most: change more at once."
+        )
     loop = dataset._loop()
-    if loop is not None:
-        loop.change_at(*_place_of(dataset, edit["step"]))
+    for edit in edits:
+        epochs.edit(edit)
+        if loop is not None:
+            steps, is_step = TrainingSteps(dataset), "step" in edit
+            place = steps.place_of(edit["step"]) if is_step else (edit["epoch"], edit["from"])
+            loop.change_at(*place)
 
 
 def _step(dataset: EditableDataset, at_step: int | None) -> int:
     """The step from which a change holds. Raises ConfigError for one that has begun."""
-    earliest = _earliest(dataset)
+    earliest = TrainingSteps(dataset).step_at(*_earliest(dataset))
     if at_step is None:
         return earliest
     if type(at_step) is not int or at_step < earliest:
@@ -110,31 +243,13 @@ def _step(dataset: EditableDataset, at_step: int | None) -> int:
     return at_step
 
 
-def _earliest(dataset: EditableDataset) -> int:
-    """The first step of the training that can still be changed."""
+def _earliest(dataset: EditableDataset) -> tuple[int, int]:
+    """The epoch, and the place in it, from which the order can still be changed."""
     loop = dataset._loop()
     place = loop.position if loop is not None and loop.is_exact else None
     order = dataset._order
     pending = order.epochs.pending
     if pending is not None:
         place = max(pending.epoch, 0), pending.sample_in_epoch
-    elif place is None:
-        # Workers of whatever iterates went ahead by themselves, so nothing holds before they end.
-        place = order.epochs.next_epoch, 0
-    epoch, sample = place
-    batch, steps = _sizes(dataset)
-    return epoch * steps + -(-sample // batch)
-
-
-def _place_of(dataset: EditableDataset, step: int) -> tuple[int, int]:
-    """The epoch, and the sample in it, at which a step begins."""
-    batch, steps = _sizes(dataset)
-    epoch, inside = divmod(step, steps)
-    return epoch, inside * batch
-
-
-def _sizes(dataset: EditableDataset) -> tuple[int, int]:
-    """Samples of a global batch, and global batches of an epoch."""
-    order = dataset._order
-    batch = order.spec.batch() * dataset._world().num_ranks
-    return batch, max(-(-order.weights.epoch_size // batch), 1)
+    # Workers of whatever iterates went ahead by themselves, so nothing holds before they end.
+    return place or (order.epochs.next_epoch, 0)

@@ -15,7 +15,7 @@ from mds.dataset.data_names import name_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
-from mds.plan.edits import apply_weights, check_edits
+from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
 from mds.plan.state import EXTENDED_VERSION, VERSION, ResumePoint, emit_state, parse_state
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class OrderState:
         if point is not None:
             # What a state brought stays in force after its epoch; its position does not.
             point = point.at(start.epoch, point.sample_in_epoch if start.resume is not None else 0)
+        edits = self.epochs.edits
         return EpochPlan(
             [
                 {"shards": sizes, **share}
@@ -116,7 +117,8 @@ class OrderState:
             resume=point,
             weights=self.weights,
             dataset=self._shards.fingerprint,
-            schedule=apply_weights(self.schedule, self.epochs.edits),
+            schedule=apply_weights(self.schedule, edits),
+            edits=edits,
         )
 
     def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
@@ -153,7 +155,16 @@ class OrderState:
             num_samples = running.position * world.num_ranks
         elif last is not None and last.epoch == epoch and last.resume is not None:
             offset = last.resume.sample_in_epoch
-        return epoch, int(num_samples or 0) + (0 if from_beginning else offset)
+        begin = 0 if from_beginning else offset
+        return epoch, self.place_after(epoch, begin, int(num_samples or 0))
+
+    def place_after(self, epoch: int, begin: int, given: int) -> int:
+        """The place of an epoch that comes after ``given`` samples from ``begin`` on."""
+        return place_after(skips_of(self.epochs.edits, epoch), begin, given)
+
+    def given_before(self, epoch: int, begin: int, place: int) -> int:
+        """How many samples from ``begin`` on come before a place of an epoch."""
+        return given_before(skips_of(self.epochs.edits, epoch), begin, place)
 
     def state(self, world: World, epoch: int, sample_in_epoch: int) -> dict[str, Any]:
         """The state at a sample of an epoch."""
@@ -214,6 +225,7 @@ class OrderState:
             initial or world.num_nodes,
             version=EXTENDED_VERSION,
             unit="packs",
+            edits=tuple(self.epochs.edits),
         )
         if packs is not None and begun is not None:
             position, cursors, turn = packs
@@ -227,7 +239,9 @@ class OrderState:
         if self._has_order(world):
             plan = PackPlan(self.plan(EpochStart(max(epoch, 0), None), world), lengths)
             facts, order = plan.plan.dataset_facts(), plan.order_facts()
-            data = self._data | self._world_facts(world)
+            packing = plan.packing
+            named = {"lengths": packing.lengths, "balance": packing.balance}
+            data = self._data | self._world_facts(world) | {"packing": named}
             fresh = dataclasses.replace(fresh, dataset=facts, order=order, data=data)
         return emit_state(fresh)
 
@@ -239,6 +253,7 @@ class OrderState:
         ``lengths``: of the documents, where packs are counted.
         """
         point = parse_state(state)
+        check_edits(point.edits, self.schedule, self._shards.samples_per_stream.tolist())
         if lengths is not None:
             plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
             PackPlan(plan, lengths).check(point)
@@ -248,7 +263,6 @@ class OrderState:
                 "none. Give the dataset the same packing=."
             )
         else:
-            check_edits(point.edits, self.schedule)
             point.check_position(self.weights.epoch_size)
             self._warn_past_end(point, world)
         if lengths is None and self._has_order(world):

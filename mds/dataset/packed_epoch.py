@@ -73,6 +73,11 @@ def packed_steps(dataset: Any, *, drop_last: bool = False) -> int:
     return total // batch if drop_last else -(-total // batch)
 
 
+def count_packs(plan: PackPlan) -> int:
+    """How many packs an epoch has; a process packs it once for that."""
+    return _tables.count(plan)
+
+
 def estimate_packs(plan: PackPlan, samples: int) -> int:
     """About how many packs an epoch has, by the sum of all lengths."""
     share = plan.plan.epoch_size / max(samples, 1)
@@ -98,7 +103,15 @@ class _Tables:
                 self._counting[key] = thread
                 thread.start()
                 return None
-        self._count(key, plan)
+        return self.count(plan)
+
+    def count(self, plan: PackPlan) -> int:
+        """The packs of an epoch, counted here unless they were."""
+        key = plan.key()
+        with self._lock:
+            is_known = key in self._totals
+        if not is_known:
+            self._count(key, plan)
         return self._totals[key]
 
     def _count(self, key: str, plan: PackPlan) -> None:

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.samples import Samples
+from mds.dataset.steps import TrainingSteps
 from mds.dataset.stream import Stream
 from mds.errors import ConfigError, StateError
+from mds.plan import EpochPlan, Packing
+from mds.plan.edits import describe_edit, skips_of
+from mds.plan.gaps import Gaps
 from mds.plan.schedule import ScheduledRun
 from mds.plan.state import ResumePoint, differences, parse_state
+from mds.process.fork_safe import cached_property
 from mds.world import World
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mds.plan import EpochPlan
+    from mds.plan import PackPlan
 
     Ids = NDArray[np.int64]
 
@@ -44,7 +48,8 @@ _SETTINGS = frozenset(
 class StepRow(NamedTuple):
     """A sample of a global batch: the rank that gets it, its number, and where it is stored.
 
-    ``stream`` is a name, of the schedule or else of the folder; ``file`` is the shard's.
+    ``stream`` is a name, of the schedule or else of the folder; ``file`` the shard's. ``tokens``:
+    of a document in a pack, the first of its tokens that came and the one behind the last.
     """
 
     rank: int
@@ -53,6 +58,7 @@ class StepRow(NamedTuple):
     shard: int
     file: str
     row: int
+    tokens: tuple[int, int] | None = None
 
 
 class Seen(NamedTuple):
@@ -69,14 +75,19 @@ class Rewind:
 
     - ``state`` (Mapping[str, Any]): What ``state_dict()`` of a loader or a dataset gave.
     - ``places`` (Sequence[str], default ()): Where the streams are now; none: as the state says.
+    - ``select`` (Any, default None): For the state of a part of a dataset what ``select()`` was
+      given: numbers, a mask, or a ``.npy`` file of either.
 
     Raises StateError for a state that does not lead back to its order or fits other data, and what
     reading an index raises.
     """
 
-    def __init__(self, state: Mapping[str, Any], places: Sequence[str] = ()) -> None:
+    def __init__(
+        self, state: Mapping[str, Any], places: Sequence[str] = (), select: Any = None
+    ) -> None:
         self.point = parse_state(state)
-        data = _data_of(self.point)
+        data = _data_of(self.point, is_selected=select is not None)
+        order = self.point.order or {}
         try:
             self.dataset = Samples(
                 streams=_streams(data, places, self.point),
@@ -91,53 +102,81 @@ class Rewind:
                     if self.point.schedule is None
                     else ScheduledRun.from_json(self.point.schedule).schedule
                 ),
-                **{k: v for k, v in (self.point.order or {}).items() if k in _SETTINGS},
+                packing=_packing(data, self.point),
+                **{k: v for k, v in order.items() if k in _SETTINGS},
             )
         except (ConfigError, TypeError, KeyError, ZeroDivisionError) as error:
             raise StateError(f"the state does not lead back to its order: {error}") from error
+        if select is not None:
+            self.dataset = self.dataset.select(select)
         self.dataset.load_state_dict(state)
-        self._plans: dict[int, EpochPlan] = {}
-        self.steps_per_epoch = self.plan(0).steps
+        self._steps = TrainingSteps(self.dataset)
+        self._plans: dict[int, EpochPlan | PackPlan] = {}
 
-    def plan(self, epoch: int) -> EpochPlan:
+    def plan(self, epoch: int) -> EpochPlan | PackPlan:
         """The order of a whole epoch."""
         if epoch not in self._plans:
-            start = EpochStart(epoch, self.point.at(epoch, 0))
-            self._plans[epoch] = self.dataset._order.plan(start, self.dataset._world())
+            is_packed = self.dataset.packing is not None
+            self._plans = {epoch: (self._steps.packs if is_packed else self._steps.plan)(epoch)}
         return self._plans[epoch]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of the first epoch; of samples all others have as many."""
+        return self._steps.in_epoch(0)
 
     @property
     def position(self) -> tuple[int, int]:
         """The epoch, and the step of the training that comes next."""
-        epoch = max(self.point.epoch, 0)
-        step = -(-self.point.sample_in_epoch // self.plan(epoch).shape.global_batch)
-        return epoch, epoch * self.steps_per_epoch + step
+        epoch, steps = max(self.point.epoch, 0), self._steps
+        return epoch, steps.before(epoch) - (-self.point.sample_in_epoch // steps.batch)
 
     def place_of(self, step: int) -> tuple[int, int]:
-        """The epoch of a step of the training, and the step in it. Raises StateError beyond."""
-        epoch, inside = divmod(step, max(self.steps_per_epoch, 1))
-        if step < 0 or not self.steps_per_epoch or inside >= self.plan(epoch).steps:
+        """The epoch of a step of the training, and the step in it.
+
+        Raises StateError for a step that there is not, and for one that was skipped.
+        """
+        epoch, inside = self._steps.epoch_of(max(step, 0))
+        number = self._number(epoch, inside)
+        if step >= 0 and number is None:
+            raise StateError(f"step {step:,} was skipped in this run: it never comes.")
+        if step < 0 or number is None or number >= self.plan(epoch).steps:
             raise StateError(
                 f"step {step:,}: epochs of this run have {self.steps_per_epoch:,} steps, and none "
                 "of them has that one. Steps are counted from 0."
             )
         return epoch, inside
 
+    def _gaps(self, epoch: int) -> Gaps:
+        return Gaps(skips_of(self.point.edits, epoch))
+
+    def _number(self, epoch: int, inside: int) -> int | None:
+        """Which of the steps of an epoch that are not skipped a step is; None for one that is."""
+        gaps, place = self._gaps(epoch), inside * self._steps.batch
+        return gaps.number(place) // self._steps.batch if gaps.is_left(np.array([place])) else None
+
     def rows(self, step: int) -> list[StepRow]:
         """The samples of a global batch, rank by rank."""
         epoch, inside = self.place_of(step)
-        shards, found = self.dataset._shards, []
-        facts = self.dataset.shards
-        names = self._names()
-        for rank, ids in enumerate(self.plan(epoch).batch(inside).tolist()):
-            for sample in ids:
-                if sample >= 0:
-                    shard, row = shards.locate(sample)
-                    stream = int(shards.stream_per_shard[shard])
-                    own = shard - int(shards.shard_offset_per_stream[stream])
-                    file = facts[shard].raw.basename
-                    found.append(StepRow(rank, sample, names[stream], own, file, row))
-        return found
+        number, plan = self._number(epoch, inside) or 0, self.plan(epoch)
+        if isinstance(plan, EpochPlan):
+            ids = plan.batch(number).tolist()
+            return [self._row(rank, n) for rank, mine in enumerate(ids) for n in mine if n >= 0]
+        return [
+            self._row(rank, sample, (start, start + size))
+            for rank, packs in enumerate(plan.batch(number))
+            for sample, start, size in zip(
+                packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True
+            )
+        ]
+
+    def _row(self, rank: int, sample: int, tokens: tuple[int, int] | None = None) -> StepRow:
+        shards = self.dataset._shards
+        shard, row = shards.locate(sample)
+        stream = int(shards.stream_per_shard[shard])
+        own = shard - int(shards.shard_offset_per_stream[stream])
+        file = self.dataset.shards[shard].raw.basename
+        return StepRow(rank, sample, self._names[stream], own, file, row, tokens)
 
     def find(self, sample: int) -> list[Seen]:
         """Where a sample came, and where it comes in the epoch of the state."""
@@ -147,25 +186,41 @@ class Rewind:
                 f"sample {sample:,}: the data have {self.dataset.num_samples:,}, counted from 0 "
                 "through all streams."
             )
-        return [
-            Seen(epoch, step := epoch * self.steps_per_epoch + place.step, place.rank, step < now)
-            for epoch in range(last + 1)
-            for place in self.plan(epoch).locate(sample)
-        ]
+        batch, found = self._steps.batch, []
+        for epoch in range(last + 1):
+            first, gaps = self._steps.before(epoch), self._gaps(epoch)
+            for place in self.plan(epoch).locate(sample):
+                step = first + gaps.place(place.step * batch) // batch
+                found.append(Seen(epoch, step, place.rank, step < now))
+        return found
 
     def batches(self) -> Iterator[Ids]:
-        """The sorted ids of all global batches since the training began."""
+        """What tells the samples of each step since the training began; nothing of skipped ones."""
+        nothing, batch = np.zeros(0, np.int64), self._steps.batch
         for epoch in itertools.count():
-            plan = self.plan(epoch)
-            self._plans = {0: self._plans[0]}
-            if not plan.steps:
+            gaps, steps, at = self._gaps(epoch), self._steps.in_epoch(epoch), 0
+            if not steps:
                 return
-            lookups = [order.lookup() for order in plan.orders]
-            size = max(1, _ROWS_AT_ONCE // plan.shape.global_batch)
-            for first in range(0, plan.steps, size):
-                last = min(first + size, plan.steps)
-                yield from np.sort(plan.global_batches.whole(first, last, lookups), axis=1)
+            for number, ids in enumerate(self._left(epoch)):
+                step = gaps.place(number * batch) // batch
+                yield from itertools.repeat(nothing, step - at)
+                yield ids
+                at = step + 1
+            yield from itertools.repeat(nothing, steps - at)
 
+    def _left(self, epoch: int) -> Iterator[Ids]:
+        """The same of the steps of an epoch that are not skipped."""
+        plan = self.plan(epoch)
+        if not isinstance(plan, EpochPlan):
+            yield from plan.pieces()
+            return
+        lookups = [order.lookup() for order in plan.orders]
+        size = max(1, _ROWS_AT_ONCE // plan.shape.global_batch)
+        for first in range(0, plan.steps, size):
+            last = min(first + size, plan.steps)
+            yield from np.sort(plan.global_batches.whole(first, last, lookups), axis=1)
+
+    @cached_property
     def _names(self) -> list[str]:
         """Names of the streams: the schedule's, else of their folders, else their numbers."""
         run = self.dataset._order.schedule
@@ -188,12 +243,16 @@ class Difference(NamedTuple):
 
 
 def compare(
-    first: Mapping[str, Any], second: Mapping[str, Any], places: Sequence[str] = ()
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    places: Sequence[str] = (),
+    select: Any = None,
 ) -> Difference:
     """The first step at which two runs differ, up to the later of their positions, and why.
 
     - ``first``, ``second`` (Mapping[str, Any]): Their states.
     - ``places`` (Sequence[str], default ()): Where the streams are now, the same for both.
+    - ``select`` (Any, default None): As of a `Rewind`, the same for both.
 
     Raises what `Rewind` raises.
     """
@@ -204,22 +263,38 @@ def compare(
         then, now = getattr(a, name), getattr(b, name)
         if then != now:
             reasons.append(f"{name} was {then} and is {now}")
-    for edit in a.edits:
-        if edit not in b.edits:
-            reasons.append(f"only the first was changed at step {edit.get('step')}: {edit}")
-    for edit in b.edits:
-        if edit not in a.edits:
-            reasons.append(f"only the second was changed at step {edit.get('step')}: {edit}")
-    runs = Rewind(first, places), Rewind(second, places)
+    runs = Rewind(first, places, select), Rewind(second, places, select)
+    for which, one, other in (("first", a, b), ("second", b, a)):
+        told = [describe_edit(edit) for edit in one.edits if edit not in other.edits]
+        reasons += [f"only the {which} has {text}" for text in told]
     steps = max(run.position[1] for run in runs)
     pairs = itertools.zip_longest(*(itertools.islice(run.batches(), steps) for run in runs))
-    for step, (one, other) in enumerate(pairs):
-        if one is None or other is None or not np.array_equal(one, other):
+    for step, (these, those) in enumerate(pairs):
+        if these is None or those is None or not np.array_equal(these, those):
             return Difference(reasons, step, steps)
     return Difference(reasons, None, steps)
 
 
-def _data_of(point: ResumePoint) -> Mapping[str, Any]:
+def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
+    """The packing of a state that counts packs."""
+    if point.unit != "packs":
+        return None
+    order, named = point.order or {}, data.get("packing")
+    if not isinstance(named, Mapping):
+        raise StateError(
+            "the state counts packs and does not say of which column: it was written by an earlier "
+            "version."
+        )
+    return Packing(
+        order.get("packing_capacity"),
+        lengths=named.get("lengths", ""),
+        overflow=order.get("packing_overflow", ""),
+        balance=named.get("balance"),
+        budget=order.get("packing_budget"),
+    )
+
+
+def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
     """What a state says of its data, checked as far as it is used."""
     data = point.data
     if data is None or not {"streams", "batch_size", "ranks", "nodes"} <= set(data):
@@ -227,13 +302,14 @@ def _data_of(point: ResumePoint) -> Mapping[str, Any]:
             "the state does not say what its data are: it was written by an earlier version, by "
             "another library, or by a dataset without a batch size."
         )
-    if "selected" in data:
+    if ("selected" in data) != is_selected:
+        if is_selected:
+            raise StateError("the state is of a whole dataset: leave the selection out.")
         raise StateError(
             f"the state is of {data['selected']:,} samples that select(), limit() or split() "
-            "chose, and it does not know which. Ask the dataset's own plan, mds.plan.EpochPlan."
+            "chose, and it does not know which: give what select() was given, as select= or "
+            "--select FILE.npy."
         )
-    if point.unit != "samples":
-        raise StateError(f"the state counts {point.unit}; steps are told of samples only.")
     whole = {name: data[name] for name in ("batch_size", "ranks", "nodes")}
     for name, value in whole.items():
         if type(value) is not int or not 1 <= value <= 1 << 32:

@@ -352,6 +352,7 @@ class Samples(DatasetFacts):
         self.initial_physical_nodes = point.initial_physical_nodes
 
     set_weights = editing.set_weights
+    drop = editing.drop
     _begin_again = editing.begin_again
 
     # ------------------------------------------------------------------ the cache
@@ -374,7 +375,8 @@ class Samples(DatasetFacts):
         Those of worker processes are among them, also of workers that have ended. docs/cache.md
         has the names.
         """
-        dropped = {} if self._filter.keeps_everything else self._dropped.as_dict()
+        counts = self._dropped
+        dropped = {} if self._filter.keeps_everything and not counts.count else counts.as_dict()
         return {**self._cache.stats(node=node), **dropped}
 
     # ------------------------------------------------------------------ inside

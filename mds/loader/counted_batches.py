@@ -42,7 +42,6 @@ class CountedBatches:
         self._clock = loader._clock
         self.count = EpochCount()
         self._until = _NEVER  # samples of this rank after which batches are made anew
-        self._before = 0  # those of all ranks before they were made anew last
 
     def __iter__(self) -> CountedBatches:
         return self
@@ -64,9 +63,7 @@ class CountedBatches:
         count.samples += info.samples
         count.order_hash.take(*info.order)
         count.steps += 1
-        count.begun = info.begun
-        if self._before and info.begun is not None:
-            count.begun = (info.begun[0], info.begun[1] - self._before)
+        count.begun = count.begun or info.begun  # and not of batches that were made anew
         count.packs = info.packs
         self._loader._samples_read += info.samples
         if info.dropped or info.is_empty:
@@ -76,11 +73,19 @@ class CountedBatches:
 
     @property
     def position(self) -> tuple[int, int] | None:
-        """The epoch, and the sample of all ranks that comes next; None before the first batch."""
+        """The epoch, and the sample or pack of all ranks that comes next; None before the first."""
         if self.count.begun is None:
             return None
         epoch, first = self.count.begun
-        return epoch, first + self.count.samples * self._ranks
+        if self.count.packs is not None:
+            return epoch, self.count.packs[0]
+        order = self._loader._streaming._order
+        return epoch, order.place_after(epoch, first, self.count.samples * self._ranks)
+
+    @property
+    def packs(self) -> tuple[int, Any, int] | None:
+        """Where an epoch of packs goes on: the position, the cursors and the turn."""
+        return self.count.packs
 
     @property
     def is_exact(self) -> bool:
@@ -94,8 +99,10 @@ class CountedBatches:
         """Have batches made anew where a sample of all ranks is due, if that is in this epoch."""
         if self.count.is_over or self.count.begun is None or self.count.begun[0] != epoch:
             return
-        mine = (sample - self.count.begun[1]) // self._ranks
-        self._until = min(self._until, mine)
+        order = self._loader._streaming._order
+        mine: int = order.given_before(epoch, self.count.begun[1], sample) // self._ranks
+        # A batch may begin before it, where the state was of another global batch.
+        self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
 
     @property
     def _ranks(self) -> int:
@@ -108,8 +115,7 @@ class CountedBatches:
             return
         streaming = self._loader._streaming
         self._inner = iter(())  # ends workers, which may be in the middle of a batch
-        streaming._begin_again(*self.position)
-        self._before = self.count.samples * self._ranks
+        streaming._begin_again(self.position, self.packs)
         self._inner = self._loader._make_batches()
 
     def _warn_if_empty(self) -> None:

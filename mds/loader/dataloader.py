@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds.arguments import check_arguments
+from mds.dataset.editing import skip
 from mds.dataset.packed_epoch import packed_steps
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
@@ -344,8 +345,31 @@ class StreamingDataLoader(DataLoader[Any]):
         if count.begun is not None:
             # Of this iteration, also where the dataset has begun another meanwhile.
             epoch, first = count.begun
-            state = moved_state(state, epoch, first + samples)
+            place = self._streaming._order.place_after(epoch, first, samples)
+            state = moved_state(state, epoch, place)
         return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
+
+    def skip(self, steps: range) -> int:
+        """Let global batches that have not come yet never come; returns the step that does instead.
+
+        - ``steps`` (range): Which, counted since the training began, as ``range(12300, 12400)``.
+
+        Steps keep their numbers: after 12,299 comes 12,400. Epochs become shorter; ``len()`` tells
+        the whole ones. Call it on every rank after the same step with the same argument, also right
+        after a state was loaded. It is part of the state.
+
+        Raises ConfigError for steps that came, telling the last that did, and for a dataset that is
+        not a streaming one.
+
+        >>> step = loader.skip(steps=range(12300, 12400))  # doctest: +SKIP
+        """
+        if self._streaming is None:
+            raise ConfigError(
+                f"skip() leaves out steps of streaming datasets, and this loader reads a "
+                f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
+                "an IterableDataset that iterates one."
+            )
+        return skip(self._streaming, steps)
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
         """Let the next iteration go on from ``obj``; to be called on every rank.

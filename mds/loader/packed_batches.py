@@ -23,6 +23,7 @@ from mds.transforms.columns import tensor_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mds.dataset.filtering import DropCount
     from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.samples import Samples
     from mds.loader.batch_groups import Batch
@@ -66,11 +67,11 @@ def packed_batches(
         at = 0
         while at < len(window.ids):
             if batch.is_full:
-                yield _batch(batch, waiting, pack_as, begun)
+                yield _batch(batch, waiting, pack_as, begun, dataset._dropped)
             at = batch.fill(waiting[0], window, at)
         del window
     while waiting:
-        yield _batch(batch, waiting, pack_as, begun)
+        yield _batch(batch, waiting, pack_as, begun, dataset._dropped)
 
 
 def _batch(
@@ -78,13 +79,16 @@ def _batch(
     waiting: collections.deque[RankPacks],
     pack_as: str,
     begun: tuple[int, int],
+    count: DropCount,
 ) -> Batch:
     """The batch that was filled, or the next one if that has no documents."""
     packs = waiting.popleft()
     flat, others = filled.take(packs)
     made = varlen(packs, flat) if pack_as == "varlen" else dense(packs, flat, filled.capacity)
     resume = (packs.position, packs.cursors, packs.turn)
-    return BatchInfo(len(packs.counts), packs.order, begun, packs=resume), {**made, **others}
+    count.add((), packs.dropped)
+    info = BatchInfo(len(packs.counts), packs.order, begun, dropped=packs.dropped, packs=resume)
+    return info, {**made, **others}
 
 
 class _Filling:

@@ -27,6 +27,8 @@ from mds.errors import ConfigError, StateError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.build import EpochInputs
+from mds.plan.drops import DroppedBatches, DropTable
+from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import PartitionSpec, Shape
 from mds.plan.orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
@@ -61,6 +63,7 @@ class EpochPlan:
     planned. ``initial_physical_nodes``: those the run began with, if a state said so before.
     ``small_order``: samples below which every process computes an order for itself.
     ``schedule``: how the shares of streams change; an epoch is then so many full global batches.
+    ``edits``: what was skipped and dropped of the order (`mds.plan.edits`).
     ``spec``: the order settings, which may as well be given one by one, as those of OrderSpec.
 
     Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
@@ -82,11 +85,12 @@ class EpochPlan:
         dataset: str | None = None,
         small_order: int = SMALL_ORDER_SAMPLES,
         schedule: ScheduledRun | None = None,
+        edits: Sequence[Mapping[str, Any]] = (),
         **order: Any,
     ) -> None:
         if spec is None or order:
             spec = dataclasses.replace(spec or OrderSpec(), **order)
-        self.spec, self.schedule = spec, schedule
+        self.spec, self.schedule, self.edits = spec, schedule, tuple(edits)
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
         per_stream = [int(sizes.sum()) for sizes in self._sizes]
@@ -174,16 +178,32 @@ class EpochPlan:
     @cached_property
     def global_batches(self) -> GlobalBatches:
         """The global batches."""
+        found = self._batches(self.sample_in_epoch, skips_of(self.edits, self.epoch))
+        return DroppedBatches(found, self.drops) if len(self.drops) else found
+
+    def _batches(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
         partition = PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
             self.spec.partition_algo,
             self.initial_physical_nodes,
-            self.sample_in_epoch,
+            seen,
             self.resume_point.version is not None,  # written by this library
             bool(self.spec.exact),
+            skips,
         )
         return self.inputs.global_batches([order.samples for order in self.orders], partition)
+
+    @property
+    def epoch_steps(self) -> int:
+        """Global batches of the whole epoch, those that were seen or skipped among them."""
+        return self._epoch_steps if self.schedule is not None else self._batches(0).count
+
+    @cached_property
+    def drops(self) -> DropTable:
+        """The samples that were dropped, and what comes for them in this epoch."""
+        per_stream = [int(sizes.sum()) for sizes in self._sizes]
+        return DropTable.of(drops_of(self.edits), per_stream, self.shuffle_seed, self.epoch)
 
     @property
     def steps(self) -> int:
@@ -262,11 +282,18 @@ class EpochPlan:
         """Every place where a sample is in what is left of the epoch, by step; often just one."""
         found = set()
         for number, order in enumerate(self.orders):
-            steps, slots = self.global_batches.find(number, order.find(sample))
-            for step, slot in zip(steps.tolist(), slots.tolist(), strict=True):
-                rank, at = divmod(slot, self.shape.batch)
-                found.add(Place(step, rank, step % self.shape.workers, at))
+            for source in self.drops.sources(sample):
+                steps, slots = self.global_batches.find(number, order.find(source))
+                for step, slot in zip(steps.tolist(), slots.tolist(), strict=True):
+                    mark = self.global_batches.marks(np.array([step]), np.array([slot]))[0]
+                    if self.drops.at(np.array([source]), mark)[0] == sample:
+                        rank, at = divmod(slot, self.shape.batch)
+                        found.add(Place(step, rank, step % self.shape.workers, at))
         return sorted(found)
+
+    def place_after(self, num_samples: int) -> int:
+        """The sample of the epoch that comes after so many of all ranks, from where this began."""
+        return place_after(skips_of(self.edits, self.epoch), self.sample_in_epoch, num_samples)
 
     def order_hash(self, steps: int) -> OrderHash:
         """The hash of the first ``steps`` global batches, computed without running anything."""
@@ -324,7 +351,7 @@ class EpochPlan:
         nodes = self.initial_physical_nodes
         return ResumePoint(
             self.epoch,
-            self.sample_in_epoch + num_samples,
+            self.place_after(num_samples),
             self.num_canonical_nodes,
             self.shuffle_seed,
             self.world.num_nodes if nodes is None else nodes,
@@ -333,13 +360,14 @@ class EpochPlan:
             order=self.order_facts(),
             order_hash=None if order_hash is None else str(order_hash),
             schedule=None if self.schedule is None else self.schedule.to_json(),
+            edits=self.edits,
         )
 
     def following(self) -> EpochPlan:
         """The plan of the next epoch, with what a state set still in force."""
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
-        plan.schedule = self.schedule
+        plan.schedule, plan.edits = self.schedule, self.edits
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
         plan._sizes, plan.small_order = self._sizes, self.small_order
         plan._init_from(self.resume_point.following())

@@ -67,7 +67,7 @@ class PartitionSpec:
 
     ``initial``: physical nodes that the run began with, if known. ``drop``: samples that were seen.
     ``is_precise``: ``drop`` is honoured to the sample, not rounded as the incumbent does.
-    ``is_exact``: every sample once.
+    ``is_exact``: every sample once. ``skips``: samples of the epoch that never come, as ranges.
     """
 
     shape: Shape
@@ -77,6 +77,7 @@ class PartitionSpec:
     drop: int = 0
     is_precise: bool = False
     is_exact: bool = False
+    skips: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         check_name("partition_algo", self.algo, PARTITION_ALGOS)
@@ -161,6 +162,7 @@ class RandomBatches:
             self.partition_shape.ranks,
             drop,
             is_even=not spec.is_exact,
+            skips=spec.skips,
         )
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
         # Steps without padding.
@@ -200,10 +202,9 @@ class RandomBatches:
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The element of the reading of all canonical nodes."""
-        return (
+        return self.partition.gaps.places(
             steps[:, None] * self.partition_shape.global_batch
             + self.partition_shape.round_robin[slots]
-            + self.partition.offset
         )
 
     def canonical_nodes_of(self, node: int) -> Ids:

@@ -8,6 +8,7 @@ the end of the epoch stays empty: nothing is repeated, and the ranks stay in ste
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,7 +17,10 @@ import numpy as np
 from mds.errors import StateError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place, summands
+from mds.plan.edits import skips_of
+from mds.plan.gaps import Gaps
 from mds.plan.orders import Order
+from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, TakenPacks
 from mds.plan.packing import Packs, balance, pack_window
 from mds.plan.state import ResumePoint, parse_state
@@ -52,7 +56,7 @@ class RankPacks(NamedTuple):
     ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``counts`` how
     many each place of the batch has: 0 for a place without a pack. ``order``: what they add to the
     order hash. ``position``, ``cursors`` and ``turn``: where the epoch goes on behind this step, of
-    which all ranks together have ``packs``.
+    which all ranks together have ``packs``. ``dropped``: pieces whose place is padding.
     """
 
     ids: Ids
@@ -64,6 +68,14 @@ class RankPacks(NamedTuple):
     cursors: Ids
     turn: int
     packs: int
+    dropped: int
+
+
+class _StepPacks(NamedTuple):
+    """The packs of a global batch, and the place of each in the epoch."""
+
+    taken: TakenPacks
+    places: Ids
 
 
 class PackPlan:
@@ -87,6 +99,9 @@ class PackPlan:
                 "on without packing=, or begin the epoch anew with epoch alone."
             )
         self._cursors, self._turn = (point.cursors, point.turn) if self.position else (None, 0)
+        self._drops = PackDrops(plan.edits, plan.epoch)
+        self._gaps = Gaps(skips_of(plan.edits, plan.epoch))
+        self._seen = self._gaps.number(self.position)  # packs that were not skipped
 
     @property
     def window(self) -> int:
@@ -121,7 +136,7 @@ class PackPlan:
         """Pack one window of a canonical node."""
         first = int(self._starts[node]) + window * self.window
         last = min(first + self.window, int(self._starts[node + 1]))
-        ids = self._lookup(np.arange(first, last))
+        ids = self._drops.left(self._lookup(np.arange(first, last)), node, window)
         plan = self.plan
         key = None
         if plan.spec.shuffle:
@@ -137,21 +152,44 @@ class PackPlan:
 
         ``rank`` counts within the node, ``worker`` within the rank, both after replication.
         """
-        shape, reading, step = self.shape, self.reading(), 0
-        position = self.position
-        while taken := reading.take(shape.global_batch):
+        shape, reading = self.shape, self.reading()
+        for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
-                numbers = self._numbers(taken, node, rank)
-                yield RankPacks(
-                    *taken.pieces(numbers),
-                    self._summed(taken, numbers, position),
-                    position + len(taken),
-                    reading.cursors,
-                    reading.turn,
-                    len(taken),
-                )
-            position += len(taken)
-            step += 1
+                numbers = self._numbers(packs.taken, node, rank)
+                yield self._rank_packs(packs, numbers, reading.cursors, reading.turn)
+
+    def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
+        """The packs of all ranks, step by step, without those that were skipped."""
+        size, at = self.shape.global_batch, self.position
+        for seen in itertools.count(self._seen, size):
+            places = self._gaps.places(np.arange(seen, seen + size))
+            parts = []
+            for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+                reading.pass_over(int(run[0]) - at)
+                parts.append(reading.take(len(run)))
+                at = int(run[-1]) + 1
+            taken = TakenPacks.joined(parts)
+            if not len(taken):
+                return
+            yield _StepPacks(taken, places[: len(taken)])
+
+    def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursors: Ids, turn: int) -> RankPacks:
+        taken, places = packs
+        ids, starts, sizes, counts = taken.pieces(numbers)
+        gone = self._drops.gone(ids, self._of_pieces(places, numbers, counts))
+        order = self._summed(packs, numbers)
+        if gone.any():
+            left = np.repeat(np.arange(len(counts)), counts)[~gone]
+            counts = np.bincount(left, minlength=len(counts))
+            ids, starts, sizes = ids[~gone], starts[~gone], sizes[~gone]
+        end, dropped = int(places[-1]) + 1, int(gone.sum())
+        return RankPacks(ids, starts, sizes, counts, order, end, cursors, turn, len(taken), dropped)
+
+    @staticmethod
+    def _of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
+        """The place in the epoch of the pack of each piece."""
+        real = numbers < len(places)
+        return np.repeat(places[numbers[real]], counts[real])
 
     def _numbers(self, taken: TakenPacks, node: int, rank: int) -> Ids:
         """Which of the packs of a step are a rank's; beyond the last for places without one."""
@@ -165,15 +203,16 @@ class PackPlan:
         found: Ids = numbers[group == rank]
         return found
 
-    @staticmethod
-    def _summed(taken: TakenPacks, numbers: Ids, position: int) -> tuple[int, int]:
+    def _summed(self, packs: _StepPacks, numbers: Ids) -> tuple[int, int]:
         """What packs add to the order hash: of each piece its place, its sample and its start."""
+        taken, places = packs
         real = numbers[numbers < len(taken)]
         ids, starts, _, counts = taken.pieces(real)
         ends = np.cumsum(counts)
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
-        marks = (np.repeat(real + position, counts) << _PLACES) + within
-        sums = summands(marks, ids + (starts << _START))
+        of_pieces = self._of_pieces(places, real, counts)
+        sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
+        sums[self._drops.gone(ids, of_pieces)] = 0
         return int(sums.sum(dtype=np.uint64)), len(real)
 
     # ------------------------------------------------------------------ the whole epoch
@@ -191,7 +230,8 @@ class PackPlan:
     @property
     def steps(self) -> int:
         """Global batches left, the last of which may have places without a pack."""
-        return -(-max(self.table.total - self.position, 0) // self.shape.global_batch)
+        left = self._gaps.number(self.table.total) - self._seen
+        return -(-max(left, 0) // self.shape.global_batch)
 
     def batch(self, step: int) -> list[RankPacks]:
         """The packs of every rank in a global batch, counted from where this plan begins.
@@ -200,65 +240,68 @@ class PackPlan:
         """
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
-        shape = self.shape
-        position = self.position + step * shape.global_batch
-        taken = self._taken(position)
-        cursors, turn = self.table.cursors(position + len(taken))
-        found = []
-        for node in range(shape.nodes):
-            for rank in range(shape.ranks):
-                numbers = self._numbers(taken, node, rank)
-                order = self._summed(taken, numbers, position)
-                rest = (position + len(taken), np.array(cursors, np.int64), turn, len(taken))
-                found.append(RankPacks(*taken.pieces(numbers), order, *rest))
-        return found
+        shape, packs = self.shape, self._step_packs(step)
+        cursors, turn = self.table.cursors(int(packs.places[-1]) + 1)
+        return [
+            self._rank_packs(
+                packs, self._numbers(packs.taken, node, rank), np.array(cursors, np.int64), turn
+            )
+            for node in range(shape.nodes)
+            for rank in range(shape.ranks)
+        ]
 
-    def _taken(self, position: int) -> TakenPacks:
-        node, window, pack = self.table.places(position, position + self.shape.global_batch)
+    def _step_packs(self, step: int) -> _StepPacks:
+        """The packs of a step by the table, which finds it alone."""
+        size = self.shape.global_batch
+        places = self._gaps.places(np.arange(size) + self._seen + step * size)
+        places = places[places < self.table.total]
+        node, window, pack = self.table.at(places)
         held: list[Packs] = []
         of = np.empty(len(node), np.int64)
         for one, at in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
             of[(node == one) & (window == at)] = len(held)
             held.append(self.load(one, at))
-        return TakenPacks(held, of, pack)
+        return _StepPacks(TakenPacks(held, of, pack), places)
 
     def locate(self, sample: int) -> list[Place]:
         """Every place where a piece of a sample is in what is left of the epoch, by step.
 
         ``place`` is that of its pack in the batch of the rank.
         """
-        shape, elements = self.shape, set()
+        shape, places = self.shape, set()
         for position in self.plan.orders[0].find(sample).tolist():
             node = int(np.searchsorted(self._starts, position, side="right")) - 1
             window = (position - int(self._starts[node])) // self.window
             packs = self.load(node, window)
             at = np.flatnonzero(packs.ids == sample)
             for pack in (np.searchsorted(packs.bounds, at, side="right") - 1).tolist():
-                elements.add(self.table.find(node, window, pack))
+                places.add(self.table.find(node, window, pack))
         found = set()
-        for element in elements:
-            step, number = divmod(element - self.position, shape.global_batch)
-            if element < self.position:
-                continue
-            taken = self._taken(self.position + step * shape.global_batch)
+        here = np.array(sorted(places), np.int64)
+        here = here[(here >= self.position) & self._gaps.is_left(here)]
+        here = here[~self._drops.gone(np.full(len(here), sample), here)]
+        for left in (self._gaps.numbers(here) - self._seen).tolist():
+            step, number = divmod(left, shape.global_batch)
+            taken = self._step_packs(step).taken
             for node in range(shape.nodes):
                 for rank in range(shape.ranks):
-                    places = np.flatnonzero(self._numbers(taken, node, rank) == number)
+                    mine = np.flatnonzero(self._numbers(taken, node, rank) == number)
                     whole = node * shape.ranks + rank
-                    found |= {
-                        Place(step, whole, step % shape.workers, at) for at in places.tolist()
-                    }
+                    found |= {Place(step, whole, step % shape.workers, at) for at in mine.tolist()}
         return sorted(found)
+
+    def pieces(self) -> Iterator[Ids]:
+        """A number for each piece of each global batch, ascending, from where this plan begins."""
+        for taken, places in self._steps(self.reading()):
+            ids, starts, _, counts = taken.pieces(np.arange(len(taken)))
+            gone = self._drops.gone(ids, np.repeat(places, counts))
+            yield np.sort((ids + (starts << _START))[~gone])
 
     def order_hash(self, steps: int) -> OrderHash:
         """The hash of the first ``steps`` global batches, computed without reading anything."""
-        found, reading, position = OrderHash(), self.reading(), self.position
-        for _ in range(steps):
-            taken = reading.take(self.shape.global_batch)
-            if not len(taken):
-                break
-            found.take(*self._summed(taken, np.arange(len(taken)), position))
-            position += len(taken)
+        found = OrderHash()
+        for packs in itertools.islice(self._steps(self.reading()), steps):
+            found.take(*self._summed(packs, np.arange(len(packs.taken))))
         return found
 
     # ------------------------------------------------------------------ states
@@ -270,7 +313,8 @@ class PackPlan:
     def key(self) -> str:
         """A name for all that the packs of the epoch depend on."""
         order = self._order.key() if self._order is not None else ""
-        return digest(order, repr(sorted(self.order_facts().items(), key=str)))
+        edits = [edit for edit in self.plan.edits if "drop" in edit]
+        return digest(order, repr(sorted(self.order_facts().items(), key=str)), repr(edits))
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
         """Refuse a state of other data or another order, listing the differences (StateError)."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Load = Callable[[int, int], Packs]
 
+_PASSED_AT_ONCE = 1 << 14
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TakenPacks:
@@ -36,6 +38,18 @@ class TakenPacks:
 
     def __len__(self) -> int:
         return len(self.of)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TakenPacks]) -> TakenPacks:
+        """Packs one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        windows: list[Packs] = []
+        of = []
+        for part in parts:
+            of.append(part.of + len(windows))
+            windows += part.windows
+        return cls(windows, np.concatenate(of), np.concatenate([part.numbers for part in parts]))
 
     def weights(self, places: Ids, what: str) -> Ids:
         """The attention work or the tokens of packs; 0 for places beyond the last."""
@@ -143,6 +157,11 @@ class PackReading:
                 self._alive = np.flatnonzero(self._count)
         return TakenPacks(held, of[:filled], numbers[:filled])
 
+    def pass_over(self, count: int) -> None:
+        """Go on behind the next ``count`` packs."""
+        while count and len(self.take(some := min(count, _PASSED_AT_ONCE))):
+            count -= some
+
     def _begin(self) -> None:
         for node in range(len(self._windows)):
             before = int(self._window[node])
@@ -210,6 +229,15 @@ class PackTable:
             mine = node == one
             window[mine] = np.searchsorted(self._ends[one], at[mine], side="right")
             pack[mine] = at[mine] - np.concatenate([[0], self._ends[one]])[window[mine]]
+        return node, window, pack
+
+    def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
+        """Canonical node, window and pack of elements, by their places in ascending order."""
+        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        found = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        if not found:
+            return self.places(0, 0)
+        node, window, pack = (np.concatenate(each) for each in zip(*found, strict=True))
         return node, window, pack
 
     def cursors(self, position: int) -> tuple[list[tuple[int, int]], int]:

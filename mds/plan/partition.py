@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
+from mds.plan.gaps import Gaps
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
@@ -128,7 +131,7 @@ class ExactGrid:
 class Partition:
     """Round-robin partition of positions over ``nodes`` nodes of ``ranks`` ranks.
 
-    The first ``drop`` elements were seen and are dropped.
+    The first ``drop`` elements were seen and are dropped, and those of ``skips`` never come.
 
     ``is_even``: samples near the end are repeated so that every rank gets as many.
     """
@@ -141,11 +144,13 @@ class Partition:
         drop: int = 0,
         *,
         is_even: bool = True,
+        skips: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.grid, self.nodes, self.ranks = grid, nodes, ranks
         # A drop below zero counts from the end, as a slice does.
-        self.left = max(grid.size - drop, 0) if drop >= 0 else min(-drop, grid.size)
-        self.offset = grid.size - self.left
+        self.offset = min(drop, grid.size) if drop >= 0 else max(grid.size + drop, 0)
+        self.gaps = Gaps([(0, self.offset), *skips])
+        self.left = self.gaps.number(grid.size)
         self._per_node = -(-self.left // nodes)
         per_rank = -(-self._per_node // ranks)
         self.total = per_rank * ranks * nodes if is_even else self.left
@@ -161,15 +166,15 @@ class Partition:
         """Positions of elements, by index: element t is number t // (nodes * ranks) of its rank."""
         if len(indices) and int(indices.max()) >= self.left:
             indices = self._repeat_to_even(indices)
-        if self.offset:
-            indices = indices + self.offset
-        return self.grid.positions(indices)
+        return self.grid.positions(self.gaps.places(indices))
 
     def position_range(self, first: int, last: int) -> Ids:
         """Positions of the elements ``first`` to ``last`` - 1 as dealt."""
-        if last > self.left:
+        ends = self.gaps.places(np.array([first, last - 1]))
+        begin, end = int(ends[0]), int(ends[1]) + 1
+        if last > self.left or end - begin != last - first:
             return self.positions(np.arange(first, last))
-        return self.grid.position_range(first + self.offset, last + self.offset)
+        return self.grid.position_range(begin, end)
 
     def _repeat_to_even(self, indices: Ids) -> Ids:
         node, of_node = indices % self.nodes, indices // self.nodes
@@ -187,10 +192,11 @@ class Partition:
     def find(self, positions: Ids) -> Ids:
         """Indices of all elements at which positions are: the inverse of `positions`."""
         starts = self.grid.starts
-        irregular = max(min(self.grid.regular - self.offset, self.left), 0)
+        irregular = min(self.gaps.number(self.grid.regular), self.left)
         row = np.searchsorted(starts, positions, side="right") - 1
-        indices = (positions - starts[row]) * self.grid.canonical + row - self.offset
-        indices = indices[(indices >= 0) & (indices < irregular)]
+        elements = (positions - starts[row]) * self.grid.canonical + row
+        indices = self.gaps.numbers(elements[self.gaps.is_left(elements)])
+        indices = indices[indices < irregular]
         # The end is irregular and short: a few elements for each rank and canonical node.
         ends = np.arange(irregular, self.total)
         return np.concatenate([indices, ends[np.isin(self.positions(ends), positions)]])
@@ -201,6 +207,8 @@ class Partition:
         share = (node + self.offset) % self.nodes
         # Of too few samples, and of a closed-up last column, any may go to any node.
         is_plain = isinstance(self.grid, PaddedGrid) and not self.grid.is_cyclic
+        skipped = self.gaps.lasts - self.gaps.firsts
+        is_plain = is_plain and not (skipped[self.gaps.firsts > 0] % self.nodes).any()
         if is_plain and self.left >= self.nodes:
             if canonical % self.nodes == 0:
                 return np.arange(share, canonical, self.nodes)

@@ -41,7 +41,7 @@ class ScheduledBatches(StreamBatches):
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The number of the sample in the epoch."""
-        first = (steps[:, None] + self._first) * self.shape.global_batch
+        first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return first + self.shape.round_robin[slots]
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:

@@ -37,6 +37,7 @@ KEYS = (
 #: work of dealing samples out grows with them.
 MAX_CANONICAL_NODES = 1 << 18
 MAX_SAMPLES = 1 << 62
+MAX_EPOCHS = 1 << 40
 _MIN_VALUES = {
     "epoch": -1,
     "sample_in_epoch": 0,
@@ -45,7 +46,7 @@ _MIN_VALUES = {
     "initial_physical_nodes": 1,
 }
 _MAX_VALUES = {
-    "epoch": 1 << 40,
+    "epoch": MAX_EPOCHS,
     "sample_in_epoch": MAX_SAMPLES,
     "num_canonical_nodes": MAX_CANONICAL_NODES,
     "shuffle_seed": 1 << 64,
@@ -53,7 +54,8 @@ _MAX_VALUES = {
 }
 _MAX_PADDING_SAMPLES = 1 << 20  # samples; a step of 16,384 ranks with batches of 64
 _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
-_MAX_EDITS, _MAX_NUMBERS, _MAX_DEPTH = 10_000, 1 << 20, 6
+MAX_EDITS = 10_000
+_MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6
 _MAX_DATA = 1 << 16  # values that name the data
 _MOVED = "see position"  # what the keys of the incumbent hold where they would mean another thing
 
@@ -261,8 +263,8 @@ def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
     edits = source.get("edits", ())
     if not isinstance(edits, (list, tuple)) or not all(isinstance(e, Mapping) for e in edits):
         raise StateError(f"the state has edits {_short(edits)}; expected a list of dicts.")
-    if len(edits) > _MAX_EDITS:
-        raise StateError(f"the state has {len(edits)} edits; expected at most {_MAX_EDITS}.")
+    if len(edits) > MAX_EDITS:
+        raise StateError(f"the state has {len(edits)} edits; expected at most {MAX_EDITS}.")
     room = _Room(_MAX_NUMBERS)
     return {
         "position": {"epoch": position["epoch"], "sample_in_epoch": position["in_epoch"]},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.errors import PlanError
+from mds.plan.gaps import Gaps
 from mds.plan.global_batches import RandomBatches, warn_repeated
 from mds.plan.partition import PaddedGrid, Partition
 
@@ -40,13 +41,17 @@ class StreamBatches(abc.ABC):
             warn_repeated(seen)
             seen = 0
         # As a slice does: beyond the end nothing is left, below zero counts from the end.
-        self._first = max(total + first, 0) if first < 0 else min(first, total)
-        self._seen = seen
-        self.count = total - self._first
+        first = max(total + first, 0) if first < 0 else min(first, total)
+        size = self.shape.global_batch
+        skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
+        self._gaps = Gaps([(0, first), *skips])
+        # Nothing of a step that is skipped was seen of the one that comes instead.
+        self._seen = seen if self._gaps.place(0) == first else 0
+        self.count = self._gaps.number(total)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of steps and slots."""
-        out = self._fill(steps + self._first, slots, lookups)
+        out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
             seen = self.shape.round_robin[slots] < self._seen
             out[(steps == 0)[:, None] & seen] = -1
@@ -59,13 +64,14 @@ class StreamBatches(abc.ABC):
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Steps and slots at which positions of a stream's order are."""
         step, slot = self._find(stream, positions)
-        step = step - self._first
-        left = (step > 0) | ((step == 0) & (self.shape.round_robin[slot] >= self._seen))
+        real = self._gaps.is_left(step)
+        step, slot = self._gaps.numbers(step[real]), slot[real]
+        left = (step > 0) | (self.shape.round_robin[slot] >= self._seen)
         return step[left], slot[left]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The first element of the step: the slots in it depend on the world."""
-        first = (steps[:, None] + self._first) * self.shape.global_batch
+        first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return np.broadcast_to(first, (len(steps), len(slots)))
 
     def canonical_nodes_of(self, node: int) -> Ids:
@@ -114,7 +120,7 @@ class PerStreamBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
     ) -> None:
-        fresh = dataclasses.replace(spec, drop=0)
+        fresh = dataclasses.replace(spec, drop=0, skips=())
         self._batches = [RandomBatches(count, fresh) for count in samples]
         counts = [batches.full for batches in self._batches]
         _require_full_batch(counts, "global batch", spec.shape.global_batch)

@@ -5,14 +5,14 @@ import os
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
-from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
 from mds.cli import main
 from mds.dataset.rewind import Rewind, compare
-from mds.errors import StateError
 
 NAMES = ("web", "code", "math")
 SIZES = (300, 90, 40)
@@ -126,13 +126,103 @@ def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
     result = run("compare", *paths[1:])
     assert result.exit_code == 1
     assert "Step 13 of the training is the first" in result.stdout
-    assert "only the second was changed at step 13" in result.stdout
+    assert "only the second has other weights from step 13 on" in result.stdout
     assert json.loads(run("compare", *paths[1:], "--json").stdout)["step"] == 13
     _, other = train(folder, 20, shuffle_seed=1)
     _, plain = train(folder, 20)
     found = compare(plain, other)
     assert found.step == 0
     assert found.reasons == ["shuffle_seed was 9176 and is 1"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_are_known(folder, tmp_path, kind):
+    """The past as it was, skipped steps as skipped, and what comes for a dropped sample."""
+    settings = {"batch_size": 8, "shuffle": True, **KINDS[kind]}
+    share = dict(settings.pop("share", ()))
+    streams = {name: Stream(local=str(folder / name), **share) for name in NAMES}
+    if "schedule" not in settings:
+        streams = list(streams.values())
+    loader = StreamingDataLoader(StreamingDataset(streams=streams, **settings))
+    before = json.loads(json.dumps(loader.dataset.state_dict()))
+    seen, dropped, steps = {}, [], Rewind(before).steps_per_epoch
+    for _ in range(2):
+        for batch in loader:
+            count = loader._count
+            place = loader.dataset._order.place_after(*count.begun, count.samples - 1)
+            seen[count.begun[0] * steps + place // 8] = batch["id"].tolist()
+            if len(seen) == 6:
+                loader.skip(range(9, 12))
+                dropped = [seen[5][0], seen[2][1]]
+                loader.dataset.drop(dropped, "noise")
+    rewind = Rewind(json.loads(json.dumps(loader.state_dict())))
+    assert rewind.steps_per_epoch == steps
+    for step, ids in seen.items():
+        assert [row.sample for row in rewind.rows(step)] == ids
+    assert dropped[0] in seen[5]
+    assert not {*dropped} & {n for step, ids in seen.items() for n in ids if step > 5}
+    for sample in (dropped[0], seen[40][2]):
+        told = [(place.step, place.is_over) for place in rewind.find(sample)]
+        assert told == [(step, True) for step, ids in seen.items() for n in ids if n == sample]
+    path = saved(loader.state_dict(), tmp_path / "state.json")
+    assert "step 10 was skipped in this run" in run("step", path, 10).stderr
+    result = run("compare", path, saved(before, tmp_path / "before.json"))
+    assert result.exit_code == 1
+    assert "only the first has 2 samples dropped from place 48 of epoch 0" in result.stdout
+    assert "only the first has 24 places skipped from place 72 of epoch 0" in result.stdout
+
+
+@pytest.mark.parametrize("settings", [{"overflow": "split", "balance": "tokens"}, {"budget": 90}])
+def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
+    """Rank by rank, with the tokens that came of each; over epochs, and with a document dropped."""
+    columns = {"tokens": "ndarray:uint16", "id": "int"}
+    with MDSWriter(out=str(tmp_path / "data"), columns=columns, lengths="tokens") as writer:
+        for number in range(300):
+            tokens = np.arange(1 + number * 7919 % 90, dtype=np.uint16)
+            writer.write({"tokens": tokens, "id": number})
+    packing = Packing(**({"capacity": 60} if "budget" not in settings else {}), **settings)
+    loaders = [
+        StreamingDataLoader(
+            StreamingDataset(
+                local=str(tmp_path / "data"),
+                batch_size=4 if "budget" not in settings else 1,
+                shuffle=True,
+                packing=packing,
+                topology=World(1, 2, 1, rank),
+            )
+        )
+        for rank in range(2)
+    ]
+    seen = []
+    for _ in range(2):
+        for batches in zip(*loaders, strict=True):
+            seen.append([[*map(int, batch["id"])] for batch in batches])
+            if len(seen) == 9:
+                for loader in loaders:
+                    loader.dataset.drop([7, 8])
+    state = loaders[0].state_dict()
+    path = saved(state, tmp_path / "state.json")
+    rewind = Rewind(json.loads(path.read_text()))
+    assert rewind.position == (1, len(seen))
+    for step, ranks in enumerate(seen):
+        rows = rewind.rows(step)
+        for rank, ids in enumerate(ranks):
+            mine = [row for row in rows if row.rank == rank]
+            assert [row.sample for row in mine] == ids
+            for row in mine:
+                first, last = row.tokens
+                assert 0 <= first < last <= 1 + row.sample * 7919 % 90
+    for sample in (7, 50, 299):
+        steps = {place.step for place in rewind.find(sample)}
+        assert steps == {i for i, ranks in enumerate(seen) if sample in ranks[0] + ranks[1]}
+    result = run("step", path, 3)
+    assert "step 3 of epoch 0" in result.stdout
+    assert "documents." in result.stdout
+    first = json.loads(run("step", path, 3, "--json").stdout.splitlines()[0])
+    assert first["sample"] == seen[3][0][0]
+    assert run("compare", path, path).exit_code == 0
+    bare = {**state, "data": {k: v for k, v in state["data"].items() if k != "packing"}}
+    assert "does not say of which column" in run("step", saved(bare, path), 1).stderr
 
 
 def test_data_may_have_moved(folder, tmp_path):
@@ -210,13 +300,26 @@ def test_a_state_names_its_data_in_few_bytes(folder):
     assert len(state["data"]["streams"]) == 20
 
 
-def test_a_selection_is_told(folder):
-    """A state of one says so, and how many samples it has."""
-    dataset = StreamingDataset(local=str(folder / "web"), batch_size=4).limit(40)
-    state = dataset.state_dict()
-    assert state["data"]["selected"] == 40
-    with pytest.raises(StateError, match="of 40 samples that select"):
-        Rewind(state)
+def test_a_selection_is_told(folder, tmp_path):
+    """A state has its size; which samples they are is said with --select."""
+    chosen = np.arange(3, 90, 2)
+    dataset = StreamingDataset(local=str(folder / "web"), batch_size=4, shuffle=True)
+    loader = StreamingDataLoader(dataset.select(chosen))
+    seen = [batch["id"].tolist() for batch in loader]
+    state = loader.state_dict()
+    path = saved(state, tmp_path / "state.json")
+    assert state["data"]["selected"] == len(chosen)
+    assert f"of {len(chosen)} samples that select" in run("step", path, 3).stderr
+    np.save(tmp_path / "chosen.npy", chosen)
+    result = run("step", path, 3, "--json", "--show", 4, "--select", tmp_path / "chosen.npy")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["text"] for row in rows] == [f"web number {n}" for n in seen[3]]
+    np.save(tmp_path / "other.npy", chosen + 1)
+    result = run("step", path, 3, "--select", tmp_path / "other.npy")
+    assert "does not fit" in result.stderr
+    whole = saved(dataset.state_dict(), tmp_path / "whole.json")
+    result = run("step", whole, 3, "--select", tmp_path / "chosen.npy")
+    assert "of a whole dataset" in result.stderr
 
 
 def test_the_examples_of_the_page_run(folder, tmp_path, monkeypatch):

@@ -197,8 +197,8 @@ def test_a_state_is_for_the_same_schedule(folder):
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        ({"step": -1, "weights": {"web": 1}}, "an edit from step"),
-        ({"step": 1.5, "weights": {"web": 1}}, "an edit from step"),
+        ({"step": -1, "weights": {"web": 1}}, "an edit with step '-1'"),
+        ({"step": 1.5, "weights": {"web": 1}}, "an edit with step '1.5'"),
         ({"step": 3}, "does not know"),
         ({"step": 3, "weights": {"web": -1}}, "an edit that is none"),
         ({"step": 3, "weights": 3}, "an edit that is none"),

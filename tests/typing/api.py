@@ -86,6 +86,8 @@ def read(remote: str) -> None:
     assert_type(dataset.cache_usage, int)
     assert_type(dataset.state_dict(0, True), dict[str, Any])
     assert_type(dataset.set_weights({"web": 1.0}, at_step=7), int)
+    assert_type(dataset.drop([7, 8], why="noise", at_step=7), int)
+    assert_type(StreamingDataLoader(dataset).skip(range(7, 9)), int)
     assert_type([each.reason for each in dataset.skipped], list[str])
     schedule = Schedule({0: {"web": 0.9, "math": 0.1}, 500: {"web": 1}}, between="linear")
     named = {"web": Stream(remote=remote), "math": Stream(local="more")}

@@ -1,0 +1,86 @@
+"""Steps of a training: global batches counted from 0 over all epochs, and where each begins.
+
+All epochs of samples have as many. Epochs of packs have not, so each is packed once to be counted,
+about a second for a million documents; the first epoch takes nothing of that to know where it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mds.dataset.epoch_counter import EpochStart
+from mds.dataset.packed_epoch import count_packs, document_lengths
+from mds.plan import PackPlan
+from mds.plan.edits import skips_of
+from mds.plan.gaps import Gaps
+from mds.process.fork_safe import cached_property
+
+if TYPE_CHECKING:
+    from mds.plan import EpochPlan
+
+
+class TrainingSteps:
+    """Steps of the training of a dataset, with its ranks and the edits that it has now.
+
+    A *place* is what a state counts in an epoch: samples, or packs, of all ranks. Steps keep their
+    numbers where some were skipped.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        order = dataset._order
+        self.batch: int = order.spec.batch() * dataset._world().num_ranks
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The plan of a whole epoch."""
+        order = self._dataset._order
+        plan: EpochPlan = order.plan(EpochStart(epoch, None), self._dataset._world())
+        return plan
+
+    def packs(self, epoch: int) -> PackPlan:
+        """The plan of the packs of a whole epoch."""
+        return PackPlan(self.plan(epoch), document_lengths(self._dataset))
+
+    @cached_property
+    def _per_epoch(self) -> int:
+        return self.plan(0).epoch_steps
+
+    def in_epoch(self, epoch: int) -> int:
+        """How many steps an epoch has, those that were skipped among them."""
+        if self._dataset.packing is None:
+            return self._per_epoch
+        return -(-count_packs(self.packs(epoch)) // self.batch)
+
+    def before(self, epoch: int) -> int:
+        """How many steps all earlier epochs have."""
+        if self._dataset.packing is None:
+            return epoch * self._per_epoch
+        return sum(map(self.in_epoch, range(epoch)))
+
+    def epoch_of(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and the step in it; the one behind the last where there are none."""
+        if self._dataset.packing is None:
+            return divmod(step, max(self._per_epoch, 1))
+        epoch = 0
+        while step >= (steps := self.in_epoch(epoch)) > 0:
+            epoch, step = epoch + 1, step - steps
+        return epoch, step
+
+    def place_of(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and the place in it at which the step begins."""
+        epoch, inside = self.epoch_of(step)
+        return epoch, inside * self.batch
+
+    def next_at(self, epoch: int, place: int) -> tuple[int, int]:
+        """The epoch, and the step in it, that comes first at a place or behind it."""
+        while True:
+            gaps = Gaps(skips_of(self._dataset._order.epochs.edits, epoch))
+            inside = -(-gaps.place(gaps.number(place)) // self.batch)
+            if len(gaps.firsts) == 0 or inside < self.in_epoch(epoch):
+                return epoch, inside
+            epoch, place = epoch + 1, 0
+
+    def step_at(self, epoch: int, place: int) -> int:
+        """The number of that step."""
+        epoch, inside = self.next_at(epoch, place)
+        return self.before(epoch) + inside

@@ -327,6 +327,7 @@ def test_the_examples_of_the_page_run(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, state = train(folder, 20)
     saved(state, tmp_path / "checkpoint.json")
+    (tmp_path / "data").symlink_to(folder)
     names = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)

@@ -103,7 +103,7 @@ def drop(
     """Let samples never come again; returns the step from which that holds.
 
     - ``samples`` (Iterable[int]): Their numbers, as ``dataset[number]`` takes them.
-    - ``why`` (str, default ''): A few words for those who read the state later.
+    - ``why`` (str, default ''): A few words, kept in the state.
     - ``at_step`` (int | None, default None, steps): Global batch since the training began from
       which they do not come; None is the next one that the loader gives.
 

@@ -162,6 +162,7 @@ FILES = {
             "tar_values",
         },
         {"tar_ranges", "tar_reader"},
+        {"tar_blocks"},
         {"arrow_files", "lines", "parquet", "raw_files", "registry", "table", "tar"},
         {"lake"},
         {"dataset", "delta", "iceberg"},

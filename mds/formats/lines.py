@@ -112,9 +112,11 @@ class Lines(Format):
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """A reader of a stretch of a plain file, whose lines are parsed when they are asked for."""
+        start, end = shard.span
+        if not start < end <= os.stat(path).st_size:
+            raise FormatError(f"{path}: there are no {self.shard_of(shard)}, which were planned.")
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
-            start, end = shard.span
             page = start - start % os.sysconf("SC_PAGE_SIZE")
             data = map_descriptor(descriptor, end - page, start=page)
         finally:

@@ -19,6 +19,8 @@ from mds.storage.base import check_key
 
 Rows = list[dict[str, Any]]
 
+_LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
+
 
 def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], Rows]:
     """The encodings of the columns of a manifest, and its rows; ``where`` names it in errors.
@@ -68,11 +70,15 @@ def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:
     return zstandard.ZstdCompressor().compress(text.encode())
 
 
-def unpack_rows(data: bytes) -> Rows:
-    """The rows of `pack_rows`."""
+def unpack_rows(data: bytes, where: str) -> Rows:
+    """The rows of `pack_rows`. Raises FormatError, which says ``where``, for other bytes."""
     import zstandard
 
-    rows: Rows = json.loads(zstandard.ZstdDecompressor().decompress(data))
+    unpack = zstandard.ZstdDecompressor().decompress
+    try:
+        rows: Rows = [dict(row) for row in json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
+    except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
+        raise FormatError(f"a table of {where} has no rows: {error}. Make it anew.") from error
     return rows
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 _PIECE = 1 << 18
+#: Bytes that are compared at once to count: their answers stay in memory that is used again.
+_COUNTED = 1 << 16
 _NEWLINE = 10
 _SPACE = 32  # what is below it or it itself may be all that a line holds
 
@@ -63,14 +65,15 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
     array, count = np.frombuffer(data, np.uint8), 0
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
-    for at in range(0, len(array), _PIECE):
-        ends = np.flatnonzero(array[at : at + _PIECE] == _NEWLINE)
-        count += len(ends)
+    is_end, is_blank = np.empty((2, _COUNTED), np.bool_)
+    for at in range(0, len(array), _COUNTED):
+        piece = array[at : at + _COUNTED]
+        ends = np.equal(piece, _NEWLINE, out=is_end[: len(piece)])
+        count += int(np.count_nonzero(ends))
         if skips_blank:
-            following = array[at + 1 : at + _PIECE + 1]
-            if ends.size and ends[-1] == len(following):
-                ends = ends[:-1]
-            if (following[ends] <= _SPACE).any():
+            following = array[at + 1 : at + _COUNTED + 1]
+            found = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
+            if np.logical_and(found, ends[: len(found)], out=found).any():
                 return len(line_bounds(data, skips_blank=True)[1])
     return count + bool(len(array) and array[-1] != _NEWLINE)
 

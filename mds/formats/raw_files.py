@@ -98,7 +98,7 @@ class RawFiles(Format):
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """The files of a shard, fetched side by side."""
-        records = self._fetched(_rows(shard), shard, files)
+        records = self._fetched(self._rows(shard), shard, files)
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         yield from encode_records(shard.columns, records, where)
 
@@ -109,7 +109,11 @@ class RawFiles(Format):
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """The files of some rows alone."""
-        where, found, encode = files.url(shard.file), _rows(shard), sample_encoder(shard.columns)
+        where, found, encode = (
+            files.url(shard.file),
+            self._rows(shard),
+            sample_encoder(shard.columns),
+        )
         records = self._fetched([found[row] for row in rows], shard, files)
         return {
             row: encode(record, functools.partial("{}, sample {}".format, where, row))
@@ -118,7 +122,7 @@ class RawFiles(Format):
 
     def shard_of(self, shard: ShardPlace) -> str:
         """The first file of a shard, and how many follow."""
-        return f"{shard.samples:,} files from {_rows(shard)[0].get(self.path)!r}"
+        return f"{shard.samples:,} files from {self._rows(shard)[0].get(self.path)!r}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
         """Always: a file on a local disk is read when its sample is asked for."""
@@ -128,7 +132,7 @@ class RawFiles(Format):
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """A reader that opens a file for each sample."""
         root = path[: -len(shard.file.key)]
-        rows, encode = _rows(shard), sample_encoder(shard.columns)
+        rows, encode = self._rows(shard), sample_encoder(shard.columns)
         reads = self.content in shard.columns.names
 
         def make(row: int) -> bytes:
@@ -170,6 +174,18 @@ class RawFiles(Format):
             finally:
                 pool.shutdown(cancel_futures=True)
 
+    def _rows(self, shard: ShardPlace) -> Rows:
+        """The rows of a shard, which a table may have from anywhere."""
+        where = shard.file.key
+        rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], where)
+        if len(rows) != shard.samples:
+            raise FormatError(
+                f"a table of {where} has {len(rows):,} rows of a shard of {shard.samples:,}. Make "
+                f"it anew."
+            )
+        check_paths(rows, self.path, where)
+        return rows
+
     @staticmethod
     def _missing(where: str, path: str, url: str) -> NotFoundError:
         return NotFoundError(
@@ -178,10 +194,6 @@ class RawFiles(Format):
             url=url,
             verb="get",
         )
-
-
-def _rows(shard: ShardPlace) -> Rows:
-    return unpack_rows(shard.note[shard.span[0] : shard.span[1]])
 
 
 def _content_of(rows: Rows, path: str) -> str:

@@ -117,8 +117,8 @@ class Files:
                 pieces = list(pool.map(lambda each: self.range(file, *each), cut))
         else:
             pieces = [self.range(file, *each) for each in cut]
-        firsts = [first for first, _ in cut]
-        return [_taken(span, firsts, cut, pieces) for span in spans]
+        firsts, views = [first for first, _ in cut], [memoryview(each) for each in pieces]
+        return [_taken(span, firsts, cut, views) for span in spans]
 
     def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes in chunks as they arrive; ReplacedError for another file than planned."""
@@ -175,15 +175,17 @@ def _taken(
     span: tuple[int, int],
     firsts: Sequence[int],
     cut: Sequence[tuple[int, int]],
-    pieces: Sequence[bytes],
+    pieces: Sequence[memoryview],
 ) -> bytes | memoryview:
     """A span out of the pieces that cover it, the first of which is found by where it begins."""
     start, end = span
     at = max(bisect_right(firsts, start) - 1, 0)
+    if cut and end <= cut[at][1]:
+        return pieces[at][start - firsts[at] : end - firsts[at]]
     parts = []
     while at < len(cut) and cut[at][0] < end:
         first, last = cut[at]
         if last > start:
-            parts.append(memoryview(pieces[at])[max(start - first, 0) : end - first])
+            parts.append(pieces[at][max(start - first, 0) : end - first])
         at += 1
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -227,12 +227,14 @@ class FileTable:
         bounds = {
             "file": files - 1,
             "schema_of": len(self.schemas) - 1,
-            **dict.fromkeys(("samples", "decoded", "sizes"), _LARGEST),
+            **dict.fromkeys(("samples", "decoded", "sizes", "begin", "end"), _LARGEST),
         }
         for name, most in bounds.items():
             column = getattr(self, name)
             if column.size and (int(column.min()) < 0 or int(column.max()) > most):
                 raise ValueError(f"{name} is out of its bounds")
+        if np.any(self.begin > self.end):
+            raise ValueError("a shard ends before it begins")
         ends = self.note_ends
         if ends.size and (int(np.diff(ends, prepend=0).min()) < 0 or int(ends[-1]) != notes):
             raise ValueError("notes that overlap")

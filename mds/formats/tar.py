@@ -17,12 +17,13 @@ from mds.formats.base import Format
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.known_columns import note_of
+from mds.formats.tar_blocks import tar_block
 from mds.formats.tar_bytes import Arriving, Windows, mapped, reads
 from mds.formats.tar_columns import TarColumns
 from mds.formats.tar_counts import noted_samples
 from mds.formats.tar_members import ReadAt, members
 from mds.formats.tar_places import FoundPlaces, TarPlaces
-from mds.formats.tar_ranges import is_worth_ranges, ranged_records, whole_records
+from mds.formats.tar_ranges import SampleBytes, batches, whole_records
 from mds.formats.tar_reader import tar_reader
 from mds.formats.tar_samples import TarSample, group, is_number
 from mds.formats.tar_values import TarValues, check_sample
@@ -79,14 +80,15 @@ class Tar(Format):
         return file.size if noted_samples(file, files) is None else 0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The samples of a tar, a few in memory at a time; by ranges where those are worth it."""
+        """The samples of a tar, a few in memory at a time; no more of it than is wanted."""
         where = files.url(shard.file)
         values, places = TarValues(shard, where), TarPlaces.of(shard)
-        if files.is_far and places is not None and is_worth_ranges(places, shard):
-            records = ranged_records(places, range(shard.samples), shard, files, values)
-        else:
-            samples = self._samples(shard.file, files)
-            records = (values.of_sample(sample, read) for sample, read in samples)
+        if places is not None and places.files:
+            for rows in batches(places, shard):
+                yield tar_block(SampleBytes(places, rows, shard, files), shard, values)
+            return
+        samples = self._samples(shard.file, files)
+        records = (values.of_sample(sample, read) for sample, read in samples)
         yield from encode_records(shard.columns, records, where)
 
     def shard_of(self, shard: ShardPlace) -> str:
@@ -110,8 +112,10 @@ class Tar(Format):
         where, encode = files.url(shard.file), sample_encoder(shard.columns)
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         assert places is not None
-        fetch = ranged_records if places.files else whole_records
-        records = fetch(places, rows, shard, files, values)
+        if places.files:
+            records = SampleBytes(places, rows, shard, files).records(values)
+        else:
+            records = whole_records(places, rows, shard, files, values)
         return {
             row: encode(record, functools.partial("{}, sample {}".format, where, row))
             for row, record in zip(rows, records, strict=True)

@@ -9,43 +9,64 @@ import numpy as np
 
 from mds.errors import FormatError
 from mds.formats.facts import ShardPlace
-from mds.formats.tar_bytes import reads
+from mds.formats.tar_bytes import mapped, reads
 from mds.formats.tar_members import BLOCK, members
 from mds.formats.tar_places import TarPlaces
 from mds.formats.tar_samples import KEY, group
-from mds.formats.tar_values import TarValues, key_at
+from mds.formats.tar_values import TarValues, header_key
 
 if TYPE_CHECKING:
     from mds.formats.source import Files
 
 Span = tuple[int, int]
 #: Bytes between two wanted files that one more request is worth, at 30 ms and 8 side by side.
-_WORTH = 256 << 10
+GAP = 256 << 10
 #: Bytes of wanted files that are in memory at once, and the most samples they are of.
 _BATCH_BYTES, _BATCH = 16 << 20, 1024
 
 
-def is_worth_ranges(places: TarPlaces, shard: ShardPlace) -> bool:
-    """Whether the wanted files of a tar come with less than half of its bytes."""
-    if not places.files:
-        return False
-    whole = np.arange(shard.samples)
-    spans = [span for each in _spans(places, whole, shard).values() for span in each]
-    begins, ends = np.array(sorted(spans), np.int64).reshape(-1, 2).T
-    gaps = begins[1:] - ends[:-1]
-    fetched = int((ends - begins).sum()) + int(gaps[gaps <= _WORTH].sum())
-    return 2 * fetched < shard.file.size
+class SampleBytes:
+    """What is wanted of some samples of a tar whose places are known: each value where it lies."""
+
+    def __init__(
+        self, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
+    ) -> None:
+        self.rows = rows
+        self._spans = _spans(places, np.asarray(rows, np.int64), shard)
+        flat = [span for each in self._spans.values() for span in each if span[0] >= 0]
+        path, found = files.path(shard.file), []
+        if path is not None:
+            view = memoryview(mapped(path))
+            found = [view[start:end] for start, end in flat]
+        else:
+            found = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
+        self._data = dict(zip(flat, found, strict=True))
+
+    def column(self, name: str) -> list[memoryview]:
+        """The bytes of a column, of its header for the name. Raises KeyError where one has none."""
+        return [self._data[span] for span in self._spans[name]]
+
+    def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
+        """The samples as records, with words for what is wrong with one."""
+        for at, row in enumerate(self.rows):
+            there = {name: each[at] for name, each in self._spans.items() if each[at][0] >= 0}
+            head = there.pop(KEY, None)
+
+            def key(row: int = row, head: Span | None = head) -> str:
+                if head is None:
+                    return f"number {row}"  # for an error: the name was not fetched
+                return header_key(self._data[head], values.where)
+
+            yield values.record(key, there, lambda place: bytes(self._data[place]))
 
 
-def ranged_records(
-    places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
-) -> Iterator[Mapping[str, Any]]:
-    """Records of some samples, of each the bytes of the wanted files and no others."""
+def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
+    """All samples, as many at once as may be in memory."""
     wanted = [name for name in shard.columns.names if name in places.files]
     each = places.size(wanted) // max(len(places), 1) + BLOCK
     step = max(1, min(_BATCH, _BATCH_BYTES // each))
-    for at in range(0, len(rows), step):
-        yield from _fetched(places, rows[at : at + step], shard, files, values)
+    for at in range(0, shard.samples, step):
+        yield range(at, min(at + step, shard.samples))
 
 
 def whole_records(
@@ -62,24 +83,6 @@ def whole_records(
                 f"planned; what says where they begin does not fit the tar."
             )
         yield values.of_sample(samples[0], read)
-
-
-def _fetched(
-    places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
-) -> Iterator[Mapping[str, Any]]:
-    spans = _spans(places, np.asarray(rows, np.int64), shard)
-    flat = [span for each in spans.values() for span in each if span[0] >= 0]
-    data = dict(zip(flat, files.ranges(shard.file, flat, _WORTH), strict=True))
-    for at, row in enumerate(rows):
-        found = {name: each[at] for name, each in spans.items() if each[at][0] >= 0}
-        head = found.pop(KEY, None)
-
-        def key(row: int = row, head: Span | None = head) -> str:
-            if head is None:
-                return f"number {row}"  # for an error: the name was not fetched
-            return key_at(reads(bytes(data[head])), values.where, 0)
-
-        yield values.record(key, found, lambda place: bytes(data[place]))
 
 
 def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Span]]:

@@ -18,7 +18,7 @@ from mds.formats.tar_bytes import mapped, reads
 from mds.formats.tar_members import BLOCK, members
 from mds.formats.tar_places import FoundPlaces, TarPlaces
 from mds.formats.tar_samples import KEY, group, is_number, value_of, whole_number
-from mds.formats.tar_values import TarValues, key_at
+from mds.formats.tar_values import TarValues, header_key
 from mds.readers.codegen import load_json
 from mds.readers.fields import Field, fields_of
 
@@ -41,14 +41,14 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     places = TarPlaces.of(shard)
     if places is None or not places.files:
         places = _scanned(data, values, shard)
-    read, starts = reads(data), places.starts
+    starts = places.starts.data
     bounds = {name: places.bounds(name) for name in shard.columns.names if name in places.files}
     found = {name: (begins.data, ends.data) for name, (begins, ends) in bounds.items()}
     have_gaps = {name for name, (begins, _) in bounds.items() if begins.min() < 0}
     encode = sample_encoder(shard.columns)
 
     def key(row: int) -> str:
-        return key_at(read, path, int(starts[row]) * BLOCK)
+        return header_key(data, path, starts[row] * BLOCK)
 
     def make(row: int) -> bytes:
         there = {name: (pair[0][row], pair[1][row]) for name, pair in found.items()}
@@ -59,7 +59,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     getters: list[tuple[str, Get]] = []
     for field in fields_of(shard.columns, columns).wanted:
         if field.name == KEY:
-            getters.append((KEY, _key_getter(data, starts.data, key)))
+            getters.append((KEY, _key_getter(key)))
         elif field.name in found:
             get = _getter(field, data, *found[field.name])
             if field.name in have_gaps:
@@ -88,25 +88,13 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
     return places
 
 
-def _key_getter(data: Mapped, starts: memoryview, key: Callable[[int], str]) -> Get:
-    """The name of a sample, from a header as nearly all are, or with care."""
-
+def _key_getter(key: Get) -> Get:
     def get(row: int) -> str:
-        at = starts[row] * BLOCK
-        if data[at + 156 : at + 157] not in (b"0", b"\0"):
-            return _fit(key(row))  # a longer name comes before
-        name = data[at : at + 100].partition(b"\0")[0]
-        if data[at + 257 : at + 263] == b"ustar\0" and data[at + 345 : at + 346] != b"\0":
-            return _fit(key(row))
-        folder, slash, base = name.decode("utf-8", "surrogateescape").rpartition("/")
-        return _fit(folder + slash + base.partition(".")[0])
+        found: str = key(row)
+        found.encode()  # what is no UTF-8 is no value of the column, and told by the careful way
+        return found
 
     return get
-
-
-def _fit(key: str) -> str:
-    key.encode()  # what is no UTF-8 is no value of the column, and told by the careful way
-    return key
 
 
 def _getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mds.errors import FormatError
 from mds.formats.facts import ShardPlace
 from mds.formats.known_columns import KnownColumns
-from mds.formats.tar_members import ReadAt, members
+from mds.formats.tar_members import BLOCK, ReadAt, members
 from mds.formats.tar_samples import KEY, TarSample, split_name, value_of
 
+Buffer = mmap.mmap | bytes | memoryview
 #: Begin and end of the wanted files of a sample, by column.
 Places = Mapping[str, tuple[int, int]]
 
@@ -68,8 +70,17 @@ def check_sample(sample: TarSample, where: str) -> None:
         raise FormatError(f"{where}: {sample.problem}.")
 
 
-def key_at(read: ReadAt, where: str, at: int) -> str:
-    """The name of the sample whose first header is at a byte. Raises FormatError without one."""
-    for found in members(read, where, at=at):
+def header_key(data: Buffer, where: str, at: int = 0) -> str:
+    """The name of the sample whose first header is at a byte, as nearly all are, or with care.
+
+    Raises FormatError where there is none.
+    """
+    short = bytes(data[at : at + BLOCK])
+    is_long = short[156:157] not in (b"0", b"\0")  # a longer name comes before
+    if len(short) == BLOCK and not is_long and not (short[257:263] == b"ustar\0" and short[345]):
+        name = short[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        folder, slash, base = name.rpartition("/")
+        return folder + slash + base.partition(".")[0]
+    for found in members(lambda start, end: bytes(data[start:end]), where, at=at):
         return split_name(found.name)[0]
     raise FormatError(f"{where}: there is no sample at byte {at:,}, where one was planned.")

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +16,15 @@ from tables import table, write_files  # noqa: E402
 from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.cli import main  # noqa: E402
 from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
+from mds.formats import RawFiles  # noqa: E402
+from mds.formats.manifest import pack_rows  # noqa: E402
+from mds.formats.opening import open_files  # noqa: E402
+from mds.formats.pinned import PINNED  # noqa: E402
+from mds.formats.table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
+from mds.index.companion import write_companion  # noqa: E402
+from mds.index.files_index import TABLE_KIND, TABLE_NAME, files_index_bytes  # noqa: E402
+from mds.index.table import fingerprint_of  # noqa: E402
+from mds.storage import open_store  # noqa: E402
 
 
 def run(*arguments):
@@ -124,3 +134,104 @@ def test_info_head_and_verify(files, tmp_path, place):
     code, told = run("verify", tmp_path / place)
     assert code == 1
     assert "part-001.parquet, row group 0" in told
+
+
+# ---------------------------------------------------------------------- tables from anywhere
+
+
+def forged(place, kind, change, tmp_path, name):
+    """A dataset of an index whose table was changed, with digests that fit."""
+    data, _ = open_files(str(place), kind)
+    columns = {n: np.array(getattr(data.table, n)) for n in (*_FILE_COLUMNS, *_SHARD_COLUMNS)}
+    parts = {"keys": list(data.table.keys), "versions": [""] * len(data.table.keys)}
+    note = change(columns, parts)
+    notes = bytes(data.table._notes) if note is None else note
+    columns["note_ends"][-1] = len(notes)
+    header = {**data.table.header, "source": PINNED}
+    table = FileTable(header, columns, parts["keys"], parts["versions"], notes)
+    told = files_index_bytes(
+        data.format.name, str(place), dict(data.format.settings()), table.digest()
+    )
+    store = open_store(str(tmp_path / name))
+    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(told), table.to_bytes())
+    store.put("index.json", told)
+    return StreamingDataset(remote=str(tmp_path / name), local=str(tmp_path / f"{name}-c"))
+
+
+def setting(column, value, at=-1):
+    def change(columns, parts):
+        columns[column][at] = value
+
+    return change
+
+
+def naming(key):
+    def change(columns, parts):
+        parts["keys"][0] = key
+
+    return change
+
+
+WRONG = {
+    "samples below zero": setting("samples", -1),
+    "too many samples": setting("samples", 1 << 60),
+    "more samples than lines": setting("samples", 99),
+    "bytes below zero": setting("decoded", -5),
+    "another file": setting("file", 7),
+    "another schema": setting("schema_of", 7),
+    "begins before the file": setting("begin", -9),
+    "ends before it begins": setting("begin", 1 << 40),
+    "ends behind the file": setting("end", 1 << 40),
+    "out of the folder": naming("../secret.jsonl"),
+    "at the root": naming("/etc/hostname"),
+    "not there": naming("other.jsonl"),
+    "no note": lambda columns, parts: b"",
+    "another note": lambda columns, parts: b"\xff" * 40,
+    "a note of a list": lambda columns, parts: b"\x04\0\0\0[[1]",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_table_from_anywhere_is_checked(tmp_path, name):
+    """Digests tell damage and not intent: every number and name of a table is looked at."""
+    place = tmp_path / "lines"
+    place.mkdir()
+    (tmp_path / "secret.jsonl").write_text('{"a": 1}\n' * 9)
+    (place / "a.jsonl").write_text("".join(json.dumps({"a": n}) + "\n" for n in range(9)))
+    assert len(forged(place, "jsonl", lambda columns, parts: None, tmp_path, "good")[8]) == 1
+    with pytest.raises(MdsError):
+        list(forged(place, "jsonl", WRONG[name], tmp_path, "bad"))
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "", 5, "a\0b"])
+def test_rows_of_a_table_stay_below_the_folder(tmp_path, path):
+    """A manifest is checked when it is read, and its rows again when they come from a table."""
+    place = tmp_path / "raw"
+    place.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (place / "a.bin").write_text("a")
+    (place / "m.csv").write_text("path\na.bin\n")
+
+    def change(columns, parts):
+        packed = pack_rows([{"path": path}], "m.csv")
+        columns["begin"][0], columns["end"][0] = 0, len(packed)
+        return packed
+
+    with pytest.raises(MdsError, match="row 0"):
+        forged(place, RawFiles(manifest="m.csv"), change, tmp_path, "bad")[0]
+
+
+def test_settings_that_no_format_has_are_told(tmp_path):
+    """Of an index.json that was written by something else, or by a later version."""
+    place = tmp_path / "lines"
+    place.mkdir()
+    (place / "a.jsonl").write_text('{"a": 1}\n')
+    assert run("index", place)[0] == 0
+    whole = json.loads((place / "index.json").read_text())
+    for wrong in ({"color": 1}, {"shard_size": -1}, {"shard_size": []}):
+        told = {**whole, "files": {**whole["files"], "settings": wrong}}
+        (place / "index.json").write_text(json.dumps(told, sort_keys=True))
+        with pytest.raises(MdsError, match="settings that cannot be"):
+            StreamingDataset(local=str(place))
+        code, text = run("info", place)
+        assert (code, "settings that cannot be" in text) == (1, True)

@@ -110,9 +110,12 @@ class System:
         """A shuffled data set that goes on at the half of its epoch when it is iterated."""
         raise NotImplementedError
 
-    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+    def remote(
+        self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
+    ) -> Begin:
         """As ``batches``, of a data set in S3 at ``url``, in the bucket of this system's name.
 
+        ``collate`` is a collate function of the caller's, or None.
         Everything from constructing on is to happen when the epoch is begun.
         """
         raise NotImplementedError

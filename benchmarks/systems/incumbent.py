@@ -103,7 +103,9 @@ class Incumbent(System):
         )
         return dataset
 
-    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+    def remote(
+        self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
+    ) -> Begin:
         from streaming import StreamingDataset
 
         def begin() -> Iterator[Any]:
@@ -113,7 +115,8 @@ class Incumbent(System):
                 shuffle=batching.shuffled,
                 batch_size=batching.size,
             )
-            return iter(self._over(dataset, batching))
+            more = {} if collate is None else {"collate_fn": collate}
+            return iter(self._over(dataset, batching, **more))
 
         return begin
 

@@ -98,7 +98,9 @@ class Limit(System):
 
         return begin
 
-    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+    def remote(
+        self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
+    ) -> Begin:
         from benchmarks import remote
 
         def begin() -> Iterator[Any]:

@@ -130,7 +130,9 @@ class Mds(System):
         store = open_store("s3://mds", options={"endpoint_url": url})
         return lambda start, end: store.get_range(name, start, end)
 
-    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+    def remote(
+        self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
+    ) -> Begin:
         from mds import StreamingDataset
 
         def begin() -> Iterator[Any]:
@@ -140,7 +142,8 @@ class Mds(System):
                 shuffle=batching.shuffled,
                 batch_size=batching.size,
             )
-            return iter(self._over(dataset, batching, variant))
+            more = {} if collate is None else {"collate_fn": collate}
+            return iter(self._over(dataset, batching, variant, **more))
 
         return begin
 

@@ -75,11 +75,14 @@ class Webdataset(System):
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, stack_images)
 
-    def remote(self, data: Data, batching: Batching, variant: str, url: str, cache: str) -> Begin:
+    def remote(
+        self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
+    ) -> Begin:
         from torch.utils.data import default_collate
 
         def begin() -> Iterator[Any]:
-            return self._loader(data, batching, default_collate, f"{url}/{self.name}")()
+            made = collate or default_collate
+            return self._loader(data, batching, made, f"{url}/{self.name}")()
 
         return begin
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mds.storage.base import CHUNK
 from mds.storage.pace import LeastRate, Pace
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 _BUFFER = 64 << 10
 _PIECE = 128 << 10  # bytes that are worth handing on
+_LOOK = 256 << 10  # bytes that one look at the socket may bring
 _END = b"\r\n\r\n"
 _SMALL = 64 << 10  # the longest body of an error that is read
 
@@ -241,17 +241,19 @@ class Connection:
 
     def receive(self, most: int, pace: Pace) -> bytes:
         """Bytes from the socket: a piece that is worth its while, or less at the end."""
-        size = min(most, CHUNK)
-        piece = bytearray(size)
-        view, at, enough = memoryview(piece), 0, min(size, _PIECE)
+        pieces: list[bytes] = []
+        at, enough = 0, min(most, _PIECE)
         while at < enough:
             started = time.monotonic()
-            count = self._socket.recv_into(view[at:])
-            pace.note(time.monotonic() - started, count)
-            if not count:
+            # Straight into the bytes that are handed on. So few fit into the processor's cache,
+            # from where they are checked and written.
+            piece = self._socket.recv(min(most - at, _LOOK))
+            pace.note(time.monotonic() - started, len(piece))
+            if not piece:
                 break
-            at += count
-        return bytes(view[:at])
+            pieces.append(piece)
+            at += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
         """Hang up. Closing twice is fine."""

@@ -36,6 +36,7 @@ class Wrapper(Store):
         self.local_path = inner.local_path
         self.part_size = inner.part_size
         self.part_connections = inner.part_connections
+        self.asks_for_ranges = inner.asks_for_ranges
         self.can_list = inner.can_list
         self.can_write = inner.can_write
 
@@ -196,6 +197,7 @@ class Hedged(Wrapper):
     def __init__(self, inner: Store, after: float) -> None:
         super().__init__(inner)
         self.after = after
+        self.asks_for_ranges = False  # a shard would be asked for twice
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The bytes in chunks; a range of moderate size comes whole, from the faster request."""

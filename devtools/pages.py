@@ -10,7 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -41,20 +41,28 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
             yield Block(mark, token.content, token.map[0] + 1 if token.map else 0)
 
 
-def run_page(page: pathlib.Path, names: dict[str, Any] | None = None) -> dict[str, Any]:
+def run_page(
+    page: pathlib.Path,
+    names: dict[str, Any] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run the page in the current folder; what its Python has defined at the end.
 
-    Raises what a block raises, and CalledProcessError for a command that fails.
+    ``addresses``: what is written in place of others, as `devtools.clouds` tells. Raises what a
+    block raises, and CalledProcessError for a command that fails.
     """
     names = {} if names is None else names
     tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in blocks(page):
+        code = block.code
+        for address, other in (addresses or {}).items():
+            code = code.replace(address, other)
         if block.mark == "python":
             lines = "\n" * block.line  # a traceback names the line of the page
-            exec(compile(lines + block.code, str(page), "exec"), names)  # noqa: S102 - our own page
+            exec(compile(lines + code, str(page), "exec"), names)  # noqa: S102 - our own page
         elif block.mark == "bash":
             subprocess.run(  # noqa: S603 - our own page
-                ["bash", "-euo", "pipefail", "-c", block.code],  # noqa: S607 - the shell of the user
+                ["bash", "-euo", "pipefail", "-c", code],  # noqa: S607 - the shell of the user
                 check=True, timeout=_TIMEOUT, env={**os.environ, "PATH": tools},
             )  # fmt: skip
     return names

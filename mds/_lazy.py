@@ -15,7 +15,9 @@ def on_first_touch(
 
     def find(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            told = f"module {package!r} has no attribute {name!r}"
+            # With both, Python offers the nearest name.
+            raise AttributeError(told, name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value

@@ -40,6 +40,7 @@ from mds.index.unfinished import unfinished
 from mds.storage.control_files import make_control_folder, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
 from mds.storage.locks import lock_within
+from mds.text.near import did_you_mean
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
@@ -263,6 +264,20 @@ class _Search:
 
 def _in_place(folder: str) -> Index:
     path = os.path.join(folder, INDEX)
+    if os.path.isfile(folder):
+        inside, name = os.path.split(folder)
+        is_ours = name == INDEX or os.path.exists(os.path.join(inside, INDEX))
+        way_out = (
+            f"Give the folder of the dataset: local={inside or '.'!r}."
+            if is_ours
+            else "remote= reads it as it lies if its kind is known (docs/files.md); mds-convert "
+            "makes a dataset of it."
+        )
+        raise NotFoundError(
+            f"open {folder}: this is a file, and local= is the folder of a dataset. {way_out}",
+            url=folder,
+            verb="open",
+        )
     if not os.path.exists(path):
         raise NotFoundError(
             f"open {path}: there is no such file. Is {folder} the folder of a dataset? A remote= "
@@ -274,16 +289,21 @@ def _in_place(folder: str) -> Index:
 
 
 def _told_splits(folder: str) -> str:
-    """What to say of a folder whose own folders are datasets."""
+    """What to say of a folder whose own folders are datasets, and of one that lacks beside some."""
+    found = _datasets_in(folder)
+    if not found:
+        above, name = os.path.split(folder)
+        return "" if os.path.isdir(folder) else did_you_mean(name, _datasets_in(above or "."))
+    more = ", ..." if len(found) > 5 else ""
+    return f" There are datasets in {', '.join(found[:5])}{more}: give split={found[0]!r}."
+
+
+def _datasets_in(folder: str) -> list[str]:
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
-        return ""
-    found = [name for name in names[:100] if os.path.exists(os.path.join(folder, name, INDEX))]
-    if not found:
-        return ""
-    more = ", ..." if len(found) > 5 else ""
-    return f" There are datasets in {', '.join(found[:5])}{more}: give split={found[0]!r}."
+        return []
+    return [name for name in names[:100] if os.path.exists(os.path.join(folder, name, INDEX))]
 
 
 def _read_copy(folder: str, origin: Origin) -> Found | None:

@@ -19,6 +19,7 @@ from mds.arguments import (
     names,
     number,
     one_of,
+    shown,
     text,
     whole,
 )
@@ -117,6 +118,12 @@ def _check_streams(owner: str, streams: Any) -> None:
 
 
 def _check_topology(owner: str, topology: Any) -> None:
+    if isinstance(topology, (bool, int, float, str, list, Mapping)):
+        pair = f" Write topology={tuple(topology)!r}." if isinstance(topology, list) else ""
+        raise ArgumentError(
+            f"{owner}(topology={shown(topology)}): topology is a pair of rank and world size, as "
+            f"in (0, 2), a World, a process group, or None for what the launcher says.{pair}"
+        )
     if not isinstance(topology, tuple):
         return
     is_pair = len(topology) == 2 and all(isinstance(n, int) for n in topology)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.arguments import takes_names
 from mds.errors import ConfigError, PlanError
 from mds.process.fork_safe import cached_property
 from mds.shuffle.permutation import derive_key, keyed_order
@@ -101,6 +102,9 @@ class Packing:
             "packing_overflow": self.overflow,
             "packing_window": window,
         }
+
+
+Packing.__init__ = takes_names(Packing.__init__)  # type: ignore[method-assign]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import takes_names
 from mds.errors import ConfigError
 from mds.format.hashing import digest
 from mds.plan.mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
@@ -61,6 +62,7 @@ class Schedule:
     knots: tuple[tuple[int, Any], ...]
     is_temperature = False
 
+    @takes_names
     def __init__(
         self,
         knots: Mapping[int, Mapping[str, float]],

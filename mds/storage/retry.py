@@ -300,7 +300,8 @@ def try_again(
     except StoreError as error:
         error.tries = int(loop.statistics.get("attempt_number", 1))
         error.seconds = time.monotonic() - started + first.seconds
-        facts = f"{error.tries} tries, {error.seconds:.1f} s"
+        tries = "1 try" if error.tries == 1 else f"{error.tries} tries"
+        facts = f"{tries}, {error.seconds:.1f} s"
         error.args = (f"{str(error).rstrip('.')}. Given up after {facts}.",)
         raise
 

@@ -176,7 +176,9 @@ def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
             open_store(folder or ".", timeout=timeout) as store,
         ):
             return store.get(name), place
-    raise NotFoundError(f"there is no index at {' or '.join(map(redact, candidates))}.")
+    ends = all(place.endswith(".json") for place in candidates)
+    way_out = "" if ends else f" Name the file, as in {redact(candidates[0])}/{INDEX_NAME}."
+    raise NotFoundError(f"there is no index at {' or '.join(map(redact, candidates))}.{way_out}")
 
 
 def _prefix(candidates: list[str], places: list[str]) -> str:

@@ -6,8 +6,19 @@ import torch
 from mistakes import MISTAKES
 from torch.utils.data import DataLoader
 
-from mds import JSONWriter, LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
+from mds import (
+    JSONWriter,
+    LocalDataset,
+    MDSWriter,
+    Packing,
+    Schedule,
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
+    merge_index,
+)
 from mds.errors import ArgumentError, ConfigError, MdsError, NotFoundError
+from mds.writers.convert import convert
 
 
 @pytest.fixture
@@ -77,6 +88,10 @@ def names(tmp_path):
         "np": np,
         "torch": torch,
         "MDSWriter": MDSWriter,
+        "Packing": Packing,
+        "Schedule": Schedule,
+        "convert": convert,
+        "merge_index": merge_index,
         "Stream": Stream,
         "StreamingDataLoader": StreamingDataLoader,
         "Own": Own,

@@ -18,6 +18,7 @@ from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.format.compression import parse_compression
 from mds.format.hashing import new_hash
+from mds.text.near import did_you_mean
 from mds.units import parse_count
 from mds.writers.convert.inputs.base import InputOptions
 from mds.writers.convert.tokens import TokenSpec
@@ -78,8 +79,10 @@ def parse_spec(**options: Any) -> ConvertSpec:
     """Options as users write them to a `ConvertSpec`. Raises ConfigError naming what is wrong."""
     known = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
     if unknown := sorted(set(options) - known - set(_TOKENS)):
+        every = sorted(known | {*_TOKENS})
         raise ConfigError(
-            f"there is no option {unknown[0]!r}. Known are {', '.join(sorted(known | {*_TOKENS}))}."
+            f"there is no option {unknown[0]!r}.{did_you_mean(unknown[0], every)} Known are "
+            f"{', '.join(every)}."
         )
     tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
     values = {name: value for name, value in options.items() if value is not None}

@@ -78,7 +78,8 @@ def explain(
     """The resolved configuration of a dataset as a text of some twenty lines."""
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
-        f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} shards, "
+        f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} "
+        f"shard{'s' * (shards.num_shards != 1)}, "
         f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
     )
     rows = [

@@ -5,6 +5,8 @@ stopped, with words of the message that say which option helps. ``JPEG``, ``PNG`
 for the bytes of such files.
 """
 
+import gzip
+
 JPEG, PNG, WAV = object(), object(), object()
 
 IMAGE, LABELLED = ["image", "path"], ["class", "image", "label"]
@@ -52,6 +54,96 @@ FOLDERS = [
     ("a table and a license", {"a.csv": "a\n1\n", "LICENSE": "MIT"}, None, ["a"], 1),
     ("binary files", {"a.bin": b"\0\1", "b.bin": b"\2"}, None, ["bytes", "path"], 2),
     ("names of other scripts", {"日本.txt": "x", "emoji 🙂.txt": "y"}, "text documents", None, 2),
+    (
+        "json over several lines",
+        {"1.json": '{\n "a": 1\n}', "2.json": '{\n "a": 2\n}'},
+        None,
+        ["a"],
+        2,
+    ),
+    (
+        "compressed json",
+        {"a.json.gz": gzip.compress(b'{"a": 1}\n{"a": 2}\n')},
+        "JSON lines",
+        ["a"],
+        2,
+    ),
+    ("a table of excel", {"a.csv": b"\xef\xbb\xbfa;b\r\n1,5;x\r\n"}, None, ["a", "b"], 1),
+    ("a table in capitals", {"A.CSV": "a,b\n1,x\n"}, "table of delimited text", ["a", "b"], 1),
+    (
+        "a folder of windows",
+        {"a/1.jpg": JPEG, "b/1.jpg": JPEG, "a/Thumbs.db": b"x", "desktop.ini": "x"},
+        "image folder",
+        LABELLED,
+        2,
+    ),
+    (
+        "a zip of a mac",
+        {"p/a/1.jpg": JPEG, "__MACOSX/p/a/._1.jpg": b"x"},
+        "image folder",
+        LABELLED,
+        1,
+    ),
+    (
+        "coco",
+        {"train2017/1.jpg": JPEG, "val2017/2.jpg": JPEG, "annotations/instances.json": "{}"},
+        "images",
+        IMAGE,
+        2,
+    ),
+    (
+        "a table beside its pictures",
+        {
+            "train/1.jpg": JPEG,
+            "train/2.jpg": JPEG,
+            "train/metadata.csv": "file_name,text\n1.jpg,a\n2.jpg,b\n",
+        },
+        "images with a table of labels",
+        ["image", "path", "text"],
+        2,
+    ),
+    (
+        "a table of numbers of pictures",
+        {"img/1.jpg": JPEG, "img/2.jpg": JPEG, "labels.csv": "id,kind\n1,a\n2,b\n"},
+        "images with a table of labels",
+        None,
+        2,
+    ),
+    (
+        "sound of other kinds",
+        {"a.opus": b"OggS....", "b.flac": b"fLaC....", "c.mp3": b"ID3....."},
+        "audio",
+        ["audio", "path"],
+        3,
+    ),
+    (
+        "kinds that nothing decodes",
+        {"a.heic": b"\0\0\0 ftypheic", "b.heic": b"\0\0"},
+        "files",
+        ["bytes", "path"],
+        2,
+    ),
+    (
+        "pictures, each with a text",
+        {"1.jpg": JPEG, "1.txt": "a cat", "2.jpg": JPEG, "2.txt": "a dog"},
+        "files",
+        ["bytes", "path"],
+        4,
+    ),
+    (
+        "large numbers",
+        {"a.jsonl": '{"a": 123456789012345678901234567890}\n'},
+        "JSON lines",
+        ["a"],
+        1,
+    ),
+    (
+        "a separator of lines in a text",
+        {"a.jsonl": '{"a": "x\u2028y"}\n{"a": "z"}\n'},
+        "JSON lines",
+        ["a"],
+        2,
+    ),
     ("a deep folder", {"a/b/c/d/e/f.txt": "x"}, "text documents", ["path", "text"], 1),
 ]
 
@@ -76,5 +168,17 @@ STOPPED = [
         "--include",
     ),
     ("a table and a picture", {"a.csv": "a\n1\n", "b.csv": "a\n2\n", "c.jpg": JPEG}, "--as files"),
+    (
+        "several tables of labels",
+        {"a/1.jpg": JPEG, "a/2.jpg": JPEG, "x.csv": "id\n1\n", "y.csv": "id\n2\n"},
+        "--labels FILE",
+    ),
+    ("a zip", {"photos.zip": b"PK\x03\x04"}, "unpack it"),
+    ("tables of excel", {"a.xlsx": b"PK\x03\x04", "b.xlsx": b"PK\x03\x04"}, "as CSV"),
+    ("a pickle", {"a.pkl": b"\x80\x04."}, "MDSWriter"),
+    ("a table of utf-16", {"a.csv": "a\tb\r\n1\tx\r\n".encode("utf-16")}, "iconv -f UTF-16"),
+    ("a document of utf-16", {"a.txt": "hello".encode("utf-16")}, "iconv -f UTF-16"),
+    ("an empty picture", {"a/1.jpg": b"", "b/1.jpg": JPEG}, "it is empty"),
+    ("half a surrogate", {"a.jsonl": '{"a": "\\ud800"}\n'}, "--skip-bad"),
     ("lists and lines", {"a.json": "[]", "b.json": '{"a": 1}'}, "--include"),
 ]

@@ -115,11 +115,11 @@ def test_a_stranger_among_many_files_is_left_out_and_told(kit):
     for number in range(30):
         kit.write(f"{'ab'[number % 2]}/{number}.png", kit.png)
     kit.write("a/README.md", "about a")
-    kit.write("Thumbs.db", "no picture")
+    kit.write("notes.db", "no picture")
     made = prepare(str(kit.source), kit.out)
     assert made.source.title == "image folder"
     (note,) = made.source.notes
-    assert note.startswith("2 other files left out (Thumbs.db, a/README.md)")
+    assert note.startswith("2 other files left out (a/README.md, notes.db)")
     assert "--as files" in note
     assert made.run().samples == 30
 
@@ -280,6 +280,34 @@ def test_a_table_without_a_header(kit):
     found = kit.samples(kit.out)
     assert [sample["column_0"] for sample in found] == list(range(501))
     assert found[-1] == {"column_0": 500, "column_1": "y"}
+
+
+def test_a_table_of_labels_may_be_chosen(kit, media):
+    """Where several are there, and with names that have no ending and no folder."""
+    for number in range(4):
+        kit.write(f"img/{number}.jpg", media[0])
+    kit.write("train.csv", "id,kind\n0,a\n1,b\n2,a\n3,b\n")
+    kit.write("other.csv", "x\n1\n")
+    convert(str(kit.source), kit.out, labels="train.csv")
+    assert [sample["kind"] for sample in kit.samples(kit.out)] == ["a", "b", "a", "b"]
+
+
+def test_a_last_name_that_two_pictures_share_names_neither(kit, media):
+    """A row must not label the wrong picture."""
+    kit.write("a/1.jpg", media[0])
+    kit.write("b/1.jpg", media[0])
+    kit.write("labels.csv", "file,kind\n1.jpg,x\n")
+    with pytest.raises(SourceError, match="names an image"):
+        prepare(str(kit.source), kit.out)
+
+
+def test_a_long_document_alone_is_told(kit):
+    """It is one sample, which is hardly meant."""
+    kit.write("book.txt", "a line\n" * 50_000)
+    conversion = prepare(str(kit.source), kit.out)
+    assert any("--as lines" in note for note in conversion.source.notes)
+    kit.write("other.txt", "short")
+    assert not prepare(str(kit.source), kit.out).source.notes
 
 
 @pytest.mark.parametrize("option", [{"encoding": "cp1252"}, {"no_header": True}])

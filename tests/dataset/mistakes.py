@@ -49,7 +49,12 @@ MISTAKES = [
     ("dataset(local=d + '/index.json')", "index.json", "this is a file", "Give the folder"),
     ("dataset(local=other[:-5] + 'dd')", "index.json", "/dd", "Did you mean 'd'?"),
     ("Packing(8, length='tokens')", "Packing(", "length='tokens'", "Did you mean lengths=?"),
-    ("Schedule({0: {'a': 1}}, betwee='linear')", "Schedule(", "'linear'", "Did you mean between=?"),
+    (
+        "Schedule({0: {'a': 1}}, betwxen='linear')",
+        "Schedule(",
+        "'linear'",
+        "Did you mean between=?",
+    ),
     ("convert(d, d + '2', colums={})", "option", "'colums'", "Did you mean 'columns'?"),
     ("merge_index([d], d + '2')", "there is no index", "/d", "Name the file"),
     # ---------------------------------------------------------------- a stream

@@ -17,6 +17,7 @@ from mds.errors import SourceError
 from mds.formats.infer import Column, infer_columns
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.files import UTF16, is_utf16
 from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.text_lines import BOM, is_compressed, line_number, open_text
 
@@ -180,6 +181,8 @@ class _Lines(Iterator[str]):
 
 
 def _undecodable(error: UnicodeDecodeError) -> str:
+    if is_utf16(error.object):
+        return UTF16
     byte = error.object[error.start]
     return f"byte 0x{byte:02x} is not {error.encoding.upper()}: give --encoding, such as cp1252"
 

@@ -76,11 +76,39 @@ def _open(path: str, options: InputOptions) -> Input:
     return _open_files(Listing.scan(place, options.include, options.exclude), known, options)
 
 
+#: Endings of files that nothing here reads, and what to do with them.
+_UNREAD = {
+    **dict.fromkeys((".zip", ".7z", ".rar"), "unpack it and convert the folder"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save its sheets as CSV"),
+    **dict.fromkeys(
+        (".h5", ".hdf5", ".npz", ".mat", ".db", ".sqlite", ".pkl", ".pickle"),
+        "write what it holds with MDSWriter (docs/writing.md)",
+    ),
+}
+
+
+def _check_readable(listing: Listing) -> None:
+    """Refuse files of which a value of bytes would hardly be meant. Raises SourceError."""
+    for name in listing.names:
+        way_out = _UNREAD.get(os.path.splitext(name.lower())[1])
+        if way_out is None:
+            return
+    raise SourceError(
+        f"{listing.path(listing.names[0])}: no input reads such a file: {way_out}, or say --as "
+        "files to store its bytes."
+    )
+
+
 def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: InputOptions) -> Input:
     """The input of files that nothing but their endings tells of."""
     kinds = {name: each for name, each in known.items() if issubclass(each, FileInput)}
     # The first one keeps an ending: what a package brings changes nothing of what is built in.
     kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
+    _check_readable(listing)
+    if options.labels is not None and any(
+        kind_of.get(ending(n)) == "images" for n in listing.names
+    ):
+        return kinds["images"].from_files(listing, options)
     if os.path.isfile(listing.root) or len(listing) == 1:
         kind = kind_of.get(_known_ending(listing.names[0], kind_of), "files")
         return kinds[kind].from_files(listing, options)
@@ -108,10 +136,13 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
     some = f"--include '*{usual[0][0] if usual else ''}'"
     if any(kinds[kind].names_splits for kind in counts):
         # A table as one value of a column is hardly meant.
+        joins = (
+            " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
+        )
         raise SourceError(
             f"{listing.root}: the folder is mixed ({shown}), and some of its files hold many "
-            f"samples. Choose files of one kind with {some}, or say --as files to store each as "
-            "it is."
+            f"samples. Choose files of one kind with {some},{joins} or say --as files to store "
+            "each as it is."
         )
     found = kinds["files"].from_files(listing, options)
     found.notes.append(

@@ -7,6 +7,7 @@ text     path, text       UTF-8 documents
 
 from __future__ import annotations
 
+import codecs
 import functools
 import os
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,10 @@ _TEXT_ENDINGS = (
     *(".swift", ".lua", ".m", ".cs", ".hs", ".ml", ".ex", ".erl", ".clj", ".lisp", ".el"),
     *(".toml", ".yaml", ".yml", ".ini", ".cfg"),
 )
+
+
+#: Bytes of a document that was hardly meant to be one sample.
+_LONG_DOCUMENT = 256 << 10
 
 
 class WholeFilesInput(FileInput):
@@ -151,6 +156,11 @@ class TextFilesInput(WholeFilesInput):
         """Each of these files."""
         made = cls(listing)
         made.encoding = options.encoding or made.encoding
+        if len(listing) == 1 and listing.size >= _LONG_DOCUMENT:
+            made.notes.append(
+                "the file is one sample; --as lines makes one of each line, --tokenizer makes "
+                "blocks of tokens"
+            )
         return made
 
     def infer_columns(self) -> Sequence[Column]:
@@ -194,11 +204,22 @@ def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
     return BadRecord(_no_utf8(data, error), column=_column(data, error))
 
 
+#: What to say of text that Windows calls "Unicode".
+UTF16 = "this is UTF-16; make UTF-8 of it first: iconv -f UTF-16 -t UTF-8 FILE"
+
+
+def is_utf16(data: bytes) -> bool:
+    """Whether bytes begin with the mark of UTF-16."""
+    return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
 def _column(data: bytes, error: UnicodeDecodeError) -> int:
     return error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
 
 
 def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
+    if is_utf16(data):
+        return UTF16
     return (
         f"byte 0x{data[error.start]:02x} is not {error.encoding.upper()}; give --encoding (cp1252 "
         "is usual), or --as files to store the bytes"

@@ -128,8 +128,8 @@ class LabelledImagesInput(ImagesInput):
     def __init__(self, listing: Listing, table: str, rows: Sequence[dict[str, Any]]) -> None:
         super().__init__(listing)
         self._table = table
-        names = {name: name for name in self.listing.names}
-        stems = {os.path.splitext(name)[0]: name for name in self.listing.names}
+        names = _short_names(self.listing.names, os.path.dirname(table))
+        stems = {os.path.splitext(short)[0]: name for short, name in names.items()}
         column = _file_column(rows, names, stems, table)
         self._labels: dict[str, dict[str, Any]] = {}
         lost = 0
@@ -217,6 +217,18 @@ def _rows(listing: Listing, table: str) -> list[dict[str, Any]]:
                 raise SourceError(f"{source.locate(part, position)}: {row.why}.")
             rows.append(row)
     return rows
+
+
+def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
+    """The images by what a table may call them: path, path from the table's folder, last name.
+
+    A last name that two images share stands for neither.
+    """
+    last = Counter(os.path.basename(name) for name in names)
+    found = {os.path.basename(name): name for name in names if last[os.path.basename(name)] == 1}
+    if folder:
+        found |= {name[len(folder) + 1 :]: name for name in names if name.startswith(folder + "/")}
+    return found | {name: name for name in names}
 
 
 def _file_column(

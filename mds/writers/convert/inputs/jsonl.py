@@ -1,4 +1,4 @@
-"""JSON lines (also compressed), and JSON files that are one list of objects.
+"""JSON lines (also compressed), and JSON files that are one list of objects, or one object.
 
 A plain file is cut at byte offsets and a part takes the lines that begin in it, so that a single
 large file is read by all processes; a compressed file or a list is one part.
@@ -17,7 +17,7 @@ from mds.formats.lines import json_object
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.files import bad_line, not_utf8
 from mds.writers.convert.inputs.listing import Listing
-from mds.writers.convert.inputs.text_lines import LinesInput, is_compressed, open_text
+from mds.writers.convert.inputs.text_lines import BOM, LinesInput, is_compressed, open_text
 
 
 class JsonLinesInput(LinesInput):
@@ -31,10 +31,10 @@ class JsonLinesInput(LinesInput):
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Lines, or lists where the files are such."""
-        lists = [name for name in listing.names if is_list(listing.path(name))]
+        lists = [name for name in listing.names if is_document(listing.path(name))]
         if lists and len(lists) < len(listing):
             raise SourceError(
-                f"{listing.root}: some files are JSON lists ({lists[0]}), others are lines. "
+                f"{listing.root}: some files are whole JSON ({lists[0]}), others are lines. "
                 "Convert them one by one, or choose with --include."
             )
         made = JsonListInput(listing) if lists else JsonLinesInput(listing)
@@ -51,7 +51,7 @@ class JsonLinesInput(LinesInput):
 
 
 class JsonListInput(LinesInput):
-    """Files that each hold one JSON list of objects."""
+    """Files that each hold one JSON list of objects, or one object over several lines."""
 
     title: ClassVar[str] = "JSON list"
     is_json: ClassVar[bool] = True
@@ -88,12 +88,15 @@ class JsonListInput(LinesInput):
         return f"{path}, item {position}" if position else path
 
 
-def is_list(path: str) -> bool:
-    """Whether a JSON file begins with a list, rather than with the first of many lines."""
+def is_document(path: str) -> bool:
+    """Whether a JSON file is one list, or one object over several lines, and not many lines."""
     if is_compressed(path):
         return False
     with open(path, "rb") as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+        start = file.read(4096).removeprefix(BOM).lstrip()
+    # What json.dump(indent=...) writes: no line of many is a brace alone.
+    first, _, rest = start.partition(b"\n")
+    return start[:1] == b"[" or (first.strip() == b"{" and bool(rest.strip()))
 
 
 def parse_object(line: bytes, encoding: str = "utf-8") -> dict[str, Any] | BadRecord:

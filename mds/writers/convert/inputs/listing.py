@@ -19,6 +19,8 @@ from mds.events import Listed, emit
 from mds.units import format_bytes
 
 _FILES_BETWEEN_EVENTS = 10_000
+#: What Windows leaves in folders, in lower case; it is hidden there.
+_OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini"})
 
 
 class Listing:
@@ -140,7 +142,7 @@ def _walk(root: str) -> Iterator[tuple[str, str]]:
         with os.scandir(os.path.join(root, prefix)) as entries:
             for entry in entries:
                 name = prefix + entry.name
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or entry.name.lower() in _OF_SYSTEMS:
                     yield name, "hidden"
                 elif entry.is_dir():
                     real = os.path.realpath(entry.path)

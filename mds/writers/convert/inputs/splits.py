@@ -14,6 +14,10 @@ _IN_FILE_NAME = re.compile(
 )
 
 
+# train, but also train2017, as COCO has it.
+_FOLDER = re.compile(rf"({'|'.join(sorted(SPLITS, reverse=True))})((19|20)\d\d)?", re.IGNORECASE)
+
+
 def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
     """The split of every file, by the first folder that is named after one, else by its own name.
 
@@ -35,4 +39,4 @@ def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
 
 def split_folder(folders: Sequence[str]) -> str | None:
     """The first of these folders that is named after a split."""
-    return next((folder for folder in folders if folder.lower() in SPLITS), None)
+    return next((folder for folder in folders if _FOLDER.fullmatch(folder)), None)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import pathlib
+import re
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from devtools.httpserver import FolderHandler
 from mds.storage.files import publish, write_file
@@ -112,25 +116,78 @@ def oci_config(folder: pathlib.Path) -> pathlib.Path:
 
 
 class Hub(Dialect):
-    """The Hugging Face Hub: resolve, tree, preupload and commit; large files are elsewhere."""
+    """The Hugging Face Hub: revision, resolve, tree, preupload and commit; files are elsewhere.
+
+    ``root`` is the branch main. A folder ``.commits/SHA`` below it is that commit, a file
+    ``.refs/NAME`` has the commit of a branch or tag, and ``.limit`` how many requests there may be
+    in how many seconds; above that the answer is 429. None of them has to be there.
+    """
+
+    page_entries: ClassVar[int] = 3  # small pages, so that the next one matters
+    _counts: ClassVar[dict[str, tuple[float, int]]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def digest(self, path: str) -> str:
         """What the hub has for an etag."""
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
 
+    def commit_of(self, revision: str) -> str:
+        """The commit of a branch or tag; that of main follows from what is there."""
+        path = self.real(f".refs/{revision}")
+        if os.path.isfile(path):
+            return pathlib.Path(path).read_text(encoding="utf-8").strip()
+        if revision == "main":
+            names = sorted(f"{key} {self.digest(self.real(key))}" for key, _ in self.entries(""))
+            return hashlib.sha1("\n".join(names).encode(), usedforsecurity=False).hexdigest()
+        return revision
+
+    def folder_of(self, revision: str) -> str | None:
+        """The folder of a revision below the root; None for one that is not there."""
+        commit = self.commit_of(revision)
+        if os.path.isdir(self.real(f".commits/{commit}")):
+            return f".commits/{commit}/"
+        return "" if commit == self.commit_of("main") else None
+
+    def entries(self, below: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Files below a folder, without what is the server's own."""
+        for key, state in self.files(below):
+            if not key[len(below) :].startswith("."):
+                yield key, state
+
     def locate(self) -> str:
         """The file that the request names."""
         if self.route.startswith("/cdn/"):
             return self.real(self.route[5:])
-        return self.real(self.route.split("/resolve/main/", 1)[1])
+        revision, _, name = self.route.split("/resolve/", 1)[1].partition("/")
+        return self.real(f"{self.folder_of(revision) or ''}{name}")
+
+    def is_refused(self) -> bool:
+        """Whether there were too many requests, which is answered."""
+        path = self.real(".limit")
+        if not os.path.isfile(path):
+            return False
+        most, seconds = map(float, pathlib.Path(path).read_text(encoding="utf-8").split())
+        now = time.monotonic()
+        with self._lock:
+            since, count = self._counts.get(self.root, (now, 0))
+            if now - since >= seconds:
+                since, count = now, 0
+            self._counts[self.root] = (since, count + 1)
+        if count < most:
+            return False
+        left = math.ceil(since + seconds - now)
+        self.end(429, b"{}", RateLimit=f'"api";r=0;t={left}')
+        return True
 
     def do_GET(self) -> None:
-        if self.route.startswith("/api/"):
-            self.tree()
-        elif self.route.startswith("/cdn/"):
+        if self.route.startswith("/cdn/"):
             assert "Authorization" not in self.headers, "the token left the hub"
             super().do_GET()
+        elif self.is_refused():
+            return
+        elif self.route.startswith("/api/"):
+            self.ask()
         elif self.headers.get("Authorization") != "Bearer token":
             self.end(401)
         elif not os.path.isfile(self.locate()):
@@ -141,23 +198,31 @@ class Hub(Dialect):
             host = self.headers["Host"].replace("127.0.0.1", "localhost")
             self.end(
                 302,
-                Location=f"http://{host}/cdn/" + self.path.split("/resolve/main/", 1)[1],
+                Location=f"http://{host}/cdn/" + quote(os.path.relpath(path, self.root)),
                 X_Linked_Size=str(os.path.getsize(path)),
                 X_Linked_Etag=f'"{self.digest(path)}"',
             )
 
     do_HEAD = do_GET
 
-    def tree(self) -> None:
-        """Files below a folder."""
-        if "/tree/main" not in self.route:
-            self.end(404)
-            return
-        below = self.route.partition("/tree/main")[2].strip("/")
-        found = [
+    def ask(self) -> None:
+        """Answer a question about a revision."""
+        found = re.search(r"/(tree|revision)/([^/]+)/?(.*)", self.route)
+        folder = self.folder_of(found[2]) if found else None
+        if found is None or folder is None:
+            self.end(404, b"{}", X_Error_Code="RevisionNotFound")
+        elif found[1] == "revision":
+            self.answer({"sha": self.commit_of(found[2])})
+        else:
+            self.tree(folder, found[3])
+
+    def tree(self, root: str, below: str) -> None:
+        """A page of the files below a folder of a revision."""
+        inside = f"{root}{below}/" if below else root
+        every = [
             {
                 "type": "file",
-                "path": key,
+                "path": key[len(root) :],
                 "size": state.st_size,
                 "oid": "0" * 40,
                 "lfs": {
@@ -166,12 +231,19 @@ class Hub(Dialect):
                     "pointerSize": 1,
                 },
             }
-            for key, state in self.files(f"{below}/" if below else "")
+            for key, state in sorted(self.entries(inside))
         ]
-        if not found and below:
+        if not every and below:
             self.end(404, b"{}", X_Error_Code="EntryNotFound")
-        else:
-            self.answer(found)
+            return
+        start = int(self.query.get("cursor", 0))
+        end = start + self.page_entries
+        body = json.dumps(every[start:end]).encode()
+        more = {}
+        if end < len(every):
+            place = f"http://{self.headers['Host']}{urlsplit(self.path).path}"
+            more["Link"] = f'<{place}?recursive=true&cursor={end}>; rel="next"'
+        self.end(200, body, Content_Type="application/json", **more)
 
     def do_POST(self) -> None:
         said = self.body()

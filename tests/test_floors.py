@@ -270,7 +270,7 @@ FILES = {
             "wrappers",
         },
         {"http_client", "keep_alive", "retry", "sftp"},
-        {"s3_ranges"},
+        {"request_gate", "s3_ranges"},
         {"azure", "databricks", "hf", "http", "oci", "registry", "s3"},
         {"__init__", "gs"},
     ],

@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
@@ -38,13 +38,16 @@ from mds.formats.dataset import FormatData, make_table, reads_of
 from mds.formats.facts import FoundFiles
 from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
-from mds.formats.source import Files
+from mds.formats.source import Files, open_pinned
 from mds.formats.table import FileTable
 from mds.index.files_index import FilesIndexError
 from mds.storage.control_files import make_control_folder, publish_control_file, read_control_file
 from mds.storage.files import disk
-from mds.storage.url import Url, is_local, local_path
+from mds.storage.url import Url, is_local, local_path, reveal
 from mds.text.redaction import get_logger
+
+if TYPE_CHECKING:
+    from mds.storage import Store
 
 log = get_logger("mds.cache")
 
@@ -81,24 +84,27 @@ def find_table(
     else:
         place = kind.narrow(parse_place(url, kind.endings))
     retry = RetryPolicy(retries, within=300.0, notify=retried)
-    store = open_store(place.root, options=options, retry=retry, timeout=timeout)
+    open_at = functools.partial(open_store, options=options, retry=retry, timeout=timeout)
+    store = open_at(place.root)
     part = place.patterns if pinned is None else pinned.fingerprint
     name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
     base = folder if folder is not None else derived_folder(url)
-    search = _TableSearch(kind, place, Files(store), base, name)
+    search = _TableSearch(kind, place, Files(store), base, name, open_at)
     if pinned is None:
         table = search.run()
     else:
-        beside = open_store(url, options=options, retry=retry, timeout=timeout)
-        table = search.run(functools.partial(read_pinned, beside, pinned, kind))
+        table = search.run(functools.partial(read_pinned, open_at(url), pinned, kind))
     data = FormatData.of(kind, table, columns)
     index = data.index()
     source = f"{name}-{_digest(data.columns.names)}"
     if data.is_in_place and is_local(place.root):
         return Source(index, None, local_path(place.root), options, data=data, version="")
     where = _own_folder(base, source, identity_for(source, index, ""))
+    root = place.root
+    if (told := table.header.get("root")) is not None:
+        root, store = Url(told), open_at(told)
     return Source(
-        index, place.root, where, options, retries=retries, timeout=timeout, version="",
+        index, root, where, options, retries=retries, timeout=timeout, version="",
         store=store, data=data, source_name=source,
     )  # fmt: skip
 
@@ -107,8 +113,15 @@ class _TableSearch:
     """One search for a table."""
 
     def __init__(
-        self, kind: Format, place: FilePlace, files: Files, folder: str, name: str
+        self,
+        kind: Format,
+        place: FilePlace,
+        files: Files,
+        folder: str,
+        name: str,
+        open_at: Callable[[str], Store],
     ) -> None:
+        self._open_at = open_at
         self.kind, self.place, self.files, self.folder, self.name = kind, place, files, folder, name
         self._tables = os.path.join(control_folder(folder, CONTROL), TABLES)
         self._path = os.path.join(self._tables, _digest(name))
@@ -135,14 +148,16 @@ class _TableSearch:
             return table
 
     def _make(self, old: FileTable | None) -> FileTable:
-        found = self.kind.find(self.place, self.files)
+        files = open_pinned(self.place.root, self._open_at)
+        found = self.kind.find(self.place, files)
         if not found.files:
             raise self._nothing()
         if old is not None and self._is_same(old, found):
             return old
-        return make_table(
-            self.kind, self.files, found, old, {"source": self.name}, MOST_PLANNED_BYTES
-        )
+        header = {"source": self.name}
+        if files.store.url != self.files.store.url:
+            header["root"] = reveal(files.store.url)
+        return make_table(self.kind, files, found, old, header, MOST_PLANNED_BYTES)
 
     def _is_same(self, old: FileTable, found: FoundFiles) -> bool:
         """Whether nothing has changed since a table was made."""

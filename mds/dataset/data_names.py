@@ -1,6 +1,7 @@
 """What names the data of a state for people, and leads back to the order: places and settings.
 
-It is in every state, is never compared, and holds no secret: URLs are masked as in messages.
+It is in every state and holds no secret: URLs are masked as in messages. Only the lists of files
+that are read as they lie are compared, and only with lists of the same format.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from mds.errors import StateError
 from mds.text.redaction import mask_foreign
 
 if TYPE_CHECKING:
@@ -40,9 +42,51 @@ def name_data(
         one = {"at": place[len(root) :], "index": index.fingerprint()[:_DIGEST_LETTERS], **share}
         if stream.format is not None:
             one["format"] = stream.format.name
+        one |= stream.files_pin
         found["streams"].append(one)
     if epoch_size is not None:
         found["epoch_size"] = epoch_size
     if shards.selection is not None:
         found["selected"] = shards.num_samples
     return found
+
+
+def check_files(told: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+    """Raise StateError where a state is of other files than those that are read as they lie.
+
+    A copy in another format has the same order, so only a list of the same format is compared.
+    """
+    before = (told or {}).get("streams")
+    streams = now.get("streams", ())
+    if not isinstance(before, list) or len(before) != len(streams):
+        return
+    for old, new in zip(before, streams, strict=True):
+        if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
+            continue
+        if old["list"] != new.get("list"):
+            raise StateError(
+                f"the state is of {_files(old)}, and {now.get('root', '')}{new['at']} has "
+                f"{_files(new)}: some came, went or are others. {_way_back(old)}"
+            )
+
+
+def _files(one: Mapping[str, Any]) -> str:
+    told = "".join(f", {name} {value}" for name, value in _pin(one).items())
+    return f"{one.get('files')} files of {one.get('kind')}{told}"
+
+
+def _pin(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = one.get("pin")
+    return found if isinstance(found, dict) else {}
+
+
+def _way_back(old: Mapping[str, Any]) -> str:
+    pin = _pin(old)
+    if "remote" in pin:
+        return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
+    for name, value in pin.items():
+        return f"Read that of the state: format={str(old['kind']).title()}({name}={value})."
+    return (
+        "Put back those of the state; a start on a machine that saw them names what changed in a "
+        "warning, and `mds index` pins the files of a run."
+    )

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from mds.dataset.data_names import name_data
+from mds.dataset.data_names import check_files, name_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
@@ -253,6 +253,7 @@ class OrderState:
         ``lengths``: of the documents, where packs are counted.
         """
         point = parse_state(state)
+        check_files(point.data, self._data)
         check_edits(point.edits, self.schedule, self._shards.samples_per_stream.tolist())
         if lengths is not None:
             plan = self.plan(EpochStart(max(point.epoch, 0), point), world)

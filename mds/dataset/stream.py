@@ -104,6 +104,7 @@ class Stream:
         self.storage_options = storage_options
         self.format = parse_format(format)
         self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
+        self.files_pin: Mapping[str, Any] = {}  # the files that are read as they lie, once found
         self._check_numbers()
 
     def _check_weights(self) -> None:
@@ -228,7 +229,7 @@ class Stream:
             raise ConfigError(
                 f"validate_hash={self.validate_hash!r}: files of {kind.name} have no digests."
             )
-        return find_table(
+        found = find_table(
             kind,
             join(self.remote if self.remote is not None else self.local, self.split),
             self.folder if self.remote is not None else None,
@@ -238,6 +239,9 @@ class Stream:
             retries=int(filled.download_retry or 0),
             pinned=pinned,
         )
+        assert found.data is not None, "what is in a format has what reads it"
+        self.files_pin = {"kind": kind.name, **found.data.pin()}
+        return found
 
     @classmethod
     def validate_weights(cls, streams: Sequence[Stream]) -> tuple[bool, bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = get_logger("mds.formats")
 
 _SIDE_BY_SIDE = 32
+#: A version that is a digest of the content.
+_CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 #: From so many bytes on that planning reads over a network, it says so.
 _TOLD_BYTES = 256 << 20
 
@@ -87,6 +90,25 @@ class FormatData:
         share = min(max(self.format.share(first), 0.0), 1.0) if first is not None else 1.0
         told = (self.table.decoded * share).astype(np.int64)
         return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
+
+    def pin(self) -> dict[str, Any]:
+        """What a state tells of the files: how many, a digest of their list, and their version.
+
+        The folder that all are in counts no more than where it is, and versions count only where
+        they are digests of what is in a file, as those of the Hub.
+        """
+        import xxhash
+
+        keys = self.table.keys
+        cut = os.path.commonprefix(keys).rfind("/") + 1 if keys else 0  # noqa: RUF071 - cut behind
+        hasher = xxhash.xxh3_64("\0".join(key[cut:] for key in keys).encode())
+        hasher.update(self.table.sizes.tobytes())
+        if all(map(_CONTENT.fullmatch, self.table.versions)):
+            hasher.update("\0".join(self.table.versions).encode())
+        found = {"files": len(keys), "list": hasher.hexdigest()}
+        root = self.table.header.get("root")
+        pin = self.table.header.get("pin") or ({} if root is None else {"remote": root})
+        return {**found, "pin": pin} if pin else found
 
     def where(self, number: int, files: Files) -> str:
         """A shard, for people."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table
 from mds.formats.place import parse_place
 from mds.formats.registry import format_names, format_of_files, parse_format
-from mds.formats.source import Files
+from mds.formats.source import Files, open_pinned
 from mds.storage import open_store
 
 
@@ -29,6 +30,6 @@ def open_files(
         known = ", ".join(format_names())
         raise ConfigError(f"{source!r} holds no files that are read as they lie ({known}).")
     place = kind.narrow(parse_place(source, kind.endings))
-    files = Files(open_store(place.root, options=storage_options))
+    files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))
     return FormatData.of(kind, table, columns), files

@@ -20,6 +20,7 @@ from mds.formats.place import FilePlace
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
+    from mds.storage.url import Url
 
 #: Gaps up to so many bytes are fetched along, and no request is for more than the other.
 GAP, LONGEST = 64 << 10, 8 << 20
@@ -151,6 +152,13 @@ class Files:
             url=url,
             verb="get",
         )
+
+
+def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
+    """The files below a root as they are now, also when its branch or tag moves on."""
+    store = open_at(root)
+    pinned = store.pinned_url()
+    return Files(store if pinned == store.url else open_at(pinned))
 
 
 def _file(info: ObjectInfo) -> DataFile:

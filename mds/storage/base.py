@@ -245,6 +245,10 @@ class Store(ABC):
             self._write(key, file, size)
         return self._verify(key, size)
 
+    def pinned_url(self) -> Url:
+        """The URL under which what is here now stays, where the provider keeps versions of all."""
+        return self.url
+
     def list_uploads(self) -> Iterator[Upload]:
         """Uploads in parts that did not end, where the store keeps such until they are removed."""
         return iter(())

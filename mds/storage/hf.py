@@ -2,13 +2,17 @@
 
 ``hf://datasets/org/name@revision/folder`` reads another revision than main. Files are read by
 plain HTTP with ranges: the hub answers with the address of the bytes, which is good for a while
-and remembered. Writing, listing and deleting go through huggingface_hub; every write is a commit.
-The token is the option, HF_TOKEN, or the one that `hf auth login` left.
+and remembered. Writing and deleting go through huggingface_hub; every write is a commit. A hub that
+counts requests is waited for (`request_gate.py`). The token is the option, HF_TOKEN, or the one
+that `hf auth login` left.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,13 +31,16 @@ from mds.storage.http_client import (
     parse_size,
 )
 from mds.storage.options import env, parse_options
+from mds.storage.request_gate import RequestGate
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
-from mds.storage.url import parse_url, redact
+from mds.storage.url import Url, parse_url, redact
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.
 _GOOD_FOR = 600.0
 _REMEMBERED = 4096
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NEXT = re.compile(r'<([^>]+)>; *rel="next"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ class HfStore(Store):
         self.url = url
         self._kind = kind
         self._repository = f"{parts[0]}/{name}"
-        self._revision = given.revision or revision or "main"
+        is_pinned = _COMMIT.fullmatch(revision) is not None  # what `pinned_url` gave
+        self._revision = (is_pinned and revision) or given.revision or revision or "main"
         self._prefix = "/".join(parts[2:]) + "/" if parts[2:] else ""
         self._options = replace(
             given,
@@ -80,6 +88,7 @@ class HfStore(Store):
             endpoint=(given.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
         )
         self._http = HttpClient(timeout)
+        self._gate = RequestGate(str(redact(self._options.endpoint or "")))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """The file, or a range of it."""
@@ -88,10 +97,14 @@ class HfStore(Store):
         if end is not None and end <= start:
             return empty_body(found.info, shown)
         headers = self._headers() if found.own else {}
-        try:
-            body = self._http.stream(
+
+        def ask() -> Body:
+            return self._http.stream(
                 found.url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
             )
+
+        try:
+            body = self._gate.run(ask) if found.own else ask()
         except (DeniedError, NotFoundError):
             # A remembered address that ran out; a fresh one is refused for a reason.
             if self._addresses().pop(self._target(key), None) is None or found.own:
@@ -111,26 +124,33 @@ class HfStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every file below a prefix."""
-        folder = (self._prefix + prefix).rpartition("/")[0]
+        folder = quote((self._prefix + prefix).rpartition("/")[0])
+        url: str | None = f"{self._api('tree')}/{folder}".rstrip("/") + "?recursive=true"
         with translate_errors("list", self.url_of(prefix), classify):
-            hub = self._hub()
-            from huggingface_hub.errors import EntryNotFoundError
-
-            entries = hub.list_repo_tree(
-                self._repository,
-                folder or None,
-                recursive=True,
-                revision=self._revision,
-                repo_type=_REPOSITORIES[self._kind],
-            )
-            try:
+            while url is not None:
+                try:
+                    said, entries = self._call(url)
+                except StatusError as error:
+                    if error.headers.get("x-error-code") == "EntryNotFound":
+                        return  # the hub knows no empty folders
+                    raise
                 for entry in entries:
-                    name = entry.path[len(self._prefix) :]
-                    if hasattr(entry, "blob_id") and name.startswith(prefix):
-                        version = entry.lfs.sha256 if entry.lfs else entry.blob_id
-                        yield ObjectInfo(name, int(entry.size), str(version))
-            except EntryNotFoundError:
-                return  # the hub knows no empty folders
+                    name = str(entry["path"])[len(self._prefix) :]
+                    if entry["type"] == "file" and name.startswith(prefix):
+                        version = (entry.get("lfs") or entry)["oid"]
+                        yield ObjectInfo(name, int(entry["size"]), str(version))
+                following = _NEXT.search(said.get("link", ""))
+                url = urljoin(url, following[1]) if following else None
+
+    def pinned_url(self) -> Url:
+        """The URL with the commit that its branch or tag is at now; one request."""
+        if _COMMIT.fullmatch(self._revision):
+            return self.url
+        with translate_errors("head", self.url_of(""), classify):
+            _, told = self._call(self._api("revision"))
+            commit = str(told["sha"])
+        place = f"{self._kind}/{self._repository}@{commit}/{self._prefix}"
+        return Url(f"hf://{place}".rstrip("/"))
 
     def renew(self) -> bool:
         """Have the next request read the token that `hf auth login` left; one given stays."""
@@ -182,7 +202,9 @@ class HfStore(Store):
         url = target
         for _ in range(5):
             headers = {**self._headers(), "Accept-Encoding": "identity"}
-            response = self._http.request("HEAD", url, headers=headers, redirect=False)
+            response = self._gate.run(
+                functools.partial(self._http.request, "HEAD", url, headers=headers, redirect=False)
+            )
             response.close()
             said = response.headers
             version = (said.get("x-linked-etag") or said.get("etag") or "").removeprefix("W/")
@@ -196,6 +218,15 @@ class HfStore(Store):
                 return _Found(following, known, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
         raise StatusError(508, "the hub redirects in a circle", {})
+
+    def _call(self, url: str) -> tuple[Mapping[str, str], Any]:
+        """What the hub answers to a question: headers, and what its JSON says."""
+        said, body = self._gate.run(lambda: self._http.call("GET", url, headers=self._headers()))
+        return said, json.loads(body)
+
+    def _api(self, verb: str) -> str:
+        revision = quote(self._revision, safe="")
+        return f"{self._options.endpoint}/api/{self._kind}/{self._repository}/{verb}/{revision}"
 
     def _addresses(self) -> dict[str, _Found]:
         return per_process((HfStore, "addresses", self._options), dict)
@@ -221,7 +252,7 @@ def _make_hub(options: HfOptions) -> Any:
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise need("huggingface_hub", "hf", "Writing and listing hf:// URLs") from error
+        raise need("huggingface_hub", "hf", "Writing hf:// URLs") from error
     return HfApi(endpoint=options.endpoint, token=options.token)
 
 

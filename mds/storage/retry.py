@@ -27,6 +27,7 @@ from mds.process.per_process import abandon
 from mds.storage.base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
 from mds.storage.transfer_times import TIMES
 from mds.storage.translate import has_unknown_name
+from mds.storage.url import Url
 from mds.storage.waiting import waiting
 from mds.storage.wrappers import Wrapper
 from mds.text.redaction import get_logger
@@ -122,6 +123,10 @@ class Retrying(Wrapper):
         while (info := self._run("list", prefix, following)) is not None:
             given.add(info.key)
             yield info
+
+    def pinned_url(self) -> Url:
+        """The URL under which what is here now stays."""
+        return self._run("head", "", self.inner.pinned_url)
 
     def delete(self, key: str) -> None:
         """Remove an object."""

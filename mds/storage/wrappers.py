@@ -19,7 +19,7 @@ from mds.errors import TransientError
 from mds.process.fork_safe import new_event, new_semaphore
 from mds.process.per_process import per_process
 from mds.storage.base import Body, ObjectInfo, Store, Upload, check_key
-from mds.storage.url import join
+from mds.storage.url import Url, join
 
 _numbers = itertools.count()
 
@@ -61,6 +61,10 @@ class Wrapper(Store):
 
     def _verify(self, key: str, size: int) -> ObjectInfo:
         return super()._verify(key, size) if self.local_path is None else ObjectInfo(key, size)
+
+    def pinned_url(self) -> Url:
+        """The URL under which what is here now stays."""
+        return self.inner.pinned_url()
 
     def list_uploads(self) -> Iterator[Upload]:
         """Uploads in parts that did not end."""

@@ -13,7 +13,10 @@ from mds.units import format_bytes
 from mds.world import World, find_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mds.dataset.shard_map import ShardMap
+    from mds.formats.facts import FileCosts
     from mds.plan import EpochPlan
     from mds.transforms.chain import FunctionChain
     from mds.world import Ranks
@@ -74,6 +77,7 @@ def explain(
     *,
     has_batches: bool,
     packs: int | None = None,
+    costs: Sequence[FileCosts] = (),
 ) -> Explanation:
     """The resolved configuration of a dataset as a text of some twenty lines."""
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
@@ -86,6 +90,7 @@ def explain(
         *_settings(shards, plan, ranks, predownload, has_batches, packs),
         *_mixture(plan),
         *_costs(shards, plan, cache_limit),
+        *(row for each in costs for row in _file_costs(each)),
         *describe_costs(chain),
     ]
     return Explanation.of(head, rows)
@@ -224,6 +229,17 @@ def _costs(
                 f"costs fetching again; {format_bytes(window)} would avoid that",
             )
         )
+    return rows
+
+
+def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
+    """What files that are read as they lie take in the cache, and which columns are slow."""
+    told = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
+    why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
+    rows = [(costs.format, told, "read in place" if costs.is_in_place else why)]
+    if costs.slow_columns:
+        names = ", ".join(costs.slow_columns)
+        rows.append(("slow columns", names, "nested, decoded value by value"))
     return rows
 
 

@@ -179,6 +179,7 @@ class Samples(DatasetFacts):
             self._filter.chain,
             has_batches=self.batch_size is not None,
             packs=packs,
+            costs=[stream.file_costs for stream in self.streams if stream.file_costs is not None],
         )
 
     # ------------------------------------------------------------------ samples by number

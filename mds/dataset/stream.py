@@ -26,6 +26,7 @@ from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from mds.formats import Format
+    from mds.formats.facts import FileCosts
 
 _DEFAULTS = {
     "download_retry": 2,
@@ -104,7 +105,9 @@ class Stream:
         self.storage_options = storage_options
         self.format = parse_format(format)
         self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
-        self.files_pin: Mapping[str, Any] = {}  # the files that are read as they lie, once found
+        # Of files that are read as they lie, once they are found: what a state has, what they cost.
+        self.files_pin: Mapping[str, Any] = {}
+        self.file_costs: FileCosts | None = None
         self._check_numbers()
 
     def _check_weights(self) -> None:
@@ -240,6 +243,7 @@ class Stream:
             pinned=pinned,
         )
         assert found.data is not None, "what is in a format has what reads it"
+        self.file_costs = found.data.costs()
         self.files_pin = {"kind": kind.name, **found.data.pin()}
         return found
 

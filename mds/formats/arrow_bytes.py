@@ -23,6 +23,8 @@ from mds.formats.facts import Block, ShardPlace
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mds.format.layout import Columns
+
 
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
     """The bytes of every value of a column, as that encoding stores them.
@@ -57,6 +59,12 @@ def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
             told = str(error).replace("NAME", repr(name))
             raise FormatError(f"{where}, column {name!r}: {told}") from error
     return join_columns(batch.num_rows, values)
+
+
+def nested(columns: Columns) -> list[str]:
+    """The columns whose values are what JSON has of them."""
+    pairs = zip(columns.names, columns.encodings, strict=True)
+    return [name for name, encoding in pairs if encoding in ("json", "optional[json]")]
 
 
 def unreadable(where: str, what: str, error: BaseException) -> FormatError:
@@ -226,6 +234,8 @@ def _values(column: pa.Array, encoding: str) -> list[Any]:
     """Python values for an encoding that takes them one by one."""
     types, kind = pyarrow().types, column.type
     if encoding == "str":
+        if types.is_time64(kind) and kind.unit == "ns":
+            return [_time_of_day(value) for value in column.cast("int64").to_pylist()]
         if types.is_timestamp(kind) and kind.unit == "ns":
             texts = np.datetime_as_string(column.cast("int64").to_numpy().view("<M8[ns]"))
             return [f"{text}+00:00" if kind.tz else str(text) for text in texts.tolist()]
@@ -236,8 +246,30 @@ def _values(column: pa.Array, encoding: str) -> list[Any]:
 
 
 def _python(column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    if "time64[ns]" in str(column.type):
+        raise EncodingError(
+            "times in nanoseconds inside of a nested column, of which Python keeps microseconds; "
+            "leave it out with columns=."
+        )
+    try:
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    except (OverflowError, ValueError, KeyError) as error:
+        told = str(error).strip("\"'").rstrip(".")
+        raise EncodingError(
+            f"a value is none that Python has ({told}); leave it out with columns=."
+        ) from error
     return values
+
+
+def _time_of_day(nanoseconds: int) -> str:
+    """A time as ISO 8601 has it, with the digits that Python's does not hold."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    told = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
+    return f"{told}.{rest:09}" if rest % 1000 else _with_micros(told, rest // 1000)
+
+
+def _with_micros(told: str, microseconds: int) -> str:
+    return f"{told}.{microseconds:06}" if microseconds else told
 
 
 def _text(value: Any) -> str:

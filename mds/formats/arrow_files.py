@@ -10,11 +10,11 @@ one shard.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import FormatError, MdsError, StoreError
-from mds.formats.arrow_bytes import block_of_batch, unreadable
+from mds.formats.arrow_bytes import block_of_batch, nested, unreadable
 from mds.formats.arrow_types import (
     encoding_of,
     encoding_of_file,
@@ -30,6 +30,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mds.format.layout import Columns
     from mds.formats.source import Files
 
 _MAGIC = b"ARROW1"
@@ -60,6 +61,10 @@ class Arrow(Format):
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """All of a file behind a network."""
         return file.size if files.path(file) is None else 0
+
+    def slow_columns(self, columns: Columns) -> Sequence[str]:
+        """Those that are nested."""
+        return nested(columns)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """The place of the record batch."""

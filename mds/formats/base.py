@@ -28,6 +28,7 @@ from mds.formats.columns import merge_encodings
 from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 
 if TYPE_CHECKING:
+    from mds.format.layout import Columns
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
@@ -126,6 +127,11 @@ class Format(ABC):
         """About which share of the decoded bytes of a shard is of the columns that are wanted."""
         del shard
         return 1.0
+
+    def slow_columns(self, columns: Columns) -> Sequence[str]:
+        """Columns whose values are decoded one by one in Python, where others are not."""
+        del columns
+        return ()
 
     def settings(self) -> Mapping[str, Any]:
         """What of the settings changes samples, as JSON; not the columns."""

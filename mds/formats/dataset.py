@@ -20,7 +20,7 @@ from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
 from mds.formats.columns import as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
-from mds.formats.facts import Block, DataFile, FoundFiles
+from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
@@ -109,6 +109,19 @@ class FormatData:
         root = self.table.header.get("root")
         pin = self.table.header.get("pin") or ({} if root is None else {"remote": root})
         return {**found, "pin": pin} if pin else found
+
+    def costs(self) -> FileCosts:
+        """What reading the files takes, as far as is known before."""
+        first = self.table.place(0, self.columns) if len(self.table) else None
+        share = self.format.share(first) if first is not None else 1.0
+        return FileCosts(
+            self.format.name,
+            len(self.table.keys),
+            int(int(self.table.sizes.sum()) * min(max(share, 0.0), 1.0)),
+            int(self._sizes().sum()),
+            is_in_place=self.is_in_place,
+            slow_columns=tuple(self.format.slow_columns(self.columns)),
+        )
 
     def where(self, number: int, files: Files) -> str:
         """A shard, for people."""

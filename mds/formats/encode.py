@@ -145,7 +145,8 @@ def write_shard(
         if end > LARGEST_DECODED:
             raise ShardError(
                 f"{where}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes "
-                f"whole. Write the file anew with fewer rows together."
+                f"whole. Leave columns out with columns=, or write the file anew with fewer rows "
+                f"together (pyarrow: row_group_size=)."
             )
         grow(end)
         file.write(data)

@@ -35,6 +35,20 @@ class FoundFiles(NamedTuple):
     schema: str = ""
 
 
+class FileCosts(NamedTuple):
+    """What reading files of a format takes: ``size`` bytes of them, ``decoded`` in the cache.
+
+    ``slow_columns`` are decoded value by value, where others are not.
+    """
+
+    format: str
+    files: int
+    size: int
+    decoded: int
+    is_in_place: bool = False
+    slow_columns: tuple[str, ...] = ()
+
+
 class Block(NamedTuple):
     """Some samples of a shard as an MDS shard stores them: the bytes of each, and all of them."""
 

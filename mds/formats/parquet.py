@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import FormatError, MdsError
-from mds.formats.arrow_bytes import block_of_batch, unreadable
+from mds.formats.arrow_bytes import block_of_batch, nested, unreadable
 from mds.formats.arrow_types import encoding_of, encoding_of_file, features_of, is_file, pyarrow
 from mds.formats.base import Format
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
@@ -23,6 +23,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+    from mds.format.layout import Columns
     from mds.formats.source import Files
 
 #: Bytes of the end of a file that are asked for at first.
@@ -121,6 +122,10 @@ class Parquet(Format):
             for start, end in _spans(found, group, {f"{field.name}.bytes", field.name}):
                 return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
         return "bytes"
+
+    def slow_columns(self, columns: Columns) -> Sequence[str]:
+        """Those that are nested."""
+        return nested(columns)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """The number of the row group."""

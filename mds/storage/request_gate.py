@@ -1,4 +1,4 @@
-"""A gate before a server that counts requests: who is told to wait (429) waits for all of a node.
+"""A gate before a server that counts requests: one process is told to wait (429), all wait.
 
 The time until which the server wants no requests is the time of a small file, so every process of
 this user finds it without asking the server. The first one that meets it takes the lock of the file

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from tables import table  # noqa: E402
 
 from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.errors import ConfigError, FormatError, NotFoundError  # noqa: E402
+from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
 from mds.storage.memory import MemoryStore  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
@@ -304,3 +304,25 @@ def test_files_outside_of_the_folder_are_refused(tmp_path):
     by_hand(tmp_path / "table", [_field("id")], [add])
     with pytest.raises(FormatError, match="files outside its folder"):
         of(tmp_path / "table", tmp_path)
+
+
+def test_a_state_names_its_version(tmp_path):
+    """Where the table went on it is refused with the version, in which it goes on."""
+    folder = write_versions(tmp_path / "table", 3)
+    loader = StreamingDataLoader(of(folder, tmp_path, shuffle=True), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    expected = [batch["id"].tolist() for batch in batches]
+    assert state["data"]["streams"][0]["pin"] == {"version": 2}
+    write_versions(folder, 1)
+    later = StreamingDataLoader(of(folder, tmp_path, shuffle=True), batch_size=4)
+    with pytest.raises(
+        StateError,
+        match=r"of 3 files of delta, version 2, and .* has 4 files of delta, version 3: .*"
+        r"format=Delta\(version=2\)",
+    ):
+        later.load_state_dict(state)
+    again = StreamingDataLoader(of(folder, tmp_path, Delta(version=2), shuffle=True), batch_size=4)
+    again.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in again] == expected

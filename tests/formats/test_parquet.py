@@ -15,7 +15,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from tables import as_told, every_type, table, write_files  # noqa: E402
 
 from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.errors import ConfigError, FormatError, ReplacedError  # noqa: E402
+from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
 
@@ -324,3 +324,58 @@ def test_a_dataset_whose_files_change_again_and_again_opens_in_one_folder(tmp_pa
         for noted in cache.glob(".mds/tables/*"):
             os.utime(noted, (time.time() + 3600,) * 2)
     assert not list(cache.glob(".mds/sources/*"))
+
+
+def test_a_state_of_other_files_is_refused(tmp_path):
+    """Files that came or went are told although the order is the same; a moved folder is not."""
+    folder = write_files(tmp_path / "files")
+    state = of(folder, tmp_path / "a").state_dict(num_samples=4, from_beginning=True)
+    folder.rename(tmp_path / "moved")
+    of(tmp_path / "moved", tmp_path / "b").load_state_dict(state)
+    (tmp_path / "moved" / "part-002.parquet").rename(tmp_path / "moved" / "part-003.parquet")
+    with pytest.raises(StateError, match=r"the state is of 3 files of parquet, .*came, went"):
+        of(tmp_path / "moved", tmp_path / "c").load_state_dict(state)
+    state["data"]["streams"][0] |= {"pin": "x", "files": None, "kind": 5}
+    of(tmp_path / "moved", tmp_path / "c").load_state_dict(state)
+
+
+def test_what_it_will_take_is_told_before(tmp_path):
+    """`explain()` has the bytes of the files and of what is decoded, and names slow columns."""
+    (tmp_path / "files").mkdir()
+    pq.write_table(every_type(200), tmp_path / "files" / "a.parquet")
+    rows = dict(
+        line.split(None, 1) for line in of(tmp_path / "files", tmp_path).explain().splitlines()[1:]
+    )
+    size = os.path.getsize(tmp_path / "files" / "a.parquet")
+    assert rows["parquet"].startswith(f"1 file, {size / 1024:.1f} KB")
+    assert "decoded about" in rows["parquet"]
+    assert "map, struct  " in rows["slow"]
+    plain = of(tmp_path / "files", tmp_path, columns=["int32"]).explain()
+    assert "slow columns" not in plain
+    assert "1 file, " in plain
+    assert f"{size / 1024:.1f} KB" not in plain
+
+
+def test_times_of_a_day_keep_their_nanoseconds(tmp_path):
+    """As text, like timestamps; inside of a list, where they would be lost, they are refused."""
+    (tmp_path / "files").mkdir()
+    times = pa.array([1, 3_600_000_000_005, 1_500_000_000, 0], pa.time64("ns"))
+    pq.write_table(pa.table({"t": times}), tmp_path / "files" / "a.parquet")
+    expected = ["00:00:00.000000001", "01:00:00.000000005", "00:00:01.500000", "00:00:00"]
+    assert [sample["t"] for sample in of(tmp_path / "files", tmp_path)] == expected
+    lists = pa.table({"t": pa.array([[1]], pa.list_(pa.time64("ns")))})
+    pq.write_table(lists, tmp_path / "files" / "a.parquet")
+    with pytest.raises(FormatError, match=r"row group 0, column 't': times in nanoseconds"):
+        of(tmp_path / "files", tmp_path)[0]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.list_(pa.timestamp("us")), pa.date32()])
+def test_a_time_beyond_what_python_has(tmp_path, kind):
+    """It is told with its column and the way out."""
+    (tmp_path / "files").mkdir()
+    value = 5_000_000 if kind == pa.date32() else 10**18
+    column = pa.array([[value] if pa.types.is_list(kind) else value], kind)
+    pq.write_table(pa.table({"t": column, "x": [1]}), tmp_path / "files" / "a.parquet")
+    with pytest.raises(FormatError, match=r"column 't': .*out of range.*with columns="):
+        of(tmp_path / "files", tmp_path)[0]
+    assert of(tmp_path / "files", tmp_path, columns=["x"])[0] == {"x": 1}

@@ -42,7 +42,7 @@ def name_data(
         one = {"at": place[len(root) :], "index": index.fingerprint()[:_DIGEST_LETTERS], **share}
         if stream.format is not None:
             one["format"] = stream.format.name
-        one |= stream.files_pin
+        one |= stream._files_pin  # noqa: SLF001 - of the same family
         found["streams"].append(one)
     if epoch_size is not None:
         found["epoch_size"] = epoch_size

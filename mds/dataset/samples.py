@@ -179,7 +179,7 @@ class Samples(DatasetFacts):
             self._filter.chain,
             has_batches=self.batch_size is not None,
             packs=packs,
-            costs=[stream.file_costs for stream in self.streams if stream.file_costs is not None],
+            costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],
         )
 
     # ------------------------------------------------------------------ samples by number

@@ -106,8 +106,8 @@ class Stream:
         self.format = parse_format(format)
         self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
         # Of files that are read as they lie, once they are found: what a state has, what they cost.
-        self.files_pin: Mapping[str, Any] = {}
-        self.file_costs: FileCosts | None = None
+        self._files_pin: Mapping[str, Any] = {}
+        self._file_costs: FileCosts | None = None
         self._check_numbers()
 
     def _check_weights(self) -> None:
@@ -243,8 +243,8 @@ class Stream:
             pinned=pinned,
         )
         assert found.data is not None, "what is in a format has what reads it"
-        self.file_costs = found.data.costs()
-        self.files_pin = {"kind": kind.name, **found.data.pin()}
+        self._file_costs = found.data.costs()
+        self._files_pin = {"kind": kind.name, **found.data.pin()}
         return found
 
     @classmethod

@@ -189,21 +189,22 @@ def _windows(dataset: EditableDataset, epoch: int, place: int) -> list[int]:
 
 
 def _numbers(samples: Iterable[int], count: int) -> list[int]:
-    """Sample numbers as they were given, each once, checked (ConfigError)."""
-    given = np.asarray(samples if hasattr(samples, "__len__") else list(samples))
+    """Sample numbers, ascending, each once, checked (ConfigError)."""
+    given = np.asarray(samples if isinstance(samples, np.ndarray | str) else list(samples))
     if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not given.size):
         raise ConfigError(
             f"drop() takes the numbers of samples, got {str(samples)[:60]!r}. Write "
             "drop([77123, 88012])."
         )
-    found = dict.fromkeys(given.tolist())
+    # Ascending, so that ranks agree on what takes the places where they were given a set.
+    found: list[int] = np.unique(given.astype(np.int64)).tolist()
     wrong = [number for number in found if not 0 <= number < count]
     if wrong:
         raise ConfigError(
             f"drop(): there is no sample {wrong[0]}; the {count:,} samples are numbered from 0 "
             "through all streams."
         )
-    return list(found)
+    return found
 
 
 def _check_why(why: object) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _ROWS_AT_ONCE = 1 << 16
+_MAX_GLOBAL_BATCH = 1 << 24  # samples; the numbers of one are at hand
+_MAX_EPOCHS = 1 << 20  # each of them is looked through
 _SETTINGS = frozenset(
     (
         "shuffle",
@@ -312,8 +314,13 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
         )
     whole = {name: data[name] for name in ("batch_size", "ranks", "nodes")}
     for name, value in whole.items():
-        if type(value) is not int or not 1 <= value <= 1 << 32:
+        if type(value) is not int or not 1 <= value <= _MAX_GLOBAL_BATCH:
             raise StateError(f"the state has data with {name} {str(value)[:60]!r}.")
+    if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.epoch > _MAX_EPOCHS:
+        raise StateError(
+            f"the state has epoch {point.epoch} and {data['ranks']} ranks with batches of "
+            f"{data['batch_size']}: no training gets there."
+        )
     streams = data["streams"]
     if not isinstance(streams, list) or not all(
         isinstance(one, Mapping) and isinstance(one.get("at"), str) for one in streams

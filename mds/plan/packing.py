@@ -199,6 +199,15 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
             stacks[room].append(pack)
             words[room >> 10] |= 1 << (room & 1023)
     summary = sum(1 << number for number, word in enumerate(words) if word)
+
+    def put_back(room: int, some: range | tuple[int]) -> None:
+        nonlocal summary
+        if room >= least and some:
+            if not stacks[room]:
+                words[room >> 10] |= 1 << (room & 1023)
+                summary |= 1 << (room >> 10)
+            stacks[room].extend(some)
+
     for length, repeat in zip(lengths, repeats, strict=True):
         count = repeat
         high, low = length >> 10, length & 1023
@@ -215,20 +224,12 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
                     whole, left = divmod(count, each)
                     packs.extend(range(total, total + whole))
                     counts.extend([each] * whole)
-                    fresh, total = total, total + whole
-                    room = capacity - each * length
-                    if room >= least and whole:
-                        stacks[room].extend(range(total - 1, fresh - 1, -1))
-                        words[room >> 10] |= 1 << (room & 1023)
-                        summary |= 1 << (room >> 10)
+                    put_back(capacity - each * length, range(total + whole - 1, total - 1, -1))
+                    total += whole
                     if left:
                         packs.append(total)
                         counts.append(left)
-                        room = capacity - left * length
-                        if room >= least:
-                            stacks[room].append(total)
-                            words[room >> 10] |= 1 << (room & 1023)
-                            summary |= 1 << (room >> 10)
+                        put_back(capacity - left * length, (total,))
                         total += 1
                     break
                 at = high + (above & -above).bit_length()
@@ -240,19 +241,11 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
                 words[at] ^= 1 << (room & 1023)
                 if not words[at]:
                     summary ^= 1 << at
-            fit = room // length
-            fit = min(fit, count)
+            fit = min(room // length, count)
             packs.append(pack)
             counts.append(fit)
             count -= fit
-            room -= fit * length
-            if room >= least:
-                stack = stacks[room]
-                if not stack:
-                    at = room >> 10
-                    words[at] |= 1 << (room & 1023)
-                    summary |= 1 << at
-                stack.append(pack)
+            put_back(room - fit * length, (pack,))
     return packs, counts, total
 
 

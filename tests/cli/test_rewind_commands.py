@@ -250,6 +250,11 @@ def test_data_may_have_moved(folder, tmp_path):
         ({"data": {"streams": [], "batch_size": 0, "ranks": 2, "nodes": 1}}, "with batch_size '0'"),
         ({"data": {"streams": [], "batch_size": 4, "ranks": 1, "nodes": 2}}, "does not lead back"),
         (
+            {"data": {"streams": [], "batch_size": 1 << 20, "ranks": 1 << 20, "nodes": 1}},
+            "no training gets there",
+        ),
+        ({"epoch": 1 << 39}, "no training gets there"),
+        (
             {"data": {"streams": [], "batch_size": 4, "ranks": 2, "nodes": 1, "selected": 7}},
             "of 7 samples that select",
         ),

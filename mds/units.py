@@ -12,6 +12,7 @@ from mds.errors import ConfigError
 _BYTE_UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 _BYTES = {unit: 1024**power for power, unit in enumerate(_BYTE_UNITS, 1)}
 _COUNTS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_LONGEST = 40  # letters
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
 
@@ -22,7 +23,7 @@ def parse_bytes(value: float | str) -> int:
     """
     if not isinstance(value, str):
         return int(value)
-    text = value.strip().lower()
+    text = _short(value).strip().lower()
     for unit, factor in _BYTES.items():
         if text.endswith(unit):
             return _scaled(text[: -len(unit)], factor, value, "a size in bytes such as '64mb'")
@@ -39,7 +40,7 @@ def parse_count(value: int | str) -> int:
     """
     if not isinstance(value, str):
         return int(value)
-    text = value.strip().lower()
+    text = _short(value).strip().lower()
     if text and text[-1] in _COUNTS:
         return _scaled(text[:-1], _COUNTS[text[-1]], value, "a number of samples such as '100k'")
     if not text.isdecimal():
@@ -55,6 +56,13 @@ def format_bytes(size: float) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError("unreachable")
+
+
+def _short(text: str) -> str:
+    """A text that may be a number; Python converts none of thousands of digits."""
+    if len(text) > _LONGEST:
+        raise ConfigError(f"{text[:_LONGEST]!r}... is too long for a number.")
+    return text
 
 
 def _scaled(number: str, factor: int, whole: str, wanted: str) -> int:

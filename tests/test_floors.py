@@ -256,6 +256,7 @@ FILES = {
         {"__init__"},
     ],
     "storage": [
+        {"lock_holders", "regular"},
         {"files", "options", "relative_name", "sigv4", "translate", "url", "waiting"},
         {"base", "beneath", "control_files", "directory", "s3_errors", "s3_template"},
         {

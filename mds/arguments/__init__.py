@@ -23,6 +23,8 @@ from mds.errors import ArgumentError, ConfigError
 from mds.text.near import did_you_mean
 from mds.text.redaction import mask_foreign
 
+#: The largest number that counts something; sums and products of a few of them fit into 64 bits.
+LARGEST = 1 << 48
 _MAX_SHOWN = 120  # characters of a value
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,13 +33,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Rule(NamedTuple):
     """What an argument may be: in words, by its type, and by its value.
 
-    ``fix`` gives the way out for a value that does not fit, '' where none is known.
+    ``fix`` gives the way out for a value that does not fit, '' where none is known. ``most``: of a
+    number.
     """
 
     expected: str
     is_kind: Callable[[Any], bool]
     fits: Callable[[Any], bool] = lambda _: True
     fix: Callable[[Any], str] = lambda _: ""
+    most: float = math.inf
 
     def or_none(self, meaning: str = "") -> Rule:
         """The same rule, with None taken as well; ``meaning`` says what None is."""
@@ -46,6 +50,7 @@ class Rule(NamedTuple):
             lambda value: value is None or self.is_kind(value),
             lambda value: value is None or self.fits(value),
             self.fix,
+            self.most,
         )
 
 
@@ -67,6 +72,18 @@ def find_faults(
         if name not in given:
             continue
         value = given[name]
+        if _is_beyond(value, rule.most):
+            yield ConfigError(
+                f"{owner}({name}={shown(value)}): {name} is {rule.expected}, and a number of at "
+                f"most {rule.most:,}."
+            )
+            continue
+        if isinstance(value, (str, os.PathLike)) and _has_raw_bytes(os.fspath(value)):
+            yield ConfigError(
+                f"{owner}({name}={shown(value)}): {name} is not UTF-8. Rename what it names, or "
+                "give a link to it."
+            )
+            continue
         is_kind = rule.is_kind(value)
         if is_kind and rule.fits(value):
             continue
@@ -78,7 +95,10 @@ def find_faults(
 
 def shown(value: Any) -> str:
     """A value for an error sentence, without secrets, and no longer than a line."""
-    text = mask_foreign(repr(value)) if type(value) in _PLAIN else _describe(value)
+    try:
+        text = mask_foreign(repr(value)) if type(value) in _PLAIN else _describe(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        text = f"<{type(value).__name__} with a number of thousands of digits>"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
@@ -156,21 +176,29 @@ def flag() -> Rule:
     return Rule("True or False", _is_bool, fix=_as_bool)
 
 
-def whole(least: int | None = None, *, unit: str = "") -> Rule:
+def whole(least: int | None = None, *, unit: str = "", most: int = LARGEST) -> Rule:
     """A whole number, from ``least`` on if that is given."""
     expected = f"a whole number{unit and f' of {unit}'}"
     if least is None:
-        return Rule(expected, _is_whole, fix=_as_whole)
+        return Rule(expected, _is_whole, fix=_as_whole, most=most)
     span = f"{unit and ','} of at least {least:,}"
     return Rule(
         expected + span,
         _is_whole,
         lambda value: value >= least,
         lambda value: _as_whole(value, least),
+        most,
     )
 
 
-def amount(parse: Callable[[Any], int], example: str, *, least: int = 0, unit: str = "") -> Rule:
+def amount(
+    parse: Callable[[Any], int],
+    example: str,
+    *,
+    least: int = 0,
+    unit: str = "",
+    most: int = LARGEST,
+) -> Rule:
     """A whole number, or a text such as ``example`` that ``parse`` takes."""
 
     def is_kind(value: Any) -> bool:
@@ -181,12 +209,12 @@ def amount(parse: Callable[[Any], int], example: str, *, least: int = 0, unit: s
         if not isinstance(value, str):
             return bool(value >= least and float(value).is_integer())
         try:
-            return parse(value) >= least
+            return least <= parse(value) <= most
         except ConfigError:
             return False
 
     expected = f"a number of {unit} of at least {least}, also as a text such as {example!r}"
-    return Rule(expected, is_kind, fits)
+    return Rule(expected, is_kind, fits, most=most)
 
 
 def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
@@ -204,6 +232,7 @@ def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
         is_kind,
         fits,
         lambda value: _as_number(value) if not is_kind(value) else "",
+        LARGEST,
     )
 
 
@@ -252,6 +281,21 @@ def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "")
 def function(what: str) -> Rule:
     """A function."""
     return Rule(what, callable)
+
+
+def _is_beyond(value: Any, most: Any) -> bool:
+    return isinstance(value, numbers.Real) and bool(value < -most or value > most)
+
+
+def _has_raw_bytes(text: Any) -> bool:
+    """Whether a text has bytes that are no UTF-8, as names of files may."""
+    if not isinstance(text, str) or text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _is_bool(value: Any) -> bool:

@@ -13,13 +13,14 @@ import numpy as np
 from mds.cache.origin import CONTROL, read_origin
 from mds.errors import IndexFileError
 from mds.index import Index
+from mds.storage.regular import open_regular
 from mds.storage.relative_name import INDEX_NAME
 
 
 def is_equal(path: str, data: bytes, index: Index) -> bool:
     """Whether a file is that index, be it written in another way."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             there = file.read(4 * len(data) + 1)
         return there == data or Index.parse(there).to_json() == index.to_json()
     except (OSError, IndexFileError):
@@ -29,7 +30,7 @@ def is_equal(path: str, data: bytes, index: Index) -> bool:
 def has_bytes(path: str, data: bytes) -> bool:
     """Whether those are the bytes of a file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(len(data) + 1) == data
     except OSError:
         return False
@@ -69,7 +70,7 @@ def overlaps(folder: str, index: Index) -> bool:
 def _names(path: str, directory: str) -> bool:
     """Whether an index names files in a directory."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return f'"{directory}'.encode() in file.read()
     except OSError:
         return False

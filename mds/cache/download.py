@@ -25,6 +25,7 @@ from mds.process.fork_safe import new_lock
 from mds.storage.beneath import unlink_beneath
 from mds.storage.control_files import let_in, make_shared_folder
 from mds.storage.files import open_target, publish
+from mds.storage.regular import open_regular
 from mds.storage.transfer_times import TIMES
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class ShardDownloader:
                 if is_shard_name(packed.basename):  # else it may be anything of the user's
                     unlink_beneath(self.folder.root, packed.basename)
             else:
-                with open(path, "rb", buffering=0) as file:
+                with open_regular(path) as file:
                     yield from iter(lambda: file.read(1 << 20), b"")
                 return
         yield from self._stream(info, packed)

@@ -32,6 +32,7 @@ from mds.process.fork_safe import new_rlock
 from mds.storage import redact
 from mds.storage.beneath import unlink_beneath
 from mds.storage.files import MAX_DELETIONS
+from mds.storage.lock_holders import describe_processes
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
@@ -121,15 +122,19 @@ class ShardFetcher:
         if lock is None and is_ahead:
             return True  # another process fetches it
         if lock is None:
-            # Alive but stuck. Two downloads of one shard are better than none.
+            # Alive but stuck. Two downloads of one shard are better than none; under a limit there
+            # is room for one, so the second is not kept.
             log.warning(
-                "Shard %s of %s was being fetched for %.0f s by another process (one of %s); this "
-                "one fetches it too.",
+                "Shard %s of %s is being fetched by another process, %s, which did not end in "
+                "%.0f s; this one %s.",
                 shard,
                 folder.root,
+                describe_processes(ledger.owners(shard)),
                 time.monotonic() - started,
-                ledger.processes(),
+                "fetches it too" if self._limit is None else "reads it without keeping it",
             )
+            if self._limit is not None:
+                return False
         try:
             if ledger.entries["owner"][shard]:
                 opened.recover_entries()

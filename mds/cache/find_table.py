@@ -86,7 +86,7 @@ def find_table(
     retry = RetryPolicy(retries, within=300.0, notify=retried)
     open_at = functools.partial(open_store, options=options, retry=retry, timeout=timeout)
     store = open_at(place.root)
-    part = place.patterns if pinned is None else pinned.fingerprint
+    part = place.patterns or place.literal if pinned is None else pinned.fingerprint
     name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
     base = folder if folder is not None else derived_folder(url)
     search = _TableSearch(kind, place, Files(store), base, name, open_at)

@@ -39,6 +39,7 @@ from mds.index.binary_copy import MIN_COPIED_BYTES
 from mds.index.unfinished import unfinished
 from mds.storage.control_files import make_control_folder, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
+from mds.storage.lock_holders import describe_processes, holders_of
 from mds.storage.locks import lock_within
 from mds.text.near import did_you_mean
 from mds.text.redaction import get_logger
@@ -339,7 +340,10 @@ def locked_folder(folder: str) -> Iterator[None]:
     control = control_folder(folder, CONTROL)
     make_control_folder(control)
     path = os.path.join(control, "lock")
-    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder))
+    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
+    if lock is None:  # what is published meanwhile appears whole, and a folder has one claim
+        told = describe_processes(holders_of(path, _LOCK_AT))
+        log.warning("%s is being opened by a process that does not go on: %s.", folder, told)
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ exclusive one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from mds.errors import CacheError
 from mds.process.fork_safe import new_rlock
 from mds.storage.control_files import make_control_folder, make_shared_folder
 from mds.storage.files import despite_deletion, disk
+from mds.storage.lock_holders import describe_processes, holders_of
 from mds.storage.locks import LockFile, lock_within, open_locks
 
 if TYPE_CHECKING:
@@ -170,13 +172,13 @@ class Ledger:
         assert self._locks is not None
         if self._locks.try_lock(at):
             return self._locks
-        started = time.monotonic()
         owner = lock_within(self.lock_path, at, self._lock_timeout, self._mode)
         if owner is None:
+            told = describe_processes(holders_of(self.lock_path, at) or self.processes())
             raise CacheError(
                 f"{self.lock_path}: another process has held the lock of the cache folder for "
-                f"{time.monotonic() - started:.0f} s, which takes microseconds. Is one of these "
-                f"stopped: {self.processes()}?"
+                f"{self._lock_timeout:.0f} s, which takes microseconds. Let it go on (kill -CONT) "
+                f"or end it: {told}."
             )
         return owner
 
@@ -354,9 +356,7 @@ class Ledger:
 
     def lock_for_eviction(self, shard: int) -> bool:
         """Take a shard for eviction, inside a change; False while it is pinned."""
-        if shard in self._pins or self._locks is None:
-            return False
-        if not self._locks.try_lock(_PIN_AT + shard):
+        if shard in self._pins or self._locks is None or not self._locks.try_lock(_PIN_AT + shard):
             return False
         self._evicting.add(shard)
         self._note(shard, EVICTING, int(self.entries["size"][shard]))
@@ -372,9 +372,16 @@ class Ledger:
                 self._locks.unlock(_PIN_AT + shard)
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
-        """The right to fetch a shard, or None when its owner did not let go in time."""
+        """The right to fetch a shard; None when its owner did not let go in time, or is stopped."""
         self.refresh()
-        return lock_within(self.lock_path, _FETCH_AT + shard, seconds, self._mode)
+        path, at, owners = self.lock_path, _FETCH_AT + shard, functools.partial(self.owners, shard)
+        return lock_within(path, at, seconds, self._mode, past_stopped=True, suspects=owners)
+
+    def owners(self, shard: int) -> list[int]:
+        """The processes that fetch a shard, as far as it is seen."""
+        slot = int(self.entries["owner"][shard]) - 1
+        seen = holders_of(self.lock_path, _FETCH_AT + shard)
+        return seen or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])
 
     def is_leader(self) -> bool:
         """Whether this process is the one of the node that tells what concerns all."""

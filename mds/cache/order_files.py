@@ -36,6 +36,7 @@ from mds.storage.control_files import (
     publish_control_file,
 )
 from mds.storage.files import despite_deletion, is_process, temporary_owner
+from mds.storage.lock_holders import describe_processes, holders_of
 from mds.storage.locks import lock_within, open_locks
 from mds.text.redaction import get_logger
 
@@ -164,9 +165,12 @@ class OrderFile:
     def _alone(self) -> Iterator[None]:
         """While no other process of the node computes this file."""
         self._make_folder()
-        lock = lock_within(self._lock_path, self._lock, _LOCK_TIMEOUT_SECONDS, self._mode)
+        lock = lock_within(
+            self._lock_path, self._lock, _LOCK_TIMEOUT_SECONDS, self._mode, past_stopped=True
+        )
         if lock is None:
-            raise TimeoutError(f"another process holds the lock of {self.path}")
+            told = describe_processes(holders_of(self._lock_path, self._lock))
+            raise TimeoutError(f"another process holds the lock of {self.path}: {told}")
         try:
             yield
         finally:

@@ -41,6 +41,13 @@ class Source:
     #: own, for a store of a user's own need not travel.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
 
+    def content(self) -> str:
+        """A digest that stands for the data: of the index.json, or of the files and their versions.
+
+        The columns that are chosen are no part of it.
+        """
+        return self.index.fingerprint() if self.data is None else self.data.table.digest()
+
     def __reduce__(self) -> tuple[Any, ...]:
         names = [field.name for field in dataclasses.fields(self) if field.name != "store"]
         return Source, tuple(getattr(self, name) for name in names)

@@ -1,19 +1,21 @@
 """What names the data of a state for people, and leads back to the order: places and settings.
 
 It is in every state and holds no secret: URLs are masked as in messages. Only the lists of files
-that are read as they lie are compared, and only with lists of the same format.
+that are read as they lie are compared, and only with lists of the same format. Where the data are
+others all the same, it is told.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import StateError
 from mds.text.redaction import mask_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
@@ -24,10 +26,14 @@ _DIGEST_LETTERS = 16
 def name_data(
     streams: Sequence[Stream],
     shards: ShardMap,
+    contents: Sequence[str],
     shares: Sequence[Mapping[str, float]],
     epoch_size: int | None,
 ) -> dict[str, Any]:
-    """The streams, with what was asked for of each and of an epoch, as plain JSON."""
+    """The streams, with what was asked for of each and of an epoch, as plain JSON.
+
+    ``contents``: a digest for the data of each.
+    """
     places = [
         mask_foreign(str(stream.remote_folder or os.path.abspath(stream.folder)))
         for stream in streams
@@ -38,8 +44,8 @@ def name_data(
     found: dict[str, Any] = {"streams": []}
     if root:
         found["root"] = root
-    for place, stream, index, share in zip(places, streams, shards.indexes, shares, strict=True):
-        one = {"at": place[len(root) :], "index": index.fingerprint()[:_DIGEST_LETTERS], **share}
+    for place, stream, content, share in zip(places, streams, contents, shares, strict=True):
+        one = {"at": place[len(root) :], "index": content[:_DIGEST_LETTERS], **share}
         if stream.format is not None:
             one["format"] = stream.format.name
         one |= stream._files_pin  # noqa: SLF001 - of the same family
@@ -90,3 +96,29 @@ def _way_back(old: Mapping[str, Any]) -> str:
         "Put back those of the state; a start on a machine that saw them names what changed in a "
         "warning, and `mds index` pins the files of a run."
     )
+
+
+def other_data(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """Sentences on the streams of a run whose data are not those that a state names.
+
+    A copy of the same index in another place is the same.
+    """
+    found = []
+    for (before, old), (after, new) in zip(_contents(then), _contents(now), strict=False):
+        if old == new:
+            continue
+        if before == after:
+            found.append(f"{after} has the index {new} now and had {old}: it was replaced")
+        else:
+            found.append(f"{after} with the index {new} is read now, and {before} with {old} was")
+    return found
+
+
+def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Place and digest of each stream, as far as the data of a state say so."""
+    streams = (data or {}).get("streams")
+    if not isinstance(streams, (list, tuple)):
+        return []
+    told = [one for one in streams if isinstance(one, Mapping)]
+    root = (data or {}).get("root", "")
+    return [(f"{root}{one.get('at')}", str(one.get("index"))) for one in told]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mds.arguments import shown
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
 from mds.plan.edits import MAX_WHY, check_reserve, drops_of
+from mds.plan.mixture import MAX_STEPS
 from mds.plan.schedule import check_weights
 from mds.plan.state import MAX_EDITS, parse_state
 
@@ -238,8 +240,13 @@ def _step(dataset: EditableDataset, at_step: int | None) -> int:
         return earliest
     if type(at_step) is not int or at_step < earliest:
         raise ConfigError(
-            f"at_step {at_step!r}: the earliest step from which the order can be changed is "
+            f"at_step {shown(at_step)}: the earliest step from which the order can be changed is "
             f"{earliest}. Steps count global batches since the training began."
+        )
+    if at_step >= MAX_STEPS:
+        raise ConfigError(
+            f"at_step {shown(at_step)}: a training has at most {MAX_STEPS:,} steps. Leave at_step "
+            "out for the next one."
         )
     return at_step
 

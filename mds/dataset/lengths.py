@@ -39,6 +39,7 @@ from mds.index.lengths import (
 )
 from mds.storage import open_store
 from mds.storage.control_files import make_control_folder, publish_control_file
+from mds.storage.regular import open_regular
 from mds.storage.relative_name import shown
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
         if shard.zip is not None and not os.path.isfile(local):
             raise _no_lengths(where, column, "its shards are compressed")
         if os.path.isfile(local):
-            with open(local, "rb") as file:
+            with open_regular(local) as file:
                 data = file.read(head)
         else:
             data = store.get_range(name, 0, head)

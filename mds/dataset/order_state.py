@@ -6,17 +6,28 @@ and gives the state that leads back to the same place. It has never met a shard'
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from mds.dataset.data_names import check_files, name_data
+from mds.arguments import shown
+from mds.dataset.data_names import check_files, name_data, other_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
-from mds.plan.state import EXTENDED_VERSION, VERSION, ResumePoint, emit_state, parse_state
+from mds.plan.state import (
+    EXTENDED_VERSION,
+    MAX_SAMPLES,
+    VERSION,
+    ResumePoint,
+    emit_state,
+    parse_state,
+)
+from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.dataset.shard_map import ShardMap
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
     from mds.plan.schedule import ScheduledRun
     from mds.world import World
 
+
+log = get_logger("mds.dataset")
 
 #: The settings that a dataset takes under these names.
 SETTING_NAMES = tuple(
@@ -59,10 +72,13 @@ class OrderState:
         self._shares, self._epoch_size = shares, epoch_size
         self.weights = no_weights(len(shares))
 
-    def reset(self, shards: ShardMap, streams: Sequence[Stream]) -> OrderState:
+    def reset(
+        self, shards: ShardMap, streams: Sequence[Stream], contents: Sequence[str]
+    ) -> OrderState:
         """That of a dataset of these shards that has not begun; tells the streams their weights.
 
-        Raises ConfigError when there are no samples, and for weights that do not fit.
+        ``contents``: a digest for the data of each stream. Raises ConfigError when there are no
+        samples, and for weights that do not fit.
         """
         fresh = OrderState(
             self.spec,
@@ -93,7 +109,7 @@ class OrderState:
             stream.proportion = proportion[i]
             stream.repeat = fresh.weights.repeat[i]
             stream.choose = fresh.weights.choose[i]
-        fresh._data = name_data(streams, shards, self._shares, self._epoch_size)
+        fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
         return fresh
 
     def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
@@ -155,8 +171,14 @@ class OrderState:
             num_samples = running.position * world.num_ranks
         elif last is not None and last.epoch == epoch and last.resume is not None:
             offset = last.resume.sample_in_epoch
+        count: Any = num_samples or 0
+        if not _is_real(count) or not 0 <= count <= MAX_SAMPLES:
+            raise ConfigError(
+                f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
+                "all ranks have seen."
+            )
         begin = 0 if from_beginning else offset
-        return epoch, self.place_after(epoch, begin, int(num_samples or 0))
+        return epoch, self.place_after(epoch, begin, int(count))
 
     def place_after(self, epoch: int, begin: int, given: int) -> int:
         """The place of an epoch that comes after ``given`` samples from ``begin`` on."""
@@ -185,9 +207,13 @@ class OrderState:
                 order=plan.order_facts() if plan is not None else None,
                 schedule=None if self.schedule is None else self.schedule.to_json(),
                 edits=tuple(self.epochs.edits),
-                data=self._data | self._world_facts(world) if plan is not None else self._data,
+                data=self._named(world if plan is not None else None),
             )
         )
+
+    def _named(self, world: World | None) -> dict[str, Any]:
+        """What names the data, for a state of its own, and of a world how batches are cut by it."""
+        return copy.deepcopy(self._data) | (self._world_facts(world) if world else {})
 
     def _world_facts(self, world: World) -> dict[str, Any]:
         """What global batches are cut by: ranks, nodes and the batch size."""
@@ -241,7 +267,7 @@ class OrderState:
             facts, order = plan.plan.dataset_facts(), plan.order_facts()
             packing = plan.packing
             named = {"lengths": packing.lengths, "balance": packing.balance}
-            data = self._data | self._world_facts(world) | {"packing": named}
+            data = self._named(world) | {"packing": named}
             fresh = dataclasses.replace(fresh, dataset=facts, order=order, data=data)
         return emit_state(fresh)
 
@@ -274,8 +300,21 @@ class OrderState:
             num_canonical_nodes=point.num_canonical_nodes,
             shuffle_seed=point.shuffle_seed,
         )
+        self._tell_other_data(point, world)
         self.epochs.load(point)
         return point
+
+    def _tell_other_data(self, point: ResumePoint, world: World) -> None:
+        """Say once a node which data are not those of a state, though as many samples."""
+        found = other_data(point.data, self._data) if world.is_local_leader else []
+        if found:
+            more = f", and {len(found) - 3} more streams" if len(found) > 3 else ""
+            log.warning(
+                "The state was written with other data: %s%s. Each shard has as many samples as "
+                "then, so the position is taken; go on only if the samples are the same too.",
+                "; ".join(found[:3]),
+                more,
+            )
 
     def _warn_past_end(self, point: ResumePoint, world: World) -> None:
         """Say when nothing is left of the epoch of a state, beyond what padding explains."""
@@ -287,6 +326,10 @@ class OrderState:
                 "after it. Is the state of a larger dataset, or epoch_size= smaller than it was?",
                 stacklevel=4,
             )
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, numbers.Real)
 
 
 _T = TypeVar("_T")

@@ -148,7 +148,9 @@ class Samples(DatasetFacts):
         """Be a dataset of these shards that has not begun yet."""
         self._shards = shards
         self.streams = [copy.copy(stream) for stream in self.streams]
-        self._order = self._order.reset(shards, self.streams)
+        self._order = self._order.reset(
+            shards, self.streams, [source.content() for source in self._cache.sources]
+        )
         self.epoch_size = self._order.weights.epoch_size
         self._dropped = DropCount()
         self._lengths: SelectedLengths | None = None  # of documents, once packs are asked for

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.arguments import shown
 from mds.errors import ArgumentError, ConfigError, NotFoundError
 from mds.format.hashing import hexdigest
 
@@ -118,10 +119,10 @@ def split_by_hash(
     """
     if not shares or any(s < 0 for s in shares.values()):
         raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
-    if not np.isclose(total := sum(shares.values()), 1.0):
+    if not 0.5 < (total := sum(shares.values())) < 1.5 or not np.isclose(total, 1.0):
         raise ConfigError(
-            f"the shares of split() must sum to 1, got {total:g}: {dict(shares)}. Change one of "
-            "them."
+            f"the shares of split() must sum to 1, got {shown(total)}: {shown(dict(shares))}. "
+            "Change one of them."
         )
     bounds = np.cumsum(list(shares.values()))[:-1]
     part = np.searchsorted(bounds, _uniform(keys, seed), "right")

@@ -23,6 +23,7 @@ import numpy as np
 from mds.format.hashing import hexdigest
 from mds.storage.files import make_folder, publish
 from mds.storage.locks import lock_within
+from mds.storage.regular import open_regular
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def evaluate_once(
         return found
     try:
         make_folder(folder)
-        lock = lock_within(f"{path}.lock", 0, _PATIENCE)
+        lock = lock_within(f"{path}.lock", 0, _PATIENCE, past_stopped=True)
     except OSError as error:
         log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
         return evaluate()
@@ -77,7 +78,7 @@ def evaluate_once(
 
 def _read(path: str) -> Numbers | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             content = file.read()
     except OSError:
         return None

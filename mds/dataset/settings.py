@@ -27,9 +27,13 @@ from mds.errors import ArgumentError, ConfigError
 from mds.formats.base import Format
 from mds.plan.packing import Packing
 from mds.plan.schedule import Schedule, ScheduledRun
+from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
 from mds.text.near import did_you_mean
 from mds.units import parse_bytes, parse_count
+
+#: Ranks of a world.
+MAX_RANKS = 1 << 20
 
 _PLACE: dict[str, Rule] = {
     "remote": text("a URL or a path").or_none(),
@@ -62,12 +66,14 @@ DATASET_RULES: dict[str, Rule] = {
     "keep_zip": STREAM_RULES["keep_zip"],
     "epoch_size": amount(parse_count, "100k", unit="samples").or_none("all of them"),
     "predownload": whole(0, unit="samples").or_none("eight batches"),
-    "cache_limit": amount(parse_bytes, "50gb", least=1, unit="bytes").or_none("no limit"),
+    "cache_limit": amount(parse_bytes, "50gb", least=1, unit="bytes", most=(1 << 63) - 1).or_none(
+        "no limit"
+    ),
     "sampling_granularity": whole(unit="samples"),  # its value, and the seed's: OrderSpec
     "num_canonical_nodes": whole(1).or_none("the usual number"),
     "batch_size": whole(1, unit="samples").or_none(),
     "shuffle": flag(),
-    "shuffle_seed": whole(),
+    "shuffle_seed": whole(most=MAX_SEED),
     "shuffle_block_size": whole(1, unit="samples").or_none("the usual size"),
     "allow_unsafe_types": flag(),
     "replication": whole(1, unit="ranks").or_none(),
@@ -127,10 +133,10 @@ def _check_topology(owner: str, topology: Any) -> None:
     if not isinstance(topology, tuple):
         return
     is_pair = len(topology) == 2 and all(isinstance(n, int) for n in topology)
-    if not is_pair or not 0 <= topology[0] < topology[1]:
+    if not is_pair or not 0 <= topology[0] < topology[1] <= MAX_RANKS:
         raise ConfigError(
-            f"{owner}(topology={topology!r}): a pair is (rank, world size), with the rank from 0 "
-            "and below the size, as in (0, 2)."
+            f"{owner}(topology={shown(topology)}): a pair is (rank, world size), with the rank "
+            f"from 0 and below the size, which is at most {MAX_RANKS:,}, as in (0, 2)."
         )
 
 

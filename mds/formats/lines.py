@@ -28,6 +28,7 @@ from mds.formats.probe import Probe
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
 from mds.readers.codegen import load_json
+from mds.storage.regular import open_regular
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -113,14 +114,13 @@ class Lines(Format):
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """A reader of a stretch of a plain file, whose lines are parsed when they are asked for."""
         start, end = shard.span
-        if not start < end <= os.stat(path).st_size:
-            raise FormatError(f"{path}: there are no {self.shard_of(shard)}, which were planned.")
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            page = start - start % os.sysconf("SC_PAGE_SIZE")
-            data = map_descriptor(descriptor, end - page, start=page)
-        finally:
-            os.close(descriptor)
+        page = start - start % os.sysconf("SC_PAGE_SIZE")
+        with open_regular(path) as file:
+            if not start < end <= os.fstat(file.fileno()).st_size:
+                raise FormatError(
+                    f"{path}: there are no {self.shard_of(shard)}, which were planned."
+                )
+            data = map_descriptor(file.fileno(), end - page, start=page)
         view = memoryview(data)[start - page :]
         begins, ends = line_bounds(view, skips_blank=self.skips_blank)
         if len(ends) != shard.samples:

@@ -24,14 +24,20 @@ _MOST_NAMES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A folder, and patterns for keys below it; without patterns every file there."""
+    """A folder, and patterns for keys below it; without any every file there.
+
+    ``literal``: a key that is meant as it is written, and before patterns that were made of it.
+    """
 
     root: Url
     patterns: tuple[str, ...] = ()
+    literal: str = ""
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """The keys, where no pattern has a wildcard; None where the folder must be listed."""
+        if self.literal and not self.patterns:
+            return (self.literal,)
         if not self.patterns or any(map(_has_wildcard, self.patterns)):
             return None
         return tuple(dict.fromkeys(self.patterns))
@@ -39,6 +45,8 @@ class FilePlace:
     @property
     def prefix(self) -> str:
         """What all keys begin with, which saves a part of the listing."""
+        if not self.patterns:
+            return self.literal
         heads = [re.split(r"[*?\[]", each, maxsplit=1)[0] for each in self.patterns]
         first, last = min(heads, default=""), max(heads, default="")
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
@@ -46,7 +54,9 @@ class FilePlace:
 
     def takes(self, key: str) -> bool:
         """Whether a key below the root is meant."""
-        return not self.patterns or any(_matcher(each).match(key) for each in self.patterns)
+        if not self.patterns:
+            return key == self.literal or not self.literal
+        return any(_matcher(each).match(key) for each in self.patterns)
 
 
 def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
@@ -57,6 +67,8 @@ def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
     url = reveal(given)
     if is_local(url):
         url = os.path.expanduser(local_path(url))
+        if os.path.isfile(url):
+            return _file(url)
         if os.path.isdir(url) or not has_pattern(url):
             is_file = not os.path.isdir(url) and url.lower().endswith(endings or ("\0",))
             return _file(url) if is_file else FilePlace(Url(url))
@@ -64,7 +76,7 @@ def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
     if not tail:
         is_file = bool(endings) and url.rstrip("/").lower().endswith(endings)
         return _file(url) if is_file else FilePlace(Url(url))
-    return FilePlace(Url(head), tuple(_expanded(tail)))
+    return FilePlace(Url(head), tuple(_expanded(tail)), tail)
 
 
 def has_pattern(url: str) -> bool:
@@ -90,11 +102,7 @@ def _split(url: str) -> tuple[str, str]:
 
 def _file(url: str) -> FilePlace:
     folder, _, name = url.rstrip("/").rpartition("/")
-    return FilePlace(Url(folder or ("/" if url.startswith("/") else ".")), (_escaped(name),))
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
+    return FilePlace(Url(folder or ("/" if url.startswith("/") else ".")), literal=name)
 
 
 def _has_wildcard(pattern: str) -> bool:

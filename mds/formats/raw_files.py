@@ -22,6 +22,7 @@ from mds.formats.made_reader import MadeReader
 from mds.formats.manifest import check_paths, pack_rows, read_manifest, unpack_rows
 from mds.formats.place import FilePlace
 from mds.formats.tar_samples import encoding_by_ending, split_name
+from mds.storage.regular import open_regular
 
 if TYPE_CHECKING:
     from mds.formats.manifest import Rows
@@ -68,7 +69,7 @@ class RawFiles(Format):
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """The manifest alone, so that no folder of millions of files is listed."""
-        return FilePlace(place.root, (self.manifest,))
+        return FilePlace(place.root, literal=self.manifest)
 
     def takes(self, key: str) -> bool:
         """Whether it is the manifest."""
@@ -140,7 +141,7 @@ class RawFiles(Format):
             if reads:
                 place = os.path.join(root, record[self.path])
                 try:
-                    with open(place, "rb") as file:
+                    with open_regular(place) as file:
                         record = {**record, self.content: file.read()}
                 except (FileNotFoundError, NotADirectoryError) as error:
                     raise self._missing(path, record[self.path], place) from error

@@ -7,13 +7,15 @@ small gaps and long ones cut, and come side by side where the store is behind a 
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from mds.errors import CorruptError, NotFoundError, ReplacedError
+from mds.errors import CorruptError, FormatError, NotFoundError, ReplacedError
 from mds.events import Fetched, emit
 from mds.formats.facts import DataFile
 from mds.formats.place import FilePlace
@@ -59,11 +61,16 @@ class Files:
         Files are asked for one by one only where no wildcard is and the store cannot list.
         """
         names = place.names
-        if names is not None and (len(names) == 1 or not self.store.can_list):
+        if names is not None and (not place.patterns or not self.store.can_list):
             with ThreadPoolExecutor(min(32, len(names))) as pool:
                 return [_file(info) for info in pool.map(self.store.head, names)]
+        if names is None and place.literal and not self.store.can_list:
+            with contextlib.suppress(NotFoundError):
+                return [_file(self.store.head(place.literal))]
         found = []
         for info in self.store.list(place.prefix):
+            if info.key == place.literal:
+                return [_file(info)]
             if info.key.endswith(_NOTES):
                 self._notes[info.key] = _file(info)
             if place.takes(info.key):
@@ -71,6 +78,8 @@ class Files:
         self._listed = place.prefix
         found.sort()
         if names is not None and (gone := sorted(set(names) - {file.key for file in found})):
+            with contextlib.suppress(NotFoundError):
+                return [_file(self.store.head(place.literal))]
             more = f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""
             raise NotFoundError(
                 f"list {self.url('')}: there is no {gone[0]}{more}.", url=self.url(gone[0])
@@ -162,6 +171,11 @@ def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
 
 
 def _file(info: ObjectInfo) -> DataFile:
+    if not info.key.isascii() and re.search("[\ud800-\udfff]", info.key):
+        raise FormatError(
+            f"{info.key!r}: the name of the file is not UTF-8, and indexes and states could not "
+            "say it. Rename the file."
+        )
     return DataFile(info.key, info.size, info.version)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mds.formats.tar_members import ReadAt
 from mds.process.mmaps import map_descriptor
+from mds.storage.regular import open_regular
 
 Mapped = mmap.mmap | bytes
 
@@ -63,9 +64,6 @@ def reads(data: Mapped) -> ReadAt:
 
 def mapped(path: str) -> Mapped:
     """The bytes of a file on this disk."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        size = os.fstat(descriptor).st_size
-        return map_descriptor(descriptor, size) if size else b""
-    finally:
-        os.close(descriptor)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return map_descriptor(file.fileno(), size) if size else b""

@@ -33,6 +33,7 @@ from mds.index.table import Index
 from mds.index.table_check import dtype_of, is_plausible
 from mds.index.unfinished import unfinished
 from mds.process.mmaps import map_descriptor
+from mds.storage.regular import open_regular
 
 _MAGIC = b"mdsindex"
 _VERSION = 1
@@ -159,7 +160,7 @@ def map_file(path: str, most: int) -> mmap.mmap | None:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read()
     except FileNotFoundError as error:
         raise _missing(path) from error
@@ -172,7 +173,7 @@ def _digest(path: str) -> tuple[int, str]:
     buffer = bytearray(1 << 20)
     view = memoryview(buffer)
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             while count := file.readinto(buffer):
                 hasher.update(view[:count])
                 size += count

@@ -38,6 +38,7 @@ KEYS = (
 MAX_CANONICAL_NODES = 1 << 18
 MAX_SAMPLES = 1 << 62
 MAX_EPOCHS = 1 << 40
+MAX_SEED = 1 << 64
 _MIN_VALUES = {
     "epoch": -1,
     "sample_in_epoch": 0,
@@ -49,7 +50,7 @@ _MAX_VALUES = {
     "epoch": MAX_EPOCHS,
     "sample_in_epoch": MAX_SAMPLES,
     "num_canonical_nodes": MAX_CANONICAL_NODES,
-    "shuffle_seed": 1 << 64,
+    "shuffle_seed": MAX_SEED,
     "initial_physical_nodes": 1 << 20,
 }
 _MAX_PADDING_SAMPLES = 1 << 20  # samples; a step of 16,384 ranks with batches of 64
@@ -175,8 +176,8 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         version = _as_int("version", version)
         if not 1 <= version <= EXTENDED_VERSION:
             raise StateError(
-                f"the state has version {version}, this library knows up to {EXTENDED_VERSION}: "
-                "update it."
+                f"the state has version {_short(version)}, this library knows up to "
+                f"{EXTENDED_VERSION}: update it."
             )
     extension = _extension(source) if version == EXTENDED_VERSION else {}
     if extension:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: Samples of an epoch: sums and products of a few such numbers fit into 64 bits.
+MAX_EPOCH = 1 << 48
+
+
 class Weights(NamedTuple):
     """Resolved weights of each stream: samples an epoch, proportion of it, times repeated."""
 
@@ -125,6 +129,14 @@ def _relative(
 
 
 def _absolute(asked: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
+    wanted = sum(
+        value * (1 if name == "choose" else count)
+        for (name, value), count in zip(asked, samples, strict=True)
+    )
+    if wanted > MAX_EPOCH:
+        raise ConfigError(
+            f"repeat and choose ask for an epoch of more than {MAX_EPOCH:,} samples: give less."
+        )
     choose = [
         int(value * count) if name != "choose" else int(value)
         for (name, value), count in zip(asked, samples, strict=True)

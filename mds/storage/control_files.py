@@ -16,14 +16,18 @@ import fcntl
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from mds.errors import CacheError
+from mds.process.fork_safe import new_event
 from mds.storage.files import disk, publish
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_BUSY = {errno.EAGAIN, errno.EACCES, errno.EINTR}
+_LOCK_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
 _ATTEMPTS = 8  # a name may be made and removed by others at any time
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _WAY_OUT = "Remove it, or use another folder."
@@ -223,13 +227,30 @@ def _refusal(path: str, error: OSError) -> Exception:
     return CacheError(f"{path}: {kind}; it is not opened. {_WAY_OUT}")
 
 
+def _try_lock(fd: int) -> None:
+    """Lock an open folder, where that can be had in time.
+
+    Not every file system locks folders, and every process that may open one can keep its lock: a
+    writer does, as long as it writes there. Without it a file is opened too early at worst.
+    """
+    end, pause = time.monotonic() + _LOCK_SECONDS, new_event()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _BUSY or time.monotonic() >= end:
+                return
+        else:
+            return
+        pause.wait(_PAUSE_SECONDS)
+
+
 @contextlib.contextmanager
 def _changing(folder: str) -> Iterator[None]:
     """Keep others out of the moment between the making of a file and its mode."""
     fd = os.open(folder or ".", _FOLDER)
     try:
-        with contextlib.suppress(OSError):  # not every file system locks folders
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        _try_lock(fd)
         yield
     finally:
         os.close(fd)

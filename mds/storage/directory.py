@@ -14,6 +14,7 @@ from io import FileIO
 from typing import BinaryIO
 
 from mds.storage.files import disk, publish_in, rename_in, temporary_path
+from mds.storage.regular import open_checked
 
 
 class Directory:
@@ -47,7 +48,7 @@ class Directory:
     def open(self, name: str) -> BinaryIO:
         """A file to read. Raises OSError."""
         with self._telling():
-            return open(name, "rb", opener=self._opener)
+            return open(name, "rb", opener=self._reader)
 
     def unlink(self, name: str) -> None:
         """Remove a file. Raises OSError."""
@@ -92,6 +93,9 @@ class Directory:
         """Give a finished file its name."""
         with self.telling(name):
             rename_in(self._fd, temporary, name)
+
+    def _reader(self, name: str, flags: int) -> int:
+        return open_checked(name, flags, self._fd)
 
     def _opener(self, name: str, flags: int) -> int:
         return os.open(name, flags, 0o666, dir_fd=self._fd)

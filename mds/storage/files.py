@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
 from mds.errors import NoSpaceError, ReplacedError, StoreError, VanishedError
+from mds.storage.regular import open_regular
 
 _TEMPORARY = re.compile(r"^\..+\.([0-9]{1,10})-[0-9a-f]{12}\.mds-part$")
 _LARGEST_PROCESS = 2**31 - 1  # what the system takes; names can be made by others
@@ -265,7 +266,7 @@ def make_folder(path: str) -> None:
 def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
     """Show all bytes of a file, in order and in pieces that are good until the next one."""
     buffer = memoryview(bytearray(_PIECE))
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         while count := file.readinto(buffer):
             on_bytes(buffer[:count])
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from mds.errors import CorruptError, StoreError
 from mds.storage.base import CHUNK, Body, ObjectInfo, OnBytes, Store, check_key, replaced_error
-from mds.storage.files import disk, open_target, publish, read_back, temporary_owner
+from mds.storage.files import (
+    disk,
+    open_target,
+    publish,
+    read_back,
+    temporary_owner,
+)
+from mds.storage.regular import check_regular, open_regular
 from mds.storage.translate import translate_chunks, translate_errors
 from mds.storage.url import local_path
 
@@ -34,7 +40,7 @@ class LocalStore(Store):
         """The file, or a range of it, in chunks."""
         path, url = self._path(key), self.url_of(key)
         with translate_errors("get", url):
-            file = open(path, "rb")  # noqa: SIM115 - the body closes it
+            file = open_regular(path)
         try:
             info = self._info(key, os.fstat(file.fileno()))
             self._check_range(info, start, end)
@@ -49,8 +55,7 @@ class LocalStore(Store):
         """Size and time of change of the file."""
         with translate_errors("head", self.url_of(key)):
             state = os.stat(self._path(key))
-            if not stat.S_ISREG(state.st_mode):
-                raise IsADirectoryError(21, os.strerror(21))
+            check_regular(self._path(key), state)
             return self._info(key, state)
 
     def get_file(
@@ -64,7 +69,7 @@ class LocalStore(Store):
         with (
             translate_errors("get", url),
             disk(path),
-            open(self._path(key), "rb") as source,
+            open_regular(self._path(key)) as source,
             open_target(path) as target,
         ):
             copied = _copy(source, target)

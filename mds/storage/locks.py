@@ -18,9 +18,10 @@ import os
 import struct
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Protocol
 
 from mds.process.fork_safe import call_in_child, new_condition
 from mds.storage.control_files import (
@@ -29,8 +30,11 @@ from mds.storage.control_files import (
     open_control_file,
 )
 from mds.storage.files import despite_deletion, disk
+from mds.storage.lock_holders import describe_processes, holders_of, is_stopped
 from mds.storage.waiting import waiting
 
+_LOOK_SECONDS = 2.0  # between two looks at which process has a lock
+_STOPPED_SECONDS = 3.0  # for which a process must have been stopped before it is given up
 _BUSY = {errno.EAGAIN, errno.EACCES}
 _FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 64-bit systems
 HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
@@ -158,11 +162,21 @@ def open_locks(path: str, mode: int = 0o666) -> LockFile:
     return RangeLockFile(path, mode) if HAS_RANGES else FileLockFile(path, mode)
 
 
-def lock_within(path: str, at: int, seconds: float, mode: int = 0o666) -> LockFile | None:
+def lock_within(
+    path: str,
+    at: int,
+    seconds: float,
+    mode: int = 0o666,
+    *,
+    past_stopped: bool = False,
+    suspects: Callable[[], Sequence[int]] = list,
+) -> LockFile | None:
     """An owner that holds byte ``at`` of ``path``, or None when ``seconds`` were not enough.
 
     The kernel wakes the waiter when the owner lets go or dies. A wait in the kernel cannot be cut
     short, so it is done by a helper thread, which gives the lock back when it comes too late.
+    ``past_stopped`` gives up after some seconds already when the process that has the lock does
+    not run, by a signal or a debugger. ``suspects``: which one that may be, where it is not seen.
     """
     locks = open_locks(path, mode)
     if locks.try_lock(at):
@@ -172,8 +186,30 @@ def lock_within(path: str, at: int, seconds: float, mode: int = 0o666) -> LockFi
         return None
     waiter = _Waiter(locks, at)
     threading.Thread(target=waiter.run, name="mds-lock", daemon=True).start()
-    with waiting("another process, which has a lock in", os.path.dirname(path)):
-        return waiter.result(seconds)
+    with waiting("another process, which has a lock in", os.path.dirname(path)) as wait:
+
+        def is_hopeless() -> bool:
+            holders = holders_of(path, at) or list(suspects())
+            wait.note = describe_processes(holders) if holders else ""
+            is_stuck = [_Stopped.is_stuck(number) for number in holders]  # each is looked at
+            return past_stopped and bool(is_stuck) and all(is_stuck)
+
+        return waiter.result(seconds, is_hopeless)
+
+
+class _Stopped:
+    """Processes that were seen stopped, and since when; those of one that ends are forgotten."""
+
+    since: ClassVar[dict[int, float]] = {}
+
+    @classmethod
+    def is_stuck(cls, number: int) -> bool:
+        """Whether a process was stopped at each look for some seconds."""
+        if not is_stopped(number):
+            cls.since.pop(number, None)
+            return False
+        now = time.monotonic()
+        return now - cls.since.setdefault(number, now) >= _STOPPED_SECONDS
 
 
 class _Waiter:
@@ -198,16 +234,25 @@ class _Waiter:
                 return
         self._locks.close()
 
-    def result(self, seconds: float) -> LockFile | None:
-        """The lock, or None after that many seconds."""
-        with self._state:
-            if not self._state.wait_for(lambda: self._is_held, seconds):
+    def result(self, seconds: float, is_hopeless: Callable[[], bool]) -> LockFile | None:
+        """The lock, or None after that many seconds, or as soon as the wait ``is_hopeless``."""
+        end = time.monotonic() + seconds
+        while not self._comes(min(_LOOK_SECONDS, end - time.monotonic())):
+            if time.monotonic() < end and not is_hopeless():
+                continue
+            with self._state:
+                if self._is_held:
+                    break
                 self._is_given_up = True
                 return None
         if self._error is not None:
             self._locks.close()
             raise self._error
         return self._locks
+
+    def _comes(self, seconds: float) -> bool:
+        with self._state:
+            return self._state.wait_for(lambda: self._is_held, max(seconds, 0.0))
 
 
 def _open(path: str, mode: int) -> int:

@@ -120,5 +120,34 @@ def die_making_room(remote, folder, limit):
         budget.reserve(opened, shard, size)
 
 
+def stop_fetching(remote, folder, limit):
+    """Stop inside of the first download, until it is woken; then read everything."""
+    with open_cache(remote, folder, int(limit) or None) as cache:
+        downloader = cache.runtime.fetcher.downloaders[0]
+        download = downloader.download
+
+        def stop_inside(*arguments):
+            downloader.download = download
+            _stop()
+            return download(*arguments)
+
+        downloader.download = stop_inside
+        ids = shuffled(1)
+        assert read(cache, ids) == ids.tolist()
+
+
+def stop_changing(remote, folder, limit):
+    """Stop inside of a change of the books, until it is woken."""
+    with open_cache(remote, folder, int(limit) or None) as cache:
+        opened = cache.runtime.fetcher.open(cache.runtime.catalog.folders[0])
+        with opened.ledger.change():
+            _stop()
+
+
+def _stop():
+    print("held", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -73,7 +73,10 @@ def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> I
             length = _decimal(attributes["size"], at, where)
         has_bytes = kind in b"0\0" or kind not in b"123456"
         member = Member(
-            attributes.get("path") or long_name or _name(name, prefix, magic),
+            attributes.get("GNU.sparse.name")
+            or attributes.get("path")
+            or long_name
+            or _name(name, prefix, magic),
             first,
             start,
             length if has_bytes else 0,
@@ -96,7 +99,7 @@ def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
         way_out = "--hard-dereference" if kind == b"1" else "--dereference"
         return f"is {_LINKS[kind]} to {to!r}; write the tar with {way_out}"
     if kind == b"S" or any(name.startswith("GNU.sparse.") for name in attributes):
-        return "is stored as a sparse file; write the tar without --sparse"
+        return "is stored as a sparse file; write the tar without --sparse, or --no-read-sparse"
     if kind not in (b"0", b"\0", b"7"):
         return f"is of the kind {kind!r}, which is no file"
     return ""

@@ -58,6 +58,19 @@ def test_tars_of_gnu_tar(tmp_path, options):
     assert found_in(tmp_path / "x.tar") == files
 
 
+@pytest.mark.parametrize("recorded", [tars.BSDTAR, tars.WEBDATASET], ids=["bsdtar", "webdataset"])
+def test_tars_of_other_programs(tmp_path, recorded):
+    """A long name that is no ASCII, and values, as bsdtar and webdataset wrote them."""
+    (tmp_path / "x.tar").write_bytes(tars.recorded(recorded))
+    found_in(tmp_path / "x.tar")
+    key = "é/" + "long/" * 30 + "{:06}"
+    dataset = StreamingDataset(local=str(tmp_path / "c"), remote=str(tmp_path / "x.tar"))
+    assert list(dataset) == [
+        {"__key__": key.format(0), "cls": 7, "txt": "é"},
+        {"__key__": key.format(1), "cls": 8, "txt": "two"},
+    ]
+
+
 def test_large_sizes_are_read_in_each_form():
     """Sizes above 8 GB are binary in GNU tars and text in PAX tars."""
     for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):

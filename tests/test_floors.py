@@ -161,7 +161,7 @@ FILES = {
             "tar_places",
             "tar_values",
         },
-        {"tar_ranges", "tar_reader"},
+        {"arrow_reader", "tar_ranges", "tar_reader"},
         {"tar_blocks"},
         {"arrow_files", "lines", "parquet", "raw_files", "registry", "table", "tar"},
         {"lake"},

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
     from mds.format.layout import Columns
     from mds.formats.source import Files
+    from mds.readers import ColumnSelection, Reader
 
 _MAGIC = b"ARROW1"
 _ROWS = 8192
+#: How the note of a file begins whose batches can be mapped.
+_MAPPED, _DECODED = b"\1", b"\0"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,7 @@ class Arrow(Format):
 
     name: ClassVar[str] = "arrow"
     endings: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
+    revision: ClassVar[int] = 2
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """All of them, but for what `datasets` left of its own work (``cache-...arrow``)."""
@@ -84,11 +88,32 @@ class Arrow(Format):
         except Exception as error:
             raise unreadable(url, "this is no Arrow file", error) from error
 
+    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
+        """Where batches are stored as they are used; see `maps`."""
+        del files
+        return True
+
+    def maps(self, note: bytes) -> bool:
+        """Whether no batch of a file is compressed, and no column a dictionary."""
+        return note[:1] == _MAPPED
+
+    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
+        """A reader of a record batch, of which rows are views until they are values."""
+        from mds.formats.arrow_reader import ArrowReader, map_batch
+
+        where = f"{path}, {self.shard_of(shard)}"
+        batch = map_batch(path, shard.span, shard.note[1:], where)
+        if batch.num_rows != shard.samples:
+            raise FormatError(
+                f"{where}: it has {batch.num_rows:,} rows, {shard.samples:,} were planned."
+            )
+        return ArrowReader(shard, batch, where, columns)
+
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """The rows of a record batch."""
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         pa = pyarrow()
-        data = shard.note + files.range(shard.file, *shard.span)
+        data = shard.note[1:] + files.range(shard.file, *shard.span)
         try:
             with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
                 left = shard.samples
@@ -114,6 +139,10 @@ def _plan(body: Any, size: int) -> FilePlan:
     body.seek(start)
     columns: dict[str, str] = {}
     samples, sizes, spans = [], [], []
+    body.seek(0)
+    begin = body.read_buffer(1).address if size else 0
+    body.seek(start)
+    is_mapped = True
     with pa.ipc.open_stream(body) as reader:
         head = body.tell()
         features = features_of(reader.schema)
@@ -128,6 +157,7 @@ def _plan(body: Any, size: int) -> FilePlan:
                 merged = merge_encodings(columns.get(name, encoding), encoding)
                 columns[name] = merged or encoding
             end = body.tell()
+            is_mapped &= _is_within(batch, begin, begin + size)
             samples.append(batch.num_rows)
             sizes.append(batch.nbytes + 16 * batch.num_rows)
             spans.append((first, end))
@@ -138,11 +168,21 @@ def _plan(body: Any, size: int) -> FilePlan:
         if len(set(reader.schema.names)) != len(reader.schema.names):
             raise FormatError("two columns have one name")
     body.seek(start)
-    note = bytes(body.read(head - start))
+    mark = _MAPPED if is_mapped and not is_one else _DECODED
+    note = mark + bytes(body.read(head - start))
     if is_one and spans:
         samples, sizes, spans = [sum(samples)], [sum(sizes)], [(head, spans[-1][1])]
     assert not spans or spans[-1][1] <= size, "a batch ends in its file"
     return FilePlan(columns, samples, sizes, spans, note)
+
+
+def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
+    """Whether the buffers of a batch lie in memory as they do in its file."""
+    return all(
+        not buffer or not buffer.size or begin <= buffer.address < end
+        for column in batch.columns
+        for buffer in column.buffers()
+    )
 
 
 def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:

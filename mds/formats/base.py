@@ -119,6 +119,11 @@ class Format(ABC):
         del files
         return False
 
+    def maps(self, note: bytes) -> bool:
+        """Whether a file with this note is read so, where `is_read_in_place`."""
+        del note
+        return True
+
     def shard_of(self, shard: ShardPlace) -> str:
         """What a shard is called in errors, behind the name of its file."""
         return f"shard {shard.span[0]}"

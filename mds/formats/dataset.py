@@ -143,7 +143,9 @@ class FormatData:
     @property
     def is_in_place(self) -> bool:
         """Whether shards are read where they lie, if that is on this machine's disk."""
-        return self.format.is_read_in_place(self.table.files)
+        table, kind = self.table, self.format
+        notes = (table.note_of(number) for number in range(len(table.keys)))
+        return kind.is_read_in_place(table.files) and all(map(kind.maps, notes))
 
     def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
         """A reader of a shard that is read in place, below a folder."""

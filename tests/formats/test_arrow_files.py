@@ -1,5 +1,7 @@
 """Arrow files and streams, and what `datasets` saves to disk, are read as they lie."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,8 @@ pa = pytest.importorskip("pyarrow")
 
 from tables import as_told, every_type, table  # noqa: E402
 
-from mds import StreamingDataset  # noqa: E402
-from mds.errors import FormatError  # noqa: E402
+from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.errors import FormatError, MdsError  # noqa: E402
 from mds.formats import Arrow  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
 from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
@@ -60,6 +62,63 @@ def test_every_value_is_that_of_the_file(tmp_path, kind, compression):
                 continue
             found = found.tolist() if isinstance(found, np.ndarray) else found
             assert found == as_told(name, value), name
+
+
+def test_rows_in_place_are_those_that_are_decoded(tmp_path):
+    """Value for value and type for type, one by one and many, and nothing is written for them."""
+    whole = every_type(40).drop_columns(["dictionary"])
+    write(tmp_path / "plain" / "a.arrow", whole, 9)
+    write(tmp_path / "packed" / "a.arrow", whole, 9, compression="lz4")
+    plain, packed = (of(tmp_path / name, tmp_path / name) for name in ("plain", "packed"))
+    assert "read in place" in plain.explain()
+    assert "decoded about" in packed.explain()
+    picked = [7, 3, 3, 39, 0, 20]
+    pairs = zip([*plain, *plain[picked]], [*packed, *packed[picked]], strict=True)
+    for one, other in pairs:
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert type(value) is type(other[name]), name
+            np.testing.assert_equal(value, other[name])
+    assert not list((tmp_path / "plain" / "cache").glob("**/shard.*"))
+    assert list((tmp_path / "packed" / "cache").glob("**/shard.*"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_in_place_are_those_that_are_decoded(tmp_path, workers):
+    """Of columns that are taken at once."""
+    found = []
+    for name, compression in (("plain", None), ("packed", "zstd")):
+        write(tmp_path / name / "a.arrow", table(0, 40), 9, compression=compression)
+        dataset = of(tmp_path / name, tmp_path / name, shuffle=True)
+        loader = StreamingDataLoader(dataset, batch_size=4, num_workers=workers)
+        found.append([{k: str(v) for k, v in batch.items()} for batch in loader])
+    assert found[0] == found[1]
+
+
+def test_samples_in_place_are_the_callers(tmp_path):
+    """An array that is changed changes nothing else, and outlives the file."""
+    write(tmp_path / "files" / "a.arrow", table(0, 20), 20)
+    dataset = of(tmp_path / "files", tmp_path)
+    tokens = dataset[3]["tokens"]
+    expected = tokens.tolist()
+    tokens[:] = 0
+    assert dataset[3]["tokens"].tolist() == expected
+    kept = dataset[4]
+    (tmp_path / "files" / "a.arrow").unlink()
+    assert kept["tokens"].tolist() == table(0, 20)["tokens"][4].as_py()
+
+
+def test_places_that_cannot_be_are_told(tmp_path):
+    """A flipped byte anywhere gives an error of the library or a sample, and ends no process."""
+    path = tmp_path / "files" / "a.arrow"
+    write(path, table(0, 20), 20)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 13):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with contextlib.suppress(MdsError):
+            dataset = of(tmp_path / "files", tmp_path / str(at))
+            dataset[:]
+            list(dataset)
 
 
 def test_dictionaries_make_a_file_one_shard(tmp_path):

@@ -44,10 +44,11 @@ def drawn(count: int, seed: int = 1) -> Any:
 class Lengths:
     """Lengths of any number of documents, of which a million are held."""
 
-    digest, total = "drawn", 0
+    digest = "drawn"
 
     def __init__(self, count: int) -> None:
         self._held = drawn(count)
+        self.total, self.count = int(self._held.sum()), count
 
     def take(self, ids: Any) -> Any:
         """The lengths of documents."""

@@ -15,6 +15,7 @@ from mds.world import World, find_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mds.dataset.pack_counts import PackCount
     from mds.dataset.shard_map import ShardMap
     from mds.formats.facts import FileCosts
     from mds.plan import EpochPlan
@@ -76,7 +77,7 @@ def explain(
     chain: FunctionChain,
     *,
     has_batches: bool,
-    packs: int | None = None,
+    packs: PackCount | None = None,
     costs: Sequence[FileCosts] = (),
 ) -> Explanation:
     """The resolved configuration of a dataset as a text of some twenty lines."""
@@ -105,7 +106,7 @@ def _settings(
     ranks: Ranks,
     predownload: int,
     has_batches: bool,
-    packs: int | None,
+    packs: PackCount | None,
 ) -> list[tuple[str, str, str]]:
     spec, world = plan.spec, plan.world
     given = "as given"
@@ -172,15 +173,20 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _steps(plan: EpochPlan, whole: int, has_batches: bool, packs: int | None) -> str:
+def _steps(plan: EpochPlan, whole: int, has_batches: bool, packs: PackCount | None) -> str:
     if packs is not None:
-        return f"packs of one rank; {whole:,} of all, about {-(-packs // whole):,} steps an epoch"
+        steps = f"{_about(packs)}{-(-packs.packs // whole):,} steps an epoch"
+        return f"packs of one rank; {whole:,} of all, {steps}"
     if has_batches:
         return f"of one rank; {whole:,} of all, {plan.steps:,} steps an epoch"
     return f"not given: samples one by one, {plan.steps:,} of each rank an epoch"
 
 
-def _packing(plan: EpochPlan, packs: int | None) -> list[tuple[str, str, str]]:
+def _about(packs: PackCount) -> str:
+    return "" if packs.is_exact else "about "
+
+
+def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, str]]:
     packing = plan.spec.packing
     if packing is None or packs is None:
         return []
@@ -192,7 +198,8 @@ def _packing(plan: EpochPlan, packs: int | None) -> list[tuple[str, str, str]]:
         "error": "a longer document is an error",
     }[packing.overflow]
     alike = f", {packing.balance} alike on ranks" if packing.balance else ""
-    why = f"{kind}, about {packs:,} packs an epoch, filled to 99.95 %; {long}{alike}"
+    why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
+    why += f"filled to {packs.filled:.2%}; {long}{alike}".replace("%", " %")
     return [("packing", f"{packing.room:,}", why)]
 
 

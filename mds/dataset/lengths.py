@@ -61,7 +61,7 @@ class SelectedLengths:
 
     def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
         self._joined, self._shards = joined, shards
-        self.digest, self.total = joined.digest, joined.total
+        self.digest, self.total, self.count = joined.digest, joined.total, joined.count
 
     def take(self, ids: Ids) -> Ids:
         """The lengths of samples, int64."""

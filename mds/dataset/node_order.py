@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.dataset.shard_map import ShardMap
-    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.plan import EpochPlan
 
     Ids = npt.NDArray[np.int64]
@@ -35,10 +34,22 @@ _JOB_NAMES = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID
 _WORKERS = 16  # whose samples are looked at; an id costs each process 0.2 us
 
 
+class BegunEpoch(Protocol):
+    """The plan of an epoch, and with which place of a worker it begins."""
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The plan."""
+
+    @property
+    def start(self) -> int:
+        """The place."""
+
+
 class NodeOrder:
     """What all workers of the node of ``epoch`` read, from where that begins."""
 
-    def __init__(self, epoch: WorkerEpoch, shards: ShardMap) -> None:
+    def __init__(self, epoch: BegunEpoch, shards: ShardMap) -> None:
         self._plan, self._shards, self._first = epoch.plan, shards, epoch.start
         world = epoch.plan.world
         self._node = world.node
@@ -47,14 +58,17 @@ class NodeOrder:
         #: Of so many ranks one is looked at: where there are many, some stand for all.
         self.every = min(max(self.workers // _WORKERS, 1), world.ranks_per_node)
         #: The time of the first sample.
-        self.start = _begin(epoch.plan) + epoch.start
+        self.start = begin_time(epoch.plan) + epoch.start
 
     @cached_property
     def team(self) -> int:
         """A number that all readers of this order in a job have in common, whatever their epoch."""
         plan, shape = self._plan, self._plan.shape
         world = shape.nodes, shape.ranks, shape.workers, self._node
-        return int(digest(plan.fingerprint(), plan.shuffle_seed, *world, *self._job())[:15], 16)
+        return int(digest(self._fingerprint(), plan.shuffle_seed, *world, *self._job())[:15], 16)
+
+    def _fingerprint(self) -> str:
+        return self._plan.fingerprint()
 
     def _job(self) -> list[int | str]:
         """What tells the processes of one job from those of another with the same settings.
@@ -77,7 +91,7 @@ class NodeOrder:
         yield from self._pieces_of(following, 0)
 
     def _pieces_of(self, plan: EpochPlan, start: int) -> Iterator[tuple[Ids, Ids]]:
-        time = _begin(plan) + start
+        time = begin_time(plan) + start
         for ids in plan.node_blocks(self._node, start, self.every):
             times = np.repeat(np.arange(time, time + len(ids)), ids.shape[1])
             time += len(ids)
@@ -87,7 +101,7 @@ class NodeOrder:
             yield times, self._shards.stored(numbers)
 
 
-def _begin(plan: EpochPlan) -> int:
+def begin_time(plan: EpochPlan) -> int:
     """When a plan begins, which may be one that goes on from the middle of its epoch."""
     done = plan.sample_in_epoch // (plan.world.num_ranks * plan.world.workers_per_rank)
     return plan.epoch * EPOCH_TIME + done

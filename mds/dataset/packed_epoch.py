@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.lengths import SelectedLengths, open_lengths
+from mds.dataset.pack_counts import count_packs
 from mds.errors import ConfigError
 from mds.plan import PackPlan
-from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     from mds.plan.pack_plan import RankPacks
     from mds.world import World
-
-_COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
-_FILLED = 0.9995  # of a pack, by measurements
 
 
 class PackedEpoch:
@@ -61,67 +56,15 @@ def packed_steps(dataset: Any, *, drop_last: bool = False) -> int:
         dataset._order.plan(EpochStart(start.epoch, None), dataset._world()),
         document_lengths(dataset),
     )
-    total = _tables.total(plan, dataset.num_samples)
-    if total is None:
-        total = estimate_packs(plan, dataset.num_samples)
+    total, _, is_exact = count_packs(plan)
+    if not is_exact:
         warnings.warn(
             f"len() is an estimate: about {total:,} packs an epoch. It is exact once a thread of "
-            "this process has packed the epoch.",
+            "this process has packed the epoch, and when this run starts again.",
             stacklevel=3,
         )
     batch = plan.shape.global_batch
     return total // batch if drop_last else -(-total // batch)
-
-
-def count_packs(plan: PackPlan) -> int:
-    """How many packs an epoch has; a process packs it once for that."""
-    return _tables.count(plan)
-
-
-def estimate_packs(plan: PackPlan, samples: int) -> int:
-    """About how many packs an epoch has, by the sum of all lengths."""
-    share = plan.plan.epoch_size / max(samples, 1)
-    return math.ceil(plan.lengths.total * share / plan.packing.room / _FILLED)
-
-
-class _Tables:
-    """How many packs epochs of this process have, counted once each."""
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._totals: dict[str, int] = {}
-        self._counting: dict[str, threading.Thread] = {}
-
-    def total(self, plan: PackPlan, samples: int) -> int | None:
-        """The packs of an epoch; None where a thread is at work to count them."""
-        key = plan.key()
-        with self._lock:
-            if key in self._totals or key in self._counting:
-                return self._totals.get(key)
-            if samples > _COUNTED_AT_ONCE:
-                thread = threading.Thread(target=self._count, args=(key, plan), daemon=True)
-                self._counting[key] = thread
-                thread.start()
-                return None
-        return self.count(plan)
-
-    def count(self, plan: PackPlan) -> int:
-        """The packs of an epoch, counted here unless they were."""
-        key = plan.key()
-        with self._lock:
-            is_known = key in self._totals
-        if not is_known:
-            self._count(key, plan)
-        return self._totals[key]
-
-    def _count(self, key: str, plan: PackPlan) -> None:
-        total: int = plan.table.total
-        with self._lock:
-            self._totals[key] = total
-            self._counting.pop(key, None)
-
-
-_tables = _Tables()
 
 
 def check_packed(dataset: Any) -> None:

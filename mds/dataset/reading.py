@@ -16,6 +16,8 @@ import numpy as np
 
 from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds.dataset.node_order import NodeOrder
+from mds.dataset.packed_epoch import PackedEpoch
+from mds.dataset.packed_order import PackedNodeOrder
 from mds.dataset.timed_sample import TimedReaders
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
@@ -56,12 +58,20 @@ class ReadableDataset(Protocol):
 
 
 def read_windows(
-    dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | None = None
+    dataset: ReadableDataset,
+    blocks: Iterable[Ids],
+    epoch: WorkerEpoch | PackedEpoch | None = None,
 ) -> Iterator[Window]:
     """Stretches of ids with the shards behind them; ``epoch`` is the one that they are of."""
     shards = dataset._shards
     ids = blocks if shards.selection is None else map(shards.stored, blocks)
-    node = None if epoch is None or dataset.cache_limit is None else NodeOrder(epoch, shards)
+    node: NodeOrder | None
+    if dataset.cache_limit is None or epoch is None:
+        node = None
+    elif isinstance(epoch, PackedEpoch):
+        node = PackedNodeOrder(epoch.plan, shards)
+    else:
+        node = NodeOrder(epoch, shards)
     with Prefetcher(
         dataset._cache, ids, shards.stored_ends, predownload=dataset.predownload, node=node
     ) as prefetcher:

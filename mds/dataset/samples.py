@@ -27,7 +27,8 @@ from mds.dataset.filtering import DropCount, SampleFilter
 from mds.dataset.indexing import resolve
 from mds.dataset.lengths import SelectedLengths
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
-from mds.dataset.packed_epoch import PackedEpoch, document_lengths, estimate_packs
+from mds.dataset.pack_counts import count_packs
+from mds.dataset.packed_epoch import PackedEpoch, document_lengths
 from mds.dataset.settings import check_schedule, check_settings, resolve_predownload
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
@@ -169,7 +170,7 @@ class Samples(DatasetFacts):
         last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
         plan, packs = self._order.plan(last, world), None
         if self.packing is not None:
-            packs = estimate_packs(PackPlan(plan, document_lengths(self)), self.num_samples)
+            packs = count_packs(PackPlan(plan, document_lengths(self)))
         assert self._ranks is not None
         return explain(
             type(self).__name__,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mds.dataset.epoch_counter import EpochStart
-from mds.dataset.packed_epoch import count_packs, document_lengths
+from mds.dataset.pack_counts import load_counts
+from mds.dataset.packed_epoch import document_lengths
 from mds.plan import PackPlan
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
@@ -49,7 +50,7 @@ class TrainingSteps:
         """How many steps an epoch has, those that were skipped among them."""
         if self._dataset.packing is None:
             return self._per_epoch
-        return -(-count_packs(self.packs(epoch)) // self.batch)
+        return -(-load_counts(self.packs(epoch)).table.total // self.batch)
 
     def before(self, epoch: int) -> int:
         """How many steps all earlier epochs have."""

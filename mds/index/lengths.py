@@ -85,6 +85,7 @@ class JoinedLengths:
             else fingerprint_of("".join(part.digest for part in parts).encode())
         )
         self.total = sum(part.total for part in parts)
+        self.count = sum(map(len, parts))
 
     def take(self, numbers: Ids) -> Ids:
         """The lengths of samples, int64."""

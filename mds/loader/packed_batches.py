@@ -63,7 +63,7 @@ def packed_batches(
                 yield packs.ids
 
     batch = _Filling(dataset, epoch, allocate)
-    for window in read_windows(dataset, blocks(), None):
+    for window in read_windows(dataset, blocks(), epoch):
         at = 0
         while at < len(window.ids):
             if batch.is_full:

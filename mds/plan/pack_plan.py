@@ -44,7 +44,9 @@ class DocumentLengths(Protocol):
     """Lengths of samples by number."""
 
     digest: str
+    #: Tokens and documents of all that is stored.
     total: int
+    count: int
 
     def take(self, ids: Ids) -> Ids:
         """The lengths of samples, int64."""
@@ -102,11 +104,20 @@ class PackPlan:
         self._drops = PackDrops(plan.edits, plan.epoch)
         self._gaps = Gaps(skips_of(plan.edits, plan.epoch))
         self._seen = self._gaps.number(self.position)  # packs that were not skipped
+        #: What `count` gives, where that is kept.
+        self.counts: list[Ids] | None = None
 
-    @property
+    @cached_property
     def window(self) -> int:
-        """Samples of a window: never more than a shuffle block."""
-        return self.plan.spec.window(self.plan.shuffle_block_size)
+        """Samples of a window: more of short documents, never more than a shuffle block."""
+        samples = self.packing.window(self.lengths.total, max(self.lengths.count, 1))
+        if not self.plan.spec.shuffle:
+            return samples
+        return max(min(samples, self.plan.shuffle_block_size), 1)
+
+    def following(self) -> PackPlan:
+        """The plan of the next epoch."""
+        return PackPlan(self.plan.following(), self.lengths)
 
     @cached_property
     def _order(self) -> Order | None:
@@ -155,8 +166,17 @@ class PackPlan:
         shape, reading = self.shape, self.reading()
         for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
-                numbers = self._numbers(packs.taken, node, rank)
+                numbers = self._numbers(packs.taken, node)[rank]
                 yield self._rank_packs(packs, numbers, reading.cursors, reading.turn)
+
+    def node_documents(self, node: int, every: int = 1) -> Iterator[list[Ids]]:
+        """Of each global batch the documents of ranks of a node, one of ``every`` so many."""
+        for taken, places in self._steps(self.reading()):
+            found = []
+            for numbers in self._numbers(taken, node)[::every]:
+                ids, _, _, counts = taken.pieces(numbers)
+                found.append(ids[~self._drops.gone(ids, self._of_pieces(places, numbers, counts))])
+            yield found
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """The packs of all ranks, step by step, without those that were skipped."""
@@ -191,17 +211,15 @@ class PackPlan:
         real = numbers < len(places)
         return np.repeat(places[numbers[real]], counts[real])
 
-    def _numbers(self, taken: TakenPacks, node: int, rank: int) -> Ids:
-        """Which of the packs of a step are a rank's; beyond the last for places without one."""
+    def _numbers(self, taken: TakenPacks, node: int) -> Ids:
+        """Which of the packs of a step are of each rank; beyond the last: places without one."""
         shape = self.shape
-        of_node = shape.round_robin.reshape(shape.nodes, shape.ranks, shape.batch)[node]
+        of_node: Ids = shape.round_robin.reshape(shape.nodes, shape.ranks, shape.batch)[node]
         if self.packing.balance is None or shape.ranks == 1:
-            own: Ids = of_node[rank]
-            return own
+            return of_node
         numbers = np.sort(of_node.reshape(-1))
         group = balance(taken.weights(numbers, self.packing.balance), shape.ranks)
-        found: Ids = numbers[group == rank]
-        return found
+        return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
 
     def _summed(self, packs: _StepPacks, numbers: Ids) -> tuple[int, int]:
         """What packs add to the order hash: of each piece its place, its sample and its start."""
@@ -217,15 +235,17 @@ class PackPlan:
 
     # ------------------------------------------------------------------ the whole epoch
 
+    def count(self) -> list[Ids]:
+        """How many packs each window of each canonical node has; packs the whole epoch once."""
+        return [
+            np.array([len(self.load(node, w)) for w in range(windows)], np.int64)
+            for node, windows in enumerate(self.windows.tolist())
+        ]
+
     @cached_property
     def table(self) -> PackTable:
-        """How many packs each window has; packs the whole epoch once."""
-        return PackTable(
-            [
-                np.array([len(self.load(node, w)) for w in range(count)], np.int64)
-                for node, count in enumerate(self.windows.tolist())
-            ]
-        )
+        """Where each pack of the epoch is: by the counts that were found, else by `count`."""
+        return PackTable(self.counts if self.counts is not None else self.count())
 
     @property
     def steps(self) -> int:
@@ -243,11 +263,9 @@ class PackPlan:
         shape, packs = self.shape, self._step_packs(step)
         cursors, turn = self.table.cursors(int(packs.places[-1]) + 1)
         return [
-            self._rank_packs(
-                packs, self._numbers(packs.taken, node, rank), np.array(cursors, np.int64), turn
-            )
+            self._rank_packs(packs, numbers, np.array(cursors, np.int64), turn)
             for node in range(shape.nodes)
-            for rank in range(shape.ranks)
+            for numbers in self._numbers(packs.taken, node)
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
@@ -284,8 +302,8 @@ class PackPlan:
             step, number = divmod(left, shape.global_batch)
             taken = self._step_packs(step).taken
             for node in range(shape.nodes):
-                for rank in range(shape.ranks):
-                    mine = np.flatnonzero(self._numbers(taken, node, rank) == number)
+                for rank, numbers in enumerate(self._numbers(taken, node)):
+                    mine = np.flatnonzero(numbers == number)
                     whole = node * shape.ranks + rank
                     found |= {Place(step, whole, step % shape.workers, at) for at in mine.tolist()}
         return sorted(found)
@@ -308,7 +326,8 @@ class PackPlan:
 
     def order_facts(self) -> dict[str, Any]:
         """What a state remembers of the order parameters; plain JSON."""
-        return {**self.plan.order_facts(), "packing_lengths": self.lengths.digest}
+        mine = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
+        return {**self.plan.order_facts(), **mine}
 
     def key(self) -> str:
         """A name for all that the packs of the epoch depend on."""

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
-from mds.plan.packing import WINDOW_SAMPLES, Packing
+from mds.plan.packing import Packing
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
 from mds.text.near import did_you_mean
@@ -130,10 +130,6 @@ class OrderSpec:
             return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
 
-    def window(self, block_size: int) -> int:
-        """Samples of a window of documents that are packed: never more than a shuffle block."""
-        return max(min(WINDOW_SAMPLES, block_size), 1) if self.shuffle else WINDOW_SAMPLES
-
     def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
         """What a state must agree with, apart from what it sets itself; plain JSON."""
         found: dict[str, Any] = {"shuffle": self.shuffle}
@@ -149,7 +145,7 @@ class OrderSpec:
         if self.batching_method != "random":
             found["global_batch_size"] = self.batch() * ranks * nodes
         if self.packing is not None:
-            found |= self.packing.facts(self.window(block_size))
+            found |= self.packing.facts()
         if self.batching_method == "device_per_stream":
             found |= {"batch_size": self.batch(), "ranks_per_node": ranks}
         return found

@@ -3,18 +3,24 @@
 import itertools
 import json
 import os
-import subprocess
-import sys
-import textwrap
+import pathlib
 
 import numpy as np
 import pytest
 import torch
 
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
+from mds.cache.pack_files import PackFile
+from mds.cache.source import cache_root
+from mds.dataset import pack_counts, reading
+from mds.dataset.epoch_counter import EpochStart
+from mds.dataset.node_order import EPOCH_TIME
+from mds.dataset.packed_epoch import document_lengths
+from mds.dataset.packed_order import PackedNodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
 from mds.index.companion import write_companion
 from mds.index.lengths import KIND, emit_lengths, lengths_name
+from mds.plan import PackPlan
 from mds.storage import open_store
 from mds.world import World
 
@@ -49,9 +55,9 @@ def make(folder, world=(1, 0), **settings):
     ranks, rank = world
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
                 "shuffle_block_size": 60, "packing": Packing(CAPACITY, overflow="split"),
-                "batch_size": 24 // ranks, **settings}  # fmt: skip
-    topology = World(1, ranks, 1, rank)
-    return StreamingDataset(local=folder, topology=topology, **settings)
+                "topology": World(1, ranks, 1, rank), "batch_size": 24 // ranks,
+                **settings}  # fmt: skip
+    return StreamingDataset(local=folder, **settings)
 
 
 def packs_of(batch):
@@ -166,57 +172,6 @@ def test_worker_processes_bring_the_same(corpus):
     assert found == expected
 
 
-KILLED = """
-    import json, os, signal, sys
-    sys.path.insert(0, {here!r})
-    from test_packed import make, packs_of
-    from mds import StreamingDataLoader
-    folder, ranks, workers, steps, state, out = json.loads(sys.argv[1])
-    log = open(out, "a")
-    loaders = []
-    for rank in range(ranks):
-        loader = StreamingDataLoader(make(folder, (ranks, rank)), num_workers=workers)
-        if state is not None:
-            loader.load_state_dict(state)
-        loaders.append(iter(loader))
-    made = [loader for loader in loaders]
-    for step in range(steps):
-        row = []
-        for each in loaders:
-            batch = next(each, None)
-            if batch is None:
-                sys.exit(0)
-            row += packs_of(batch)
-        state = each._loader.state_dict()
-        log.write(json.dumps([sorted(row), state]) + "\\n")
-        log.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_processes_that_are_killed_lose_nothing(corpus, tmp_path):
-    """After kill -9 behind a checkpoint another world goes on, until the epoch is over."""
-    import pathlib
-
-    program = textwrap.dedent(KILLED.format(here=str(pathlib.Path(__file__).parent)))
-    log = tmp_path / "log"
-    log.touch()
-    state, kills = None, 0
-    for world in [(2, 1), (8, 0), (1, 3), (3, 2), (4, 0), (6, 1), (1, 0), (2, 3), (8, 1)] * 3:
-        given = json.dumps([corpus, *world, 4, state, str(log)])
-        done = subprocess.run([sys.executable, "-c", program, given], check=False)
-        assert done.returncode in (0, -9)
-        kills += done.returncode == -9
-        state = json.loads(log.read_text().splitlines()[-1])[1]
-        if done.returncode == 0:
-            break
-    expected, _ = run(corpus)
-    lines = [json.loads(line)[0] for line in log.read_text().splitlines()]
-    seen = [[tuple(p) for p in row if p != [0]] for row in lines]
-    assert seen == [[p for p in row if p != (0,)] for row in expected]
-    assert kills >= 3
-
-
 def test_what_a_varlen_batch_has(corpus):
     """Types, positions that begin anew, labels without the first of each document."""
     batch = next(iter(StreamingDataLoader(make(corpus))))
@@ -319,16 +274,107 @@ def test_the_length_of_a_loader_is_that_of_the_epoch(corpus):
 
 def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
     """Of a large dataset, until a thread has packed the epoch."""
-    monkeypatch.setattr("mds.dataset.packed_epoch._COUNTED_AT_ONCE", 10)
+    monkeypatch.setattr(pack_counts, "_COUNTED_AT_ONCE", 10)
     dataset = make(corpus, shuffle_seed=77)
     loader = StreamingDataLoader(dataset)
     with pytest.warns(UserWarning, match="estimate: about"):
         about = len(loader)
-    from mds.dataset.packed_epoch import _tables
-
-    for thread in list(_tables._counting.values()):
-        thread.join()
+    pack_counts._known.join()
     assert abs(len(loader) - about) <= 1 + about // 5
+    assert len(loader) == len(list(loader))
+
+
+def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
+    """A later start finds what was counted; a damaged file is counted anew."""
+    counted = []
+    count = PackPlan.count
+    monkeypatch.setattr(PackPlan, "count", lambda plan: counted.append(1) or count(plan))
+    monkeypatch.setattr(pack_counts, "_COUNTED_AT_ONCE", 10)
+
+    def start():
+        """As in another process: nothing is known yet."""
+        monkeypatch.setattr(pack_counts, "_known", pack_counts._KnownCounts())
+        return StreamingDataLoader(make(corpus, shuffle_seed=78))
+
+    with pytest.warns(UserWarning, match="estimate"):
+        len(start())
+    pack_counts._known.join()
+    exact = len(start())  # a warning would be an error
+    assert counted == [1]
+    assert exact == len(list(StreamingDataLoader(make(corpus, shuffle_seed=78))))
+    files = [path for path in orders().iterdir() if path.name.startswith("packs-")]
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.warns(UserWarning, match="estimate"):
+        len(start())
+    pack_counts._known.join()
+    assert len(start()) == exact
+    assert counted == [1, 1]
+
+
+def orders():
+    return pathlib.Path(cache_root()) / "orders"
+
+
+def test_every_process_counts_where_nothing_can_be_kept(corpus, monkeypatch):
+    """The number is the same."""
+    exact = len(StreamingDataLoader(make(corpus, shuffle_seed=79)))
+    monkeypatch.setattr(pack_counts, "_known", pack_counts._KnownCounts())
+    monkeypatch.setattr(pack_counts, "cache_root", lambda: "/proc/none")
+    assert len(StreamingDataLoader(make(corpus, shuffle_seed=79))) == exact
+
+
+def test_only_the_newest_counts_are_kept(tmp_path):
+    """Sixteen epochs."""
+    for i in range(30):
+        file = PackFile(f"{i:032x}", np.array([2, 0, 1]), str(tmp_path / "orders"))
+        file.ensure(lambda: [np.array([3, 4]), np.array([], np.int64), np.array([9])])
+    assert [c.tolist() for c in file.read()] == [[3, 4], [], [9]]
+    assert sum(p.name.startswith("packs-") for p in (tmp_path / "orders").iterdir()) == 16
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
+    """In this epoch and the next, document by document: what eviction goes by."""
+    world, expected = World(2, 2, 2, place), []
+    for epoch in (0, 1):
+        for rank in (0, 1):
+            for worker in (0, 1):
+                dataset = make(corpus, topology=world, batch_size=6)
+                plan = dataset._order.plan(EpochStart(epoch, None), world)
+                packs = PackPlan(plan, document_lengths(dataset))
+                ids = np.concatenate([p.ids for p in packs.rank_packs(world.node, rank, worker)])
+                expected += [(epoch * EPOCH_TIME + at, i) for at, i in enumerate(ids.tolist())]
+    dataset = make(corpus, topology=world, batch_size=6)
+    plan = dataset._order.plan(EpochStart(0, None), world)
+    order = PackedNodeOrder(PackPlan(plan, document_lengths(dataset)), dataset._shards)
+    times, samples = map(np.concatenate, zip(*order.pieces(), strict=True))
+    assert sorted(zip(times.tolist(), samples.tolist(), strict=True)) == sorted(expected)
+    assert (np.diff(times) >= 0).all()
+    other = make(corpus, topology=world, batch_size=6, packing=Packing(200, overflow="split"))
+    plan = other._order.plan(EpochStart(0, None), world)
+    assert (
+        PackedNodeOrder(PackPlan(plan, document_lengths(other)), other._shards).team != order.team
+    )
+
+
+def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, monkeypatch):
+    """Across epochs too: less is fetched than where a reader knows its own epoch alone."""
+    size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
+    fetched, found = [], []
+    for name, knows in (("oracle", True), ("alone", False)):
+        if not knows:
+            monkeypatch.setattr(reading, "PackedNodeOrder", lambda *_: None)
+        dataset = StreamingDataset(
+            remote=corpus, local=str(tmp_path / name), cache_limit=size // 2, shuffle=True,
+            shuffle_algo="seekable", num_canonical_nodes=4, shuffle_block_size=60,
+            packing=Packing(CAPACITY, overflow="split"), batch_size=24,
+        )  # fmt: skip
+        epochs = [list(map(packs_of, StreamingDataLoader(dataset))) for _ in range(4)]
+        found.append(epochs)
+        fetched.append(dataset.stats()["fetched_bytes"])
+    assert found[0] == found[1]
+    assert fetched[0] < fetched[1]
 
 
 def test_explain_tells_of_packs(corpus):

@@ -15,6 +15,7 @@ class Given:
 
     def __init__(self, values, digest="given"):
         self.values, self.digest = np.asarray(values, np.int64), digest
+        self.total, self.count = int(self.values.sum()), len(self.values)
 
     def take(self, ids):
         return self.values[ids]
@@ -305,10 +306,12 @@ def test_a_window_stands_alone():
 
 
 def test_a_window_is_never_more_than_a_shuffle_block():
-    """Nor more than 16,384 samples."""
-    assert packed((1, 1, 1)).plan.spec.window(600) == 600
-    assert packed((1, 1, 1)).plan.spec.window(1 << 20) == 16_384
-    assert packed((1, 1, 1), shuffle=False).plan.spec.window(600) == 16_384
+    """Else it is of some thousand packs: of short documents it has more."""
+    assert packed((1, 1, 1)).window == 200
+    assert packed((1, 1, 1), shuffle=False).window == 16_384
+    packing = Packing(8192)
+    for mean, samples in [(1e6, 1), (512, 1), (511, 2), (256, 2), (250, 4), (90, 8), (1, 8)]:
+        assert packing.window(int(mean), 1) == samples * 16_384
 
 
 def test_a_state_of_another_packing_is_refused():

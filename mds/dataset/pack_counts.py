@@ -1,0 +1,122 @@
+"""How many packs the epochs of this process have: known, on the disk, or counted in a thread."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from mds.cache.pack_files import PackFile
+from mds.cache.source import cache_root
+from mds.process.fork_safe import new_lock
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mds.plan import PackPlan
+
+    Counts = list[NDArray[np.int64]]
+
+_COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
+
+
+class PackCount(NamedTuple):
+    """The packs of an epoch, about or exactly."""
+
+    packs: int
+    #: The share of all places that have a token.
+    filled: float
+    is_exact: bool
+
+
+def count_packs(plan: PackPlan) -> PackCount:
+    """The packs of an epoch: exactly where they are counted, or soon are; else an estimate.
+
+    A large epoch is counted by a thread, once on a node.
+    """
+    counts = _known.find(plan)
+    if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
+        counts = _known.count(plan)
+    if counts is not None:
+        packs = sum(int(of_node.sum()) for of_node in counts)
+    else:
+        _known.begin(plan)
+        packs = estimate_packs(plan)
+    filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
+    return PackCount(packs, filled, is_exact=counts is not None)
+
+
+def load_counts(plan: PackPlan) -> PackPlan:
+    """The plan with the packs of each window, counted unless they are known."""
+    plan.counts = _known.count(plan)
+    return plan
+
+
+def estimate_packs(plan: PackPlan) -> int:
+    """About how many packs an epoch has: by the mean length, and half of one lost a window."""
+    return math.ceil(_tokens(plan) / plan.packing.room + int(plan.windows.sum()) / 2)
+
+
+def _tokens(plan: PackPlan) -> float:
+    lengths = plan.lengths
+    return plan.plan.epoch_size * lengths.total / max(lengths.count, 1)
+
+
+class _KnownCounts:
+    """Packs of each window, by the key of the plan."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._counts: dict[str, Counts] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def find(self, plan: PackPlan) -> Counts | None:
+        """What is known in this process or on the disk."""
+        key = plan.key()
+        with self._lock:
+            if key in self._counts:
+                return self._counts[key]
+        found = self._file(key, plan).read()
+        return None if found is None else self._keep(key, found)
+
+    def count(self, plan: PackPlan) -> Counts:
+        """The same, counted unless it is known."""
+        key = plan.key()
+        with self._lock:
+            if key in self._counts:
+                return self._counts[key]
+        return self._keep(key, self._file(key, plan).ensure(plan.count))
+
+    def begin(self, plan: PackPlan) -> None:
+        """Have a thread of this process count, once."""
+        key = plan.key()
+        with self._lock:
+            thread = self._threads.get(key)
+            if thread is None or not thread.is_alive():
+                # It ends with the process, whatever it is at.
+                thread = threading.Thread(
+                    target=self.count, args=(plan,), name="mds-packs", daemon=True
+                )
+                self._threads = {key: thread}
+                thread.start()
+
+    def join(self) -> None:
+        """Wait for the threads that count."""
+        for thread in list(self._threads.values()):
+            thread.join()
+
+    def _keep(self, key: str, counts: Counts) -> Counts:
+        with self._lock:
+            while len(self._counts) > 8:
+                del self._counts[next(iter(self._counts))]
+            self._counts[key] = counts
+        return counts
+
+    @staticmethod
+    def _file(key: str, plan: PackPlan) -> PackFile:
+        return PackFile(key, plan.windows, os.path.join(cache_root(), "orders"))
+
+
+_known = _KnownCounts()

@@ -1,16 +1,25 @@
 """What packing costs: documents a second, padding, a window far in, batches, balance.
 
-    python benchmarks/packing.py [--smoke]
+    python -m benchmarks.packing [--smoke] [--texts FOLDER] [--other PYTHON]
 
-Lengths are drawn by a seed from a lognormal distribution, about 540 tokens in the mean, as texts of
-the web have them. Each rate stands beside a physical limit or the same work without packs, in the
-same process. One core; torch and NumPy get one thread.
+Lengths are drawn by a seed, with replacement, from those of texts: the sources of the standard
+library, whole and paragraph by paragraph, or with --texts the lines of JSON and the paragraphs in a
+folder in place of paragraphs; four bytes are a token. A second kind has the short ones alone.
+--other is a Python with packers of other libraries (Grain, TRL, OLMo-core), which get the same
+lengths in the same run.
+Rates are by the seconds of the processor, of one process, so that they hold on a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
+import json
+import os
+import pathlib
 import resource
+import subprocess
+import sysconfig
 import tempfile
 import time
 from typing import Any
@@ -22,23 +31,70 @@ from mds.plan.packing import balance, pack_window
 from mds.world import World
 
 CAPACITY = 8192
-WINDOW = 16_384
 
 
 def main() -> None:
     """Measure one thing after the other, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work")
-    is_smoke = parser.parse_args().smoke
-    for measure in (packer, window, ranks, batches):
-        for name, value, bar in measure(is_smoke):
-            print(f"{name:<58} {value:>14}  (bar {bar})")
+    parser.add_argument("--texts", help="a folder of .jsonl and .txt, taken for texts too")
+    parser.add_argument("--other", help="a Python with the packers of other libraries")
+    options = parser.parse_args()
+    is_smoke = options.smoke
+    texts, sources = sizes(options.texts, is_smoke)
+    count = 20_000 if is_smoke else 10**6
+    rng = np.random.default_rng(1)
+    mixed = rng.choice(np.concatenate([texts, sources]), count)
+    short = rng.choice(texts, count)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, lengths in (("texts and sources", mixed), ("texts", short)):
+            print(f"{count:,} documents, {kind}: {lengths.mean():,.0f} tokens in the mean")
+            show(packer(lengths, 1 if is_smoke else 3))
+            peers(options.other, lengths, folder, is_batch=False)
+        print("windows, ranks and batches")
+        show(window(is_smoke))
+        show(ranks(mixed, is_smoke))
+        show(batches(mixed, folder, is_smoke, options.other))
 
 
-def drawn(count: int, seed: int = 1) -> Any:
-    """Lengths of documents."""
-    found = np.random.default_rng(seed).lognormal(np.log(600) - 0.6, 1.1, count)
-    return np.clip(found.astype(np.int64), 1, 4 * CAPACITY)
+def show(found: Any) -> None:
+    """Print what a measurement found."""
+    for name, value, bar in found:
+        print(f"  {name:<58} {value:>14}  (bar {bar})", flush=True)
+
+
+def sizes(folder: str | None, is_smoke: bool) -> tuple[Any, Any]:
+    """Tokens of texts, and of whole sources."""
+    root = sysconfig.get_path("stdlib")
+    paths = glob.glob(f"{root}/*.py" if is_smoke else f"{root}/**/*.py", recursive=True)
+    sources = [pathlib.Path(path).read_bytes() for path in sorted(paths)]
+    if folder is None:
+        texts = [part for source in sources for part in source.split(b"\n\n")[:3]]
+    else:
+        texts = []
+        for path in sorted(glob.glob(os.path.join(folder, "*"))):
+            data = pathlib.Path(path).read_bytes()
+            texts += data.splitlines() if path.endswith(".jsonl") else data.split(b"\n\n")
+    return tuple(np.maximum(np.array([*map(len, kind)]) // 4, 1) for kind in (texts, sources))
+
+
+def peers(other: str | None, lengths: Any, folder: str, *, is_batch: bool) -> list[Any]:
+    """What packers of another Python make of lengths, or of the documents in a folder."""
+    if other is None:
+        return []
+    np.save(os.path.join(folder, "given.npy"), lengths)
+    program = os.path.join(os.path.dirname(__file__), "packing_peers.py")
+    command = [other, program, os.path.join(folder, "given.npy"), folder if is_batch else ""]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    for peer in found:
+        if peer["kind"] == "packer" and not is_batch:
+            print(
+                f"  {peer['name']:<24} {peer['documents']:>9,} documents {peer['rate']:>9,.0f}/s  "
+                f"{peer['packs']:,} packs, padding {peer['padding']:.4%}, {peer['lost']:,} tokens "
+                "lost"
+            )
+    return found
 
 
 class Lengths:
@@ -47,7 +103,7 @@ class Lengths:
     digest = "drawn"
 
     def __init__(self, count: int) -> None:
-        self._held = drawn(count)
+        self._held = np.random.default_rng(1).lognormal(6, 1.1, count).astype(np.int64) + 1
         self.total, self.count = int(self._held.sum()), count
 
     def take(self, ids: Any) -> Any:
@@ -55,19 +111,27 @@ class Lengths:
         return self._held[ids % len(self._held)]
 
 
-def packer(is_smoke: bool) -> Any:
-    """Documents a second through the packer, lengths in memory, and the padding."""
-    lengths = drawn(WINDOW * (2 if is_smoke else 64))
+def packer(lengths: Any, rounds: int) -> Any:
+    """Documents a second through the packer, lengths in memory, the padding, and its bound."""
     ids, packing = np.arange(len(lengths)), Packing(CAPACITY, overflow="split")
+    samples = packing.window(int(lengths.sum()), len(lengths))
     best = 0.0
-    for _ in range(1 if is_smoke else 5):
-        begun, packs = time.perf_counter(), 0
-        for at in range(0, len(lengths), WINDOW):
-            some = slice(at, at + WINDOW)
+    for _ in range(rounds):
+        begun, packs = time.process_time(), 0
+        for at in range(0, len(lengths), samples):
+            some = slice(at, at + samples)
             packs += len(pack_window(ids[some], lengths[some], packing, at))
-        best = max(best, len(lengths) / (time.perf_counter() - begun))
-    yield "documents a second, one core", f"{best:,.0f}", "800,000"
-    yield "padding", f"{1 - lengths.sum() / (packs * CAPACITY):.4%}", "0.1 %"
+        best = max(best, len(lengths) / (time.process_time() - begun))
+    starts = np.arange(0, len(lengths), samples)
+    least = int((-(-np.add.reduceat(lengths, starts) // CAPACITY)).sum())
+    whole = -(-int(lengths.sum()) // CAPACITY)
+    yield f"documents a second, windows of {samples:,}", f"{best:,.0f}", "800,000"
+    yield f"padding, {packs:,} packs", f"{1 - lengths.sum() / (packs * CAPACITY):.4%}", "0.1 %"
+    yield (
+        "packs over the fewest that windows, and all at once, can have",
+        (f"{packs / least:.6f} {packs / whole:.6f}"),
+        "1.001",
+    )
 
 
 def window(is_smoke: bool) -> Any:
@@ -86,9 +150,9 @@ def window(is_smoke: bool) -> Any:
     packs.load(0, 0)
     seconds = []
     for node in range(8):
-        begun = time.perf_counter()
+        begun = time.process_time()
         packs.load(node, int(packs.windows[node]) // 2)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     yield (
         f"a window anywhere in {count:,} documents",
@@ -98,23 +162,20 @@ def window(is_smoke: bool) -> Any:
     yield "the whole process, at most", f"{memory} MB", "250 MB a canonical node"
 
 
-def ranks(is_smoke: bool) -> Any:
+def ranks(lengths: Any, is_smoke: bool) -> Any:
     """The attention work of the slowest of 8 ranks over the mean, 64 packs a step."""
     steps = 20 if is_smoke else 1000
+    packing, some = Packing(CAPACITY, overflow="split"), 16_384
+    stretches = [lengths[at : at + some] for at in range(0, min(len(lengths), 400_000), some)]
     work = np.concatenate(
-        [
-            pack_window(
-                np.arange(WINDOW), drawn(WINDOW, seed), Packing(CAPACITY, overflow="split"), 1
-            ).work
-            for seed in range(2 if is_smoke else 60)
-        ]
+        [pack_window(np.arange(len(each)), each, packing, 1).work for each in stretches]
     )
-    found, plain, begun = [], [], time.perf_counter()
+    found, plain, begun = [], [], time.process_time()
     chosen = [work[at : at + 64] for at in range(0, len(work) - 64, 64)][:steps]
     for mine in chosen:
         sums = np.bincount(balance(mine, 8), mine)
         found.append(sums.max() / sums.mean())
-    each = (time.perf_counter() - begun) / len(chosen)
+    each = (time.process_time() - begun) / len(chosen)
     for mine in chosen:
         sums = mine.reshape(8, 8).sum(axis=1)
         plain.append(sums.max() / sums.mean())
@@ -124,42 +185,47 @@ def ranks(is_smoke: bool) -> Any:
     yield "balancing a step", f"{1e6 * each:.0f} us", "-"
 
 
-def batches(is_smoke: bool) -> Any:
+def batches(drawn: Any, folder: str, is_smoke: bool, other: str | None) -> Any:
     """Tokens a second in packed batches of 8 packs, over those of the documents gathered alone."""
     import torch
 
     from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 
     torch.set_num_threads(1)
-    count = 2000 if is_smoke else 60_000
-    lengths, rng = drawn(count), np.random.default_rng(0)
-    words = rng.integers(0, 50_000, 8 * CAPACITY).astype(np.int32)
-    with tempfile.TemporaryDirectory() as folder:
-        columns = {"tokens": "ndarray:int32"}
-        with MDSWriter(out=folder, columns=columns, lengths="tokens") as writer:
-            for length in lengths.tolist():
-                writer.write({"tokens": words[:length]})
+    lengths = np.minimum(drawn[: 2000 if is_smoke else 30_000], CAPACITY)
+    tokens = np.random.default_rng(0).integers(0, 50_000, int(lengths.sum()), dtype=np.int32)
+    np.save(os.path.join(folder, "lengths.npy"), lengths)
+    np.save(os.path.join(folder, "tokens.npy"), tokens)
+    place = os.path.join(folder, "mds")
+    with MDSWriter(out=place, columns={"tokens": "ndarray:int32"}, lengths="tokens") as writer:
+        for document in np.split(tokens, np.cumsum(lengths)[:-1]):
+            writer.write({"tokens": document})
 
-        def rate(**settings: Any) -> float:
-            dataset = StreamingDataset(
-                local=folder, shuffle=True, shuffle_algo="seekable", **settings
-            )
-            begun, tokens = time.perf_counter(), 0
-            for batch in StreamingDataLoader(dataset):
-                found = batch["tokens"]
-                tokens += found.numel() if hasattr(found, "numel") else sum(map(len, found))
-            return tokens / (time.perf_counter() - begun)
+    def rate(**settings: Any) -> float:
+        dataset = StreamingDataset(local=place, shuffle=True, shuffle_algo="seekable", **settings)
+        begun, count = time.process_time(), 0
+        for batch in StreamingDataLoader(dataset):
+            found = batch["tokens"]
+            count += found.numel() if hasattr(found, "numel") else sum(map(len, found))
+        return count / (time.process_time() - begun)
 
-        packing = Packing(CAPACITY, overflow="split")
-        documents = int(8 * CAPACITY * count / lengths.sum())
-        rounds = [
-            (rate(batch_size=8, packing=packing), rate(batch_size=documents))
-            for _ in range(1 if is_smoke else 5)
+    documents = max(int(8 * CAPACITY * len(lengths) / lengths.sum()), 1)
+    rounds, theirs = [], []
+    for _ in range(1 if is_smoke else 3):
+        packed = rate(batch_size=8, packing=Packing(CAPACITY))
+        rounds.append((packed, rate(batch_size=documents)))
+        theirs += [
+            (found["name"], packed / found["rate"])
+            for found in peers(other, lengths[:100], folder, is_batch=True)
+            if found["kind"] == "batches"
         ]
-    best = max(mine for mine, _ in rounds)
+    yield "tokens a second in packed batches of 8 x 8,192", f"{max(rounds)[0]:,.0f}", "-"
     ratio = float(np.median([mine / plain for mine, plain in rounds]))
-    yield "tokens a second in packed batches of 8 x 8,192", f"{best:,.0f}", "-"
     yield "over the same documents gathered unpacked", f"{ratio:.2f}", "0.8"
+    for name, bar in (("Grain", 5), ("OLMo-core", 3)):
+        found = [ratio for peer, ratio in theirs if peer == name]
+        if found:
+            yield f"over {name}", f"{np.median(found):.2f}", str(bar)
 
 
 if __name__ == "__main__":

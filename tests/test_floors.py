@@ -69,6 +69,7 @@ FILES = {
             "dataset_lengths",
             "files_dataset",
             "lengths_plot",
+            "mixture_plot",
             "standard_input",
             "terminal",
         },
@@ -83,6 +84,7 @@ FILES = {
             "verification",
         },
         {"rewind_command", "verify_command"},
+        {"plan_command"},
         {"__init__"},
     ],
     "compat": [
@@ -135,6 +137,7 @@ FILES = {
         {"mapping"},
         {"samples"},
         {"rewind", "streaming"},
+        {"run_mixture"},
         {"__init__"},
     ],
     "encodings": [

@@ -18,6 +18,7 @@ from mds.cli.index_command import index
 from mds.cli.info_command import info
 from mds.cli.lengths_command import lengths
 from mds.cli.merge_command import merge
+from mds.cli.plan_command import plan
 from mds.cli.rewind_command import compare, find, step
 from mds.cli.verify_command import verify
 
@@ -32,6 +33,6 @@ def main() -> None:
 
 for _command in (
     *(convert, info, head, verify, index, merge, clean, lengths),
-    *(step, find, compare, completion),
+    *(step, find, compare, plan, completion),
 ):
     main.add_command(_command)

@@ -8,6 +8,7 @@ look at the difference:
 
 import contextlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mds import MDSWriter
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.cli import convert_command, main, verify_command
 from mds.writers.convert import convert
 
@@ -56,6 +57,7 @@ COMMANDS = {
     "step": ["step", "nowhere.json", "--data", "data"],
     "find": ["find", "nowhere.json", "--sample", "3"],
     "compare": ["compare", "nowhere.json", "nowhere.json"],
+    "plan": ["plan", "scheduled.json", "--plot"],
     "wrong-option": ["info", "data", "--jsn"],
     "wrong-command": ["inof", "data"],
 }
@@ -116,6 +118,10 @@ def folder(tmp_path, monkeypatch):
         str(tmp_path / "classes"),
         describe={"label": "the animal on it, as its owner calls it"},
     )
+    parts = {name: Stream(local=str(tmp_path / "parts" / name)) for name in ("a", "b")}
+    schedule = Schedule({0: {"a": 3, "b": 1}, 100: {"b": 1}}, between="linear")
+    dataset = StreamingDataset(streams=parts, schedule=schedule, batch_size=4)
+    (tmp_path / "scheduled.json").write_text(json.dumps(StreamingDataLoader(dataset).state_dict()))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,0 +1,177 @@
+"""The packers of other libraries, in a Python that has them; `benchmarks.packing` starts it.
+
+    python packing_peers.py lengths.npy FOLDER    # a line of JSON for each result
+
+Each packer gets the same lengths. Those that pack arrays and not lengths get as many documents as
+memory takes, and the bound on the padding is that of their documents.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+CAPACITY = 8192
+TOKENS = 40_000_000  # that are held by packers of arrays
+END = 60_000  # the token that ends documents, where there has to be one
+
+
+def main() -> None:
+    """Measure every packer that is installed."""
+    lengths, folder = np.load(sys.argv[1]), sys.argv[2]
+    for name, package, packer in (
+        ("OLMo-core", "ai2-olmo-core", olmo),
+        ("TRL, bfd_split", "trl", trl),
+        ("Grain, best fit of 64", "grain", grain),
+    ):
+        if importlib.util.find_spec({"ai2-olmo-core": "olmo_core"}.get(package, package)) is None:
+            continue
+        few = lengths if packer is olmo else lengths[np.cumsum(lengths) < TOKENS]
+        packs, tokens, seconds = packer(few)
+        tell(
+            kind="packer", name=f"{name} {importlib.metadata.version(package)}",
+            documents=len(few), rate=len(few) / seconds, packs=packs,
+            lost=int(few.sum()) - tokens, padding=1 - tokens / (packs * CAPACITY),
+        )  # fmt: skip
+    if folder:
+        for name, batches in (("Grain", grain_batches), ("OLMo-core", olmo_batches)):
+            try:
+                tell(kind="batches", name=name, rate=rate(batches(folder)))
+            except ImportError:
+                continue
+
+
+def tell(**found: Any) -> None:
+    """Print a result."""
+    print(json.dumps(found), flush=True)
+
+
+def rate(batches: Iterator[int]) -> float:
+    """Real tokens for each second of the processor."""
+    first, begun = next(batches), time.process_time()
+    del first
+    return sum(batches) / (time.process_time() - begun)
+
+
+def olmo(lengths: Any) -> tuple[int, int, float]:
+    """Best fit decreasing of everything at once, over a tree of rooms."""
+    from olmo_core.data.utils import InstancePacker
+
+    pieces = split(lengths)
+    ends = np.cumsum(pieces)
+    begun = time.process_time()
+    packer = InstancePacker(CAPACITY)
+    packs, _, tokens = packer.pack_documents(np.stack([ends - pieces, ends], axis=1))
+    return len(packs), int(tokens), time.process_time() - begun
+
+
+def trl(lengths: Any) -> tuple[int, int, float]:
+    """The same in stretches of the rows of a table, with their tokens."""
+    import datasets
+    import pyarrow as pa
+    from trl.data_utils import pack_dataset
+
+    datasets.disable_caching()
+    datasets.disable_progress_bars()
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows = pa.LargeListArray.from_arrays(offsets, np.zeros(int(lengths.sum()), np.int32))
+    table = datasets.Dataset(pa.table({"input_ids": rows}))
+    begun = time.process_time()
+    packed = pack_dataset(table, CAPACITY, strategy="bfd_split")
+    seconds = time.process_time() - begun
+    return len(packed), sum(map(sum, packed["seq_lengths"])), seconds
+
+
+def grain(lengths: Any) -> tuple[int, int, float]:
+    """Best fit into bins that are open while documents go by; long ones are cut beforehand."""
+    from grain import MapDataset
+    from grain.experimental import BestFitPackIterDataset
+
+    pieces, zeros = split(lengths).tolist(), np.zeros(CAPACITY, np.int32)
+    documents = MapDataset.range(len(pieces)).map(lambda i: {"tokens": zeros[: pieces[i]]})
+    begun, packs, tokens = time.process_time(), 0, 0
+    for pack in BestFitPackIterDataset(
+        documents.to_iter_dataset(), length_struct={"tokens": CAPACITY}, num_packing_bins=64
+    ):
+        packs += 1
+        tokens += int((pack["tokens_segment_ids"] > 0).sum())
+    return packs, tokens, time.process_time() - begun
+
+
+def grain_batches(folder: str) -> Iterator[int]:
+    """Batches of eight packs from ArrayRecord files."""
+    from grain import MapDataset, ReadOptions
+    from grain.experimental import BestFitPackIterDataset
+    from grain.sources import ArrayRecordDataSource
+
+    path = os.path.join(folder, "documents.array_record")
+    if not os.path.exists(path):
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        writer = ArrayRecordWriter(path, "group_size:1,uncompressed")
+        for document in documents_of(folder):
+            writer.write(document.tobytes())
+        writer.close()
+
+    def cut(record: bytes) -> dict[str, Any]:
+        return {"tokens": np.frombuffer(record, np.int32)[:CAPACITY]}
+
+    documents = MapDataset.source(ArrayRecordDataSource(path)).seed(1).shuffle().map(cut)
+    packs = BestFitPackIterDataset(
+        documents.to_iter_dataset(ReadOptions(num_threads=1, prefetch_buffer_size=16)),
+        length_struct={"tokens": CAPACITY},
+        num_packing_bins=64,
+    )
+    for batch in packs.batch(8):
+        yield int((batch["tokens_segment_ids"] > 0).sum())
+
+
+def olmo_batches(folder: str) -> Iterator[int]:
+    """Batches of eight packs from one file of tokens, which are packed beforehand."""
+    import torch
+    from olmo_core.data import NumpyPackedFSLDataset
+
+    path = os.path.join(folder, "documents.npy")
+    if not os.path.exists(path):
+        ended = [np.append(d[: CAPACITY - 1], END) for d in documents_of(folder)]
+        np.concatenate(ended).astype(np.uint16).tofile(path)
+    dataset = NumpyPackedFSLDataset(
+        path, sequence_length=CAPACITY, pad_token_id=END + 1, eos_token_id=END, vocab_size=END + 2,
+        dtype=np.uint16,
+    )  # fmt: skip
+    dataset.work_dir = os.path.join(folder, "olmo")
+    dataset.prepare()
+    order = np.random.default_rng(1).permutation(len(dataset)).tolist()
+    for at in range(0, len(order) - 7, 8):
+        rows = [dataset[i]["input_ids"] for i in order[at : at + 8]]
+        yield int((torch.stack(rows) != END + 1).sum())
+
+
+def documents_of(folder: str) -> Iterator[Any]:
+    """The documents, from the file that holds their tokens end to end."""
+    tokens = np.load(os.path.join(folder, "tokens.npy"), mmap_mode="r")
+    ends = np.cumsum(np.load(os.path.join(folder, "lengths.npy")))
+    for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        yield np.array(tokens[begin:end])
+
+
+def split(lengths: Any) -> Any:
+    """Documents that fit, and long ones in pieces of the capacity and a rest."""
+    pieces = -(-lengths // CAPACITY)
+    ends = np.cumsum(pieces)
+    number = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
+    return np.minimum(np.repeat(lengths, pieces) - number * CAPACITY, CAPACITY)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

@@ -1,0 +1,83 @@
+"""mds plan: the mixture that a run had and will have, by its checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from mds.cli.rewind_command import read_state
+from mds.cli.terminal import cell, console, errors, print_table, table
+
+_COLUMNS = 64
+_MARGIN = 8
+
+
+@click.command(short_help="The mixture of a training with a schedule.")
+@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
+@click.option("--plot", is_flag=True, help="Draw the shares of the streams.")
+@click.option(
+    "--until",
+    type=click.IntRange(1),
+    metavar="STEP",
+    help="The last step.  [a quarter beyond the last change of weights]",
+)
+@click.option(
+    "--data",
+    "places",
+    multiple=True,
+    metavar="URL",
+    help="Where the streams are now, one option each, in their order.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+def plan(
+    checkpoint: str, plot: bool, until: int | None, places: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what share of the samples each stream of a schedule has from step 0 on.
+
+    CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside;
+    one that was taken before the first step will do. Weights that were set while the run went on
+    are in it. Shares are those of the samples that come, counted and not drawn from the weights.
+    """
+    with errors():
+        import numpy as np
+
+        from mds.cli.mixture_plot import draw, letters
+        from mds.dataset.rewind import Rewind
+        from mds.dataset.run_mixture import read_mixture
+
+        rewind = Rewind(read_state(checkpoint), places)
+        found = read_mixture(rewind, until)
+        where = console()
+        columns = min(max(where.width - _MARGIN, 8), _COLUMNS)
+        edges = np.unique(np.linspace(0, found.until, columns + 1).astype(np.int64))
+        counts = found.mixture.counts(edges)
+        begin, end = (counts[i + 1] - counts[i] for i in (0, len(edges) - 2))
+        shown = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT)
+        for i, (letter, name) in enumerate(
+            zip(letters(len(found.names)), found.names, strict=True)
+        ):
+            told = {
+                "stream": name,
+                "first": float(begin[i] / max(begin.sum(), 1)),
+                "last": float(end[i] / max(end.sum(), 1)),
+                "samples": int(counts[-1][i]),
+                "passes": float(counts[-1][i] / max(found.samples[i], 1)),
+            }
+            if as_json:
+                click.echo(json.dumps(told))
+            shares = (f"{told[key]:.2%}".replace("%", " %") for key in ("first", "last"))
+            passes = f"{told['passes']:.2f}"
+            row = (letter, name, *shares, f"{told['samples']:,}", passes)
+            shown.add_row(*map(cell, row))
+        if as_json:
+            return
+        if plot:
+            for line in draw(counts, edges.tolist(), rewind.position[1]):
+                where.print(cell(line))
+        else:
+            where.print(cell(f"steps 0 to {found.until:,}"))
+        print_table(where, shown)
+
+
+_RIGHT = ("at first", "at last", "samples", "passes")

@@ -1,6 +1,6 @@
 """The packers of other libraries, in a Python that has them; `benchmarks.packing` starts it.
 
-    python packing_peers.py lengths.npy FOLDER    # a line of JSON for each result
+    python packers.py lengths.npy FOLDER    # a line of JSON for each result
 
 Each packer gets the same lengths. Those that pack arrays and not lengths get as many documents as
 memory takes, and the bound on the padding is that of their documents.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mds.errors import StateError
+from mds.plan import PackPlan
 
 if TYPE_CHECKING:
     from mds.dataset.rewind import Rewind
@@ -27,7 +28,8 @@ def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
     StateError for a run without a schedule.
     """
     epoch, now = rewind.position
-    plan = rewind.plan(epoch)
+    found = rewind.plan(epoch)
+    plan = found.plan if isinstance(found, PackPlan) else found
     run, scheduled = plan.schedule, plan.scheduled
     if run is None or scheduled is None:
         raise StateError(

@@ -83,7 +83,7 @@ def peers(other: str | None, lengths: Any, folder: str, *, is_batch: bool) -> li
     if other is None:
         return []
     np.save(os.path.join(folder, "given.npy"), lengths)
-    program = os.path.join(os.path.dirname(__file__), "systems", "packers.py")
+    program = os.path.join(os.path.dirname(__file__), "peers", "packers.py")
     command = [other, program, os.path.join(folder, "given.npy"), folder if is_batch else ""]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]

@@ -25,9 +25,12 @@ def clean(place: str, remove: bool) -> None:
     is refused; make sure yourself that no writer is at work behind a URL.
     """
     with errors():
+        from mds.errors import NotFoundError
         from mds.storage import open_store
 
         with open_store(place) as store:
+            if store.local_path is not None and not os.path.lexists(store.local_path):
+                raise NotFoundError(f"{place}: there is no such folder.")
             if store.local_path is None or not os.path.isdir(store.local_path):
                 _clean(store, remove)
                 return

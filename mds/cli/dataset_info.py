@@ -18,6 +18,7 @@ from mds.index import Index
 from mds.index.column_notes import read_notes
 from mds.preview.words import Undecodable
 from mds.storage import join, open_store, redact
+from mds.text.near import did_you_mean
 from mds.writers.convert.inputs.mds import MdsInput
 
 
@@ -64,11 +65,24 @@ def find_datasets(url: str) -> list[str]:
                 return found
         if format_of_files(url) is not None:
             return [url]
+        if local is not None and not os.path.isdir(local):
+            raise _no_folder(redact(url), local) from None
         raise NotFoundError(
             f"{redact(url)}: there is no {INDEX_NAME}, neither here nor in a folder below, so no "
             "dataset."
         ) from None
     return [url]
+
+
+def _no_folder(url: str, path: str) -> NotFoundError:
+    if os.path.exists(path):
+        return NotFoundError(
+            f"{url}: this is a file, and of no kind that is read as it lies. Give the folder of a "
+            "dataset, or make one with mds-convert."
+        )
+    folder, name = os.path.split(path.rstrip("/"))
+    near = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    return NotFoundError(f"{url}: there is no such file or folder.{did_you_mean(name, near)}")
 
 
 def read_index(url: str) -> Index:

@@ -20,7 +20,16 @@ _PICTURE_COLUMNS = 48
 
 @click.command(short_help="The first samples.")
 @click.argument("dataset")
-@click.option("-n", "--samples", "count", default=5, show_default=True, help="How many.")
+@click.option(
+    "-n",
+    "--samples",
+    "count",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="How many.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
 def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:

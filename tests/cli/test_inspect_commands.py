@@ -108,6 +108,28 @@ def test_head_shows_what_does_not_decode_and_goes_on(tmp_path):
     assert "cannot be decoded" in page.read_text()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("info", "nowhere"), "there is no such file or folder"),
+        (("head", "a.cvs"), "Did you mean 'a.csv'?"),
+        (("verify", "a.csv"), "make one with mds-convert"),
+        (("clean", "nowhere"), "there is no such folder"),
+        (("head", "a.csv", "-n", "-1"), "-1 is not in the range"),
+        (("convert", "a.csv", "out", "--columns", "z:int"), "there is no column 'z'"),
+        (("convert", "a.csv", "out", "--engine", "sprk"), "Did you mean 'spark'?"),
+    ],
+)
+def test_a_place_or_a_name_that_is_not_there_is_told(arguments, words, tmp_path, monkeypatch):
+    """With the near one, or what makes a dataset; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert words in result.stderr
+    assert not (tmp_path / "out" / "index.json").exists()
+
+
 def test_head_opens_no_pickle(tmp_path):
     """A pickle is shown as its bytes: to load it would run its author's code."""
     out = str(tmp_path / "data")

@@ -254,6 +254,11 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
             )
     columns = dict(found)
     for name, encoding in spec.columns.items():
+        if source.is_text and name not in {*found, *extras}:
+            raise ConfigError(
+                f"there is no column {name!r}.{did_you_mean(name, found)} There are "
+                f"{', '.join(sorted(found))}."
+            )
         before = found.get(name) or extras.get(name) or Column(name, "")
         columns[name] = replace(before, encoding=encoding, note="as asked")
     columns = {

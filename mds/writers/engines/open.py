@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mds.errors import ConfigError
+from mds.text.near import did_you_mean
 from mds.writers.engines.base import Engine, InlineEngine
 
 
@@ -23,4 +24,5 @@ def open_engine(name: str, workers: int) -> Engine:
         from mds.writers.engines.ray import RayEngine
 
         return RayEngine()
-    raise ConfigError(f"there is no engine {name!r}. Known are local, spark and ray.")
+    near = did_you_mean(name, ("local", "spark", "ray"))
+    raise ConfigError(f"there is no engine {name!r}.{near} Known are local, spark and ray.")

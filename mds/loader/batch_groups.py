@@ -133,6 +133,17 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Batch:
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again
+            # The frame in which torch raises what a worker met keeps the exception, and this its
+            # frames: the iterator would live until a collection, which shuts the queues before the
+            # workers are told to end. They would be waited for, five seconds each.
+            raise error.with_traceback(None) from error.__cause__
+
+    def _next(self) -> Batch:
         while self._turns:
             worker = self._turns[0]
             waiting = self._waiting[worker]

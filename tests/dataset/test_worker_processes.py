@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from mds import StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, StreamingDataLoader, StreamingDataset
+from mds.errors import FunctionError
 
 
 class Pair(NamedTuple):
@@ -328,3 +330,31 @@ def test_torchs_loader_in_the_same_program_is_left_alone(make):
     [*loader_of(make())]
     theirs = Kept([{"x": np.arange(3)}] * 8, batch_size=4, num_workers=1)
     assert all(batch["x"].is_shared() for batch in theirs)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_after_an_error_the_iterator_goes_with_its_last_reference(tmp_path, groups):
+    """Workers are told to end at once; a collection would come after their queues are shut."""
+    with MDSWriter(out=str(tmp_path / "d"), columns={"x": "int"}, size_limit=200) as writer:
+        for number in range(80):
+            writer.write({"x": number})
+    dataset = StreamingDataset(local=str(tmp_path / "d"), batch_size=4).map(_fail_at_seven)
+    loader = StreamingDataLoader(dataset, num_workers=2, collate_fn=None if groups else list)
+    gc.disable()
+    try:
+        iterator = iter(loader)
+        with pytest.raises(FunctionError, match="seven"):
+            list(iterator)
+        inner = weakref.ref(iterator._inner)
+        workers = iterator._workers
+        del iterator
+        assert inner() is None
+        assert not any(worker.is_alive() for worker in workers)
+    finally:
+        gc.enable()
+
+
+def _fail_at_seven(sample):
+    if sample["x"] == 7:
+        raise ValueError("seven")
+    return sample

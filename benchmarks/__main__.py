@@ -7,7 +7,7 @@ import os
 import sys
 
 from benchmarks import questions, systems
-from benchmarks.suite import against, environment, report, studies
+from benchmarks.suite import against, environment, readme, report, studies
 from benchmarks.suite.runs import Settings, measure_all
 
 _DOCS = os.path.join(environment.ROOT, "docs")
@@ -87,6 +87,7 @@ def _write(run: dict[str, object], options: argparse.Namespace) -> None:
         report.save(run, os.path.join(_DOCS, "benchmarks", "results.json"))
         draw(run, os.path.join(_DOCS, "benchmarks", "results.svg"))
         report.insert(text, os.path.join(_DOCS, "benchmarks.md"))
+        report.insert(readme.table(run), os.path.join(environment.ROOT, "README.md"))
     if any(entry.error for entry in report.entries(run) if entry.system in systems.OURS):
         raise SystemExit(1)
 
@@ -128,7 +129,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--against", metavar="COMMITS", help="measure this version and commits (a,b) in turns"
     )
-    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md and its plot")
+    parser.add_argument(
+        "--docs", action="store_true", help="write docs/benchmarks.md, its plot and README's table"
+    )
     parser.add_argument("--report", help="measure nothing, report on a file that --output wrote")
     return parser.parse_args()
 

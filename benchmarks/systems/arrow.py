@@ -7,7 +7,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from benchmarks.suite.workloads import TOKENS
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images, torch_loader
+from benchmarks.systems.base import (
+    Batching,
+    Begin,
+    Data,
+    System,
+    augment_images,
+    collate_samples,
+    stack_images,
+    torch_loader,
+)
 
 _BUFFER = 1000  # samples of the shuffle buffer
 
@@ -48,7 +57,9 @@ class Arrow(System):
         "random_access": ("",),
         "rows": ("",),
         "batches": ("map", "iterable"),
+        "collate": ("map", "iterable"),
         "images": ("map", "iterable"),
+        "augmented": ("map", "iterable"),
         "small": ("map", "iterable"),
         "imports": ("",),
         "memory": ("map",),
@@ -101,6 +112,14 @@ class Arrow(System):
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         dataset = self._dataset(data, False, variant, None)
         return loaded(dataset, batching, variant, collate_fn=stack_images)
+
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        dataset = self._dataset(data, False, variant, "torch")
+        return loaded(dataset, batching, variant, collate_fn=collate_samples)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        dataset = self._dataset(data, False, variant, None)
+        return loaded(dataset, batching, variant, collate_fn=augment_images)
 
 
 def loaded(dataset: Any, batching: Batching, variant: str, **more: Any) -> Begin:

@@ -154,21 +154,40 @@ def stack_images(samples: Any) -> Any:
 
     ``samples``: pairs or dicts of the bytes of a JPEG (or a decoded image) and its label.
     """
-    import numpy as np
     import torch
 
-    from benchmarks.suite.workloads import CROP, crop, decoder
+    from benchmarks.suite.workloads import CROP, crop
 
-    _, decode = decoder()
     images = torch.empty((len(samples), CROP, CROP, 3), dtype=torch.uint8)
     view = images.numpy()
     labels = []
     for number, sample in enumerate(samples):
-        image, label = (sample["image"], sample["label"]) if isinstance(sample, dict) else sample
-        if isinstance(image, (bytes, memoryview)):
-            image = decode(image)
-        elif hasattr(image, "convert"):  # a Pillow image, opened and not yet decoded
-            image = image.convert("RGB")
-        view[number] = crop(np.asarray(image))
-        labels.append(int(label))
+        image, label = decoded(sample)
+        view[number] = crop(image)
+        labels.append(label)
     return {"image": images, "label": torch.tensor(labels)}
+
+
+def augment_images(samples: Any) -> Any:
+    """The same decoded, cut at random and normalised in one collate function of the caller's."""
+    import numpy as np
+
+    from benchmarks.suite.augment import cut, normalise
+
+    rng = np.random.default_rng()
+    pairs = map(decoded, samples)
+    return normalise([{"image": cut(image, rng), "label": label} for image, label in pairs])
+
+
+def decoded(sample: Any) -> tuple[Any, int]:
+    """The pixels and the label of a sample of the suite, as whatever a system hands it out."""
+    import numpy as np
+
+    from benchmarks.suite.workloads import decoder
+
+    image, label = (sample["image"], sample["label"]) if isinstance(sample, dict) else sample
+    if isinstance(image, (bytes, memoryview)):
+        image = decoder()[1](image)
+    elif hasattr(image, "convert"):  # a Pillow image, opened and not yet decoded
+        image = image.convert("RGB")
+    return np.asarray(image), int(label)

@@ -11,7 +11,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+from benchmarks.systems.base import (
+    Batching,
+    Begin,
+    Data,
+    System,
+    augment_images,
+    collate_samples,
+    stack_images,
+)
 
 _SAMPLES = 1 << 26  # bytes of a file, about
 _SMALL = struct.Struct("<qdB")
@@ -31,7 +39,9 @@ class Grain(System):
         "random_access": ("",),
         "rows": ("",),
         "batches": ("", "one thread"),
+        "collate": ("",),
         "images": ("",),
+        "augmented": ("",),
         "small": ("", "one thread"),
         "imports": ("",),
         "memory": ("",),
@@ -96,8 +106,17 @@ class Grain(System):
         return self._loader(dataset, batching, variant)
 
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._batched(data, batching, variant, stack_images)
+
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._batched(data, batching, variant, collate_samples)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._batched(data, batching, variant, augment_images)
+
+    def _batched(self, data: Data, batching: Batching, variant: str, collate: Any) -> Begin:
         dataset = self._dataset(data, batching.shuffled)
-        return self._loader(dataset.batch(batching.size, batch_fn=stack_images), batching, variant)
+        return self._loader(dataset.batch(batching.size, batch_fn=collate), batching, variant)
 
     def _loader(self, dataset: Any, batching: Batching, variant: str) -> Begin:
         import grain

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from benchmarks.suite.workloads import TOKENS
-from benchmarks.systems.base import Batching, Begin, Data, System, collate_samples, stack_images
+from benchmarks.systems.base import (
+    Batching,
+    Begin,
+    Data,
+    System,
+    augment_images,
+    collate_samples,
+    stack_images,
+)
 
 
 class Litdata(System):
@@ -25,6 +33,7 @@ class Litdata(System):
         "batches": ("",),
         "collate": ("",),
         "images": ("",),
+        "augmented": ("",),
         "small": ("",),
         "imports": ("",),
         "memory": ("",),
@@ -89,6 +98,9 @@ class Litdata(System):
 
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, collate_fn=stack_images)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_fn=augment_images)
 
     def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
         import litdata

@@ -20,7 +20,9 @@ class Parquet(Arrow):
     answers: ClassVar = {
         "iterate": ("iterable",),
         "batches": ("iterable",),
+        "collate": ("iterable",),
         "images": ("iterable",),
+        "augmented": ("iterable",),
         "small": ("iterable",),
         "memory": ("iterable",),
         "write": ("",),

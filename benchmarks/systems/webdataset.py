@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.systems.base import Batching, Begin, Data, System, stack_images
+from benchmarks.systems.base import (
+    Batching,
+    Begin,
+    Data,
+    System,
+    augment_images,
+    collate_samples,
+    stack_images,
+)
 
 _BUFFER = 1000  # samples of the shuffle buffer, as in its documentation
 
@@ -26,7 +34,9 @@ class Webdataset(System):
     answers: ClassVar = {
         "iterate": ("",),
         "batches": ("",),
+        "collate": ("",),
         "images": ("",),
+        "augmented": ("",),
         "small": ("",),
         "cold": ("",),
         "imports": ("",),
@@ -74,6 +84,12 @@ class Webdataset(System):
 
     def images(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, stack_images)
+
+    def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, collate_samples)
+
+    def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
+        return self._loader(data, batching, augment_images)
 
     def remote(
         self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any

@@ -1,10 +1,11 @@
 """What do tars, lines and plain files cost that are read as they lie, beside MDS, peers and limits?
 
-    python -m benchmarks.files            a minute; --smoke: seconds
+    python -m benchmarks.files            five minutes; --smoke: seconds
 
 Each measure runs in turn with what it is compared to, in every round; the table has the medians.
-Peers (webdataset, HF datasets) are measured where they are installed. The bias: all files are in
-the page cache, and a busy machine slows both sides.
+Peers (webdataset, HF datasets) are measured where they are installed. "Cold" begins with nothing,
+against S3 on this machine, which answers 30 ms late for plain files; a plain download has the index
+of neither. The bias: all files are in the page cache, and a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import statistics
 import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.questions.cold import KEYS
+from devtools.proxy import proxy_process
+from devtools.servers import s3_server
 from mds import StreamingDataLoader, StreamingDataset
-from mds.formats import Tar
+from mds.formats import RawFiles, Tar
 from mds.formats.newlines import cut_lines
+from mds.formats.opening import open_files
+from mds.formats.pinned import write_files_index
 from mds.formats.tar_bytes import mapped
 from mds.formats.tar_members import members
 from mds.writers.convert.keep_shards import keep_shards
@@ -58,6 +67,31 @@ def write_headers(path: str, files: int) -> None:
             info = tarfile.TarInfo(f"{at:06}.bin")
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+def write_samples(folder: str, count: int, samples: int, size: int) -> None:
+    """Tars of samples of one file of bytes and a class."""
+    os.makedirs(folder)
+    data = np.random.default_rng(0).bytes(size)
+    for number in range(count):
+        with tarfile.open(f"{folder}/{number:05}.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+            for at in range(samples):
+                for ending, content in (("bin", data), ("cls", b"%d" % at)):
+                    info = tarfile.TarInfo(f"{number:03}{at:07}.{ending}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+
+
+def write_files(folder: str, count: int) -> None:
+    """Files of 20 KB, and a manifest of them."""
+    os.makedirs(folder)
+    data = np.random.default_rng(0).bytes(20_000)
+    with open(f"{folder}/labels.csv", "w", encoding="utf-8") as labels:
+        labels.write("path,label\n")
+        for at in range(count):
+            labels.write(f"{at:06}.bin,{at}\n")
+            with open(f"{folder}/{at:06}.bin", "wb") as file:
+                file.write(data)
 
 
 def write_lines(folder: str, lines: int) -> None:
@@ -109,6 +143,45 @@ def scan_lines(path: str) -> None:
         cut_lines(iter(lambda: file.read(1 << 20), b""), 64 << 20, skips_blank=True)
 
 
+def count_newlines(path: str) -> None:
+    """The newlines of a file, by Python's own search."""
+    with open(path, "rb", buffering=0) as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            chunk.count(b"\n")
+
+
+def cold_epoch(place: dict[str, Any], *, keep: bool = False) -> None:
+    """A shuffled epoch of batches from two workers, of a cache folder that is new unless kept."""
+    if not keep:
+        shutil.rmtree(place["local"], ignore_errors=True)
+    dataset = StreamingDataset(**place, batch_size=32, shuffle=True, num_canonical_nodes=1)
+    for _ in StreamingDataLoader(dataset, batch_size=32, num_workers=2, collate_fn=len):
+        pass
+
+
+def download(endpoint: str, bucket: str, names: list[str], out: str, threads: int) -> None:
+    """The same objects by threads of boto3, each once, to files."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(max_pool_connections=threads)
+    client = boto3.client("s3", endpoint_url=endpoint, config=config)
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+
+    def fetch(name: str) -> None:
+        with open(f"{out}/{name}", "wb") as file:
+            file.writelines(client.get_object(Bucket=bucket, Key=name)["Body"].iter_chunks(1 << 20))
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(fetch, names))
+
+
+def start(place: dict[str, Any]) -> None:
+    """A dataset, and its first sample."""
+    assert StreamingDataset(**place, batch_size=32)[0]
+
+
 def rows(place: dict[str, Any]) -> None:
     """Every sample in a loop, in order."""
     for _ in StreamingDataset(**place, batch_size=32):
@@ -142,12 +215,61 @@ def measure(pairs: dict[str, tuple[Measure, Measure, str]], rounds: int) -> None
         print(f"{name:44} {ours:8.3f} s, {beside} {theirs:8.3f} s: {theirs / ours:6.2f} x as fast")
 
 
+def wires(root: str, stack: ExitStack, *, small: bool) -> dict[str, tuple[Measure, Measure, str]]:
+    """What is fetched: tars by an index, and plain files behind 30 ms."""
+    write_samples(f"{root}/s3/tars", 8, 20 if small else 2500, 100_000)
+    write_files(f"{root}/s3/files", 100 if small else 10_000)
+    near = stack.enter_context(s3_server(f"{root}/s3", etags=False))
+    far = stack.enter_context(proxy_process(near, latency=0.03))
+    os.environ.update(KEYS, S3_ENDPOINT_URL=near)
+    write_files_index(*open_files("s3://tars", "tar"), f"{root}/tars-index")
+    kind = RawFiles(manifest="labels.csv")
+    files: dict[str, Any] = {"remote": "s3://files", "format": kind, "local": f"{root}/raw"}
+    files["storage_options"] = {"endpoint_url": far}
+    tars = {"remote": f"{root}/tars-index", "local": f"{root}/fetched"}
+    names = {each: sorted(os.listdir(f"{root}/s3/{each}")) for each in ("tars", "files")}
+    return {
+        "tars, cold": (
+            lambda: cold_epoch(tars),
+            lambda: download(near, "tars", names["tars"], f"{root}/plain", 8), "a download",
+        ),
+        "plain files, cold": (
+            lambda: cold_epoch(files),
+            lambda: download(far, "files", names["files"], f"{root}/plain", 32), "a download",
+        ),
+        "plain files, the second epoch": (
+            lambda: cold_epoch(files, keep=True),
+            lambda: cold_epoch({**files, "local": f"{root}/raw2"}), "the first",
+        ),
+    }  # fmt: skip
+
+
+def starts(root: str, *, small: bool) -> dict[str, tuple[Measure, Measure, str]]:
+    """The start of a dataset of many files in a tar, of which the table is known."""
+    count = 1000 if small else 500_000
+    write_samples(f"{root}/many", 1, count, 0)
+    place = {"remote": f"{root}/many/*.tar", "local": f"{root}/many-cache"}
+    index = write_files_index(*open_files(f"{root}/many", "tar"), f"{root}/many-index")
+    table = f"{index}/index.files.bin"
+    size = os.path.getsize(table)
+    print(f"{2 * count:,} files in a tar: a table of {size / 1e6:.1f} MB")
+    start(place)
+    return {
+        f"start, {2 * count:,} files in a tar": (
+            lambda: start(place),
+            lambda: read_whole(table),
+            "a read",
+        )
+    }
+
+
 def main() -> None:
     """Make the files, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--smoke", action="store_true", help="tiny files, one round")
     small = parser.parse_args().smoke
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=place) as root, ExitStack() as stack:
         os.environ["MDS_CACHE_DIR"] = f"{root}/cache"
         write_tars(f"{root}/tars", 20 if small else 500, 4)
         write_headers(f"{root}/big.tar", 50 if small else 5000)
@@ -166,11 +288,13 @@ def main() -> None:
                 lambda: read_whole(f"{root}/big.tar"), "a read of all",
             ),
             "newline scan of JSON lines": (
-                lambda: scan_lines(path), lambda: read_whole(path), "a read of all",
+                lambda: scan_lines(path), lambda: count_newlines(path), "bytes.count",
             ),
             "rows of JSON lines in place": (
                 lambda: rows(lines), lambda: rows({"local": f"{root}/lines-copy"}), "MDS",
             ),
+            **starts(root, small=small),
+            **wires(root, stack, small=small),
         }  # fmt: skip
         if importlib.util.find_spec("webdataset"):
             pattern = f"{root}/tars/{{00000..00003}}.tar"

@@ -67,6 +67,32 @@ def nested(columns: Columns) -> list[str]:
     return [name for name, encoding in pairs if encoding in ("json", "optional[json]")]
 
 
+def with_wide_times(batch: Any, other: Any, where: str) -> Any:
+    """A batch whose columns of nanoseconds are text where ``other``, of microseconds, differs.
+
+    There a time is beyond what nanoseconds hold. Raises FormatError for one that Python's years do
+    not hold either.
+    """
+    pa = pyarrow()
+    for name in other.schema.names:
+        at = batch.schema.get_field_index(name)
+        narrow, wide = batch.column(at), other.column(name)
+        numbers = [each.cast("int64").fill_null(0).to_numpy() for each in (narrow, wide)]
+        is_same = numbers[0] // 1000 == numbers[1]
+        if is_same.all():
+            continue
+        texts = np.datetime_as_string(numbers[0].view("<M8[ns]")).tolist()
+        try:
+            for row in np.flatnonzero(~is_same).tolist():
+                (texts[row],) = _values(wide.slice(row, 1), "str")
+        except EncodingError as error:
+            raise FormatError(f"{where}, column {name!r}: {error}") from error
+        there = narrow.is_valid().to_pylist()
+        told = [text if has else None for text, has in zip(texts, there, strict=True)]
+        batch = batch.set_column(at, name, pa.array(told, pa.string()))
+    return batch
+
+
 def unreadable(where: str, what: str, error: BaseException) -> FormatError:
     """What pyarrow raises of damage, in a line that says where."""
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import FormatError, MdsError
-from mds.formats.arrow_bytes import block_of_batch, nested, unreadable
+from mds.formats.arrow_bytes import block_of_batch, nested, unreadable, with_wide_times
 from mds.formats.arrow_types import encoding_of, encoding_of_file, features_of, is_file, pyarrow
 from mds.formats.base import Format
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
@@ -160,17 +160,24 @@ class Parquet(Format):
         row_size = sum(end - start for start, end in spans) // max(shard.samples, 1) + 16
         rows = max(64, min(_MOST_ROWS, _BLOCK // row_size))
         try:
-            opened = pq.ParquetFile(
-                pyarrow().PythonFile(body, mode="r"),
-                metadata=found,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            )
-            batches = opened.iter_batches(
-                batch_size=rows, row_groups=[group], columns=present, use_threads=False
-            )
-            if not present:
-                batches = _empty_batches(shard.samples, rows)
+
+            def read(names: Sequence[str], unit: str | None = None) -> Iterator[Any]:
+                opened = pq.ParquetFile(
+                    pyarrow().PythonFile(body, mode="r"),
+                    metadata=found,
+                    pre_buffer=False,
+                    page_checksum_verification=True,
+                    coerce_int96_timestamp_unit=unit,
+                )
+                return opened.iter_batches(  # type: ignore[no-any-return]
+                    batch_size=rows, row_groups=[group], columns=list(names), use_threads=False
+                )
+
+            batches = read(present) if present else _empty_batches(shard.samples, rows)
+            if old := [name for name in present if name in _int96(found, group)]:
+                # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew.
+                pairs = zip(batches, read(old, "us"), strict=True)
+                batches = (with_wide_times(batch, other, where) for batch, other in pairs)
             yield from batches
         except (MdsError, MemoryError):
             raise
@@ -264,6 +271,13 @@ def _is_in(path: str, top: str) -> bool:
 
 def _top(column: Any, wanted: set[str]) -> bool:
     return any(_is_in(column.path_in_schema, name) for name in wanted)
+
+
+def _int96(found: pq.FileMetaData, group: int) -> set[str]:
+    """The columns of timestamps in the type that Parquet had for them at first."""
+    told = found.row_group(group)
+    columns = [told.column(at) for at in range(told.num_columns)]
+    return {each.path_in_schema for each in columns if each.physical_type == "INT96"}
 
 
 def _spans(found: pq.FileMetaData, group: int, wanted: set[str]) -> list[tuple[int, int]]:

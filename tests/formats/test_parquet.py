@@ -379,3 +379,21 @@ def test_a_time_beyond_what_python_has(tmp_path, kind):
     with pytest.raises(FormatError, match=r"column 't': .*out of range.*with columns="):
         of(tmp_path / "files", tmp_path)[0]
     assert of(tmp_path / "files", tmp_path, columns=["x"])[0] == {"x": 1}
+
+
+def test_times_of_96_bits(tmp_path):
+    """As Spark and Impala write them: also those that nanoseconds of 64 bits do not hold."""
+    (tmp_path / "files").mkdir()
+    told = ["2024-01-01T01", "9999-12-31T03", "NaT", "0001-01-02"]
+    times = np.array(told, "M8[us]")
+    whole = pa.table({"t": pa.array(times, pa.timestamp("us")), "n": [1, 2, 3, 4]})
+    pq.write_table(whole, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
+    expected = ["2024-01-01T01:00:00.000000000", "9999-12-31T03:00:00", None, "0001-01-02T00:00:00"]
+    assert [sample["t"] for sample in of(tmp_path / "files", tmp_path)] == expected
+    plain = pa.table({"t": pa.array(times[:1], pa.timestamp("us"))})
+    pq.write_table(plain, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert of(tmp_path / "files", tmp_path)[0]["t"] == expected[0]
+    late = pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us"))})
+    pq.write_table(late, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
+    with pytest.raises(FormatError, match=r"row group 0, column 't': .*out of range"):
+        of(tmp_path / "files", tmp_path)[0]

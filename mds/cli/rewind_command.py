@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import compress, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +39,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines."
 @click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
 @click.argument("step", type=click.IntRange(0))
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
-@click.option("--show", default=0, show_default=True, help="Fetch so many rows a rank.")
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Fetch so many rows a rank.",
+)
 @_data
 @_select
 @_json
@@ -62,16 +70,15 @@ def step(
         rewind = Rewind(read_state(checkpoint), places, select)
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
-        shown: dict[int, int] = {}
+        by_rank = groupby(rows, attrgetter("rank"))
+        is_shown = [at < show for _, mine in by_rank for at, _ in enumerate(mine)]
+        values = iter(rewind.samples([row.sample for row in compress(rows, is_shown)]))
         is_packed = any(row.tokens for row in rows)
         tokens = ("tokens",) * is_packed
         where = console()
         found = table("rank", "sample", "stream", "shard", "row", *tokens, "", right=_RIGHT)
-        for row in rows:
-            text = ""
-            shown[row.rank] = shown.get(row.rank, 0) + 1
-            if shown[row.rank] <= show:
-                text = _first_value(rewind.dataset[row.sample])
+        for row, has_text in zip(rows, is_shown, strict=True):
+            text = _first_value(next(values)) if has_text else ""
             if as_json:
                 told = {name: value for name, value in row._asdict().items() if value is not None}
                 click.echo(json.dumps(told | ({"text": text} if text else {})))

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from mds.format.layout import Columns
 
 
+_WITHOUT_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
+
+
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
     """The bytes of every value of a column, as that encoding stores them.
 
@@ -106,7 +109,13 @@ def _plain(column: pa.Array) -> pa.Array:
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
         elif isinstance(column, pa.DictionaryArray):
+            kind = column.dictionary.type
+            if str(kind) in _WITHOUT_VIEWS:  # pyarrow takes no views by their numbers
+                values = column.dictionary.cast(_WITHOUT_VIEWS[str(kind)])
+                column = pa.DictionaryArray.from_arrays(column.indices, values)
             column = column.dictionary_decode()
+        elif str(column.type) in _WITHOUT_VIEWS:
+            column = column.cast(_WITHOUT_VIEWS[str(column.type)])
         else:
             return column
 

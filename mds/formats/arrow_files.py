@@ -38,6 +38,8 @@ _MAGIC = b"ARROW1"
 _ROWS = 8192
 #: How the note of a file begins whose batches can be mapped.
 _MAPPED, _DECODED = b"\1", b"\0"
+#: Of a file that is none as a stream, and one shard.
+_BY_FOOTER = b"\2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class Arrow(Format):
             with (
                 pa.memory_map(path) if path is not None else pa.BufferReader(files.get(file))
             ) as body:
-                return _plan(body, file.size)
+                return _plan(body, file.size) or _plan_by_footer(body, file.size)
         except StoreError:
             raise
         except Exception as error:
@@ -113,6 +115,9 @@ class Arrow(Format):
         """The rows of a record batch."""
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         pa = pyarrow()
+        if shard.note == _BY_FOOTER:
+            yield from _blocks_by_footer(shard, files, where)
+            return
         data = shard.note[1:] + files.range(shard.file, *shard.span)
         try:
             with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
@@ -129,7 +134,39 @@ class Arrow(Format):
             raise unreadable(where, "it cannot be decoded", error) from error
 
 
-def _plan(body: Any, size: int) -> FilePlan:
+def _plan_by_footer(body: Any, size: int) -> FilePlan:
+    """A file whose schema is in its footer alone, as Polars writes it: one shard."""
+    pa = pyarrow()
+    columns: dict[str, str] = {}
+    rows = decoded = 0
+    body.seek(0)
+    with pa.ipc.open_file(body) as reader:
+        features = features_of(reader.schema)
+        if not reader.num_record_batches:
+            raise FormatError("it has no record batch, and no stream that tells its columns")
+        for batch in map(reader.get_batch, range(reader.num_record_batches)):
+            for name, encoding in _columns_of(batch, features).items():
+                columns[name] = merge_encodings(columns.get(name, encoding), encoding) or encoding
+            rows += batch.num_rows
+            decoded += batch.nbytes + 16 * batch.num_rows
+    return FilePlan(columns, [rows], [decoded], [(0, size)], _BY_FOOTER)
+
+
+def _blocks_by_footer(shard: ShardPlace, files: Files, where: str) -> Iterator[Block]:
+    try:
+        with pyarrow().ipc.open_file(files.range(shard.file, *shard.span)) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                for start in range(0, batch.num_rows, _ROWS):
+                    yield block_of_batch(batch.slice(start, _ROWS), shard, where)
+    except (MdsError, MemoryError):
+        raise
+    except Exception as error:
+        raise unreadable(where, "it cannot be decoded", error) from error
+
+
+def _plan(body: Any, size: int) -> FilePlan | None:
+    """The batches of a stream, which may be in a file; None for a file that holds no stream."""
     pa = pyarrow()
     start = 8 if bytes(body.read(len(_MAGIC))) == _MAGIC else 0
     if start:
@@ -143,7 +180,13 @@ def _plan(body: Any, size: int) -> FilePlan:
     begin = body.read_buffer(1).address if size else 0
     body.seek(start)
     is_mapped = True
-    with pa.ipc.open_stream(body) as reader:
+    try:
+        opened = pa.ipc.open_stream(body)
+    except (pa.ArrowInvalid, OSError):
+        if not start:
+            raise
+        return None
+    with opened as reader:
         head = body.tell()
         features = features_of(reader.schema)
         is_one = any(pa.types.is_dictionary(field.type) for field in reader.schema)

@@ -145,6 +145,29 @@ def test_a_folder_of_datasets_saved_to_disk(tmp_path):
     assert [sample["label"] for sample in copy] == [row["label"] for row in rows]
 
 
+def test_a_file_whose_footer_alone_has_the_schema(tmp_path):
+    """As Polars writes it: behind the magic word is no stream."""
+    path = tmp_path / "files" / "a.arrow"
+    write(path, table(0, 20), 7)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8] + b"\4\0\0\0\xf2\xff\xff\xff" + whole[16:])
+    dataset = of(tmp_path / "files", tmp_path)
+    assert dataset.samples_per_shard.tolist() == [20]
+    assert [sample["text"] for sample in dataset] == table(0, 20)["text"].to_pylist()
+
+
+def test_views_of_text(tmp_path):
+    """As Polars has them, with nulls and as the values of a dictionary."""
+    words = [None if n % 3 == 0 else f"word {n} of many letters" for n in range(20)]
+    views = pa.array(words, pa.string_view())
+    numbers = pa.array([n % 2 for n in range(20)], pa.uint32())
+    kinds = pa.DictionaryArray.from_arrays(numbers, pa.array(["a", "b"], pa.string_view()))
+    for name, whole in (("one", pa.table({"t": views})), ("two", pa.table({"t": kinds}))):
+        write(tmp_path / name / "a.arrow", whole, 7)
+        found = [sample["t"] for sample in of(tmp_path / name, tmp_path / name)]
+        assert found == (words if name == "one" else ["ab"[n % 2] for n in range(20)])
+
+
 def test_what_is_no_arrow_file_is_told(tmp_path):
     """A sentence with the name of the file."""
     write(tmp_path / "files" / "a.arrow", table(0, 30), 5)

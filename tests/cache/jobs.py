@@ -128,7 +128,10 @@ def stop_fetching(remote, folder, limit):
 
         def stop_inside(*arguments):
             downloader.download = download
-            _stop()
+            with cache.runtime.fetcher.folders[
+                0
+            ].ledger._threads:  # no other thread holds the books
+                _stop()
             return download(*arguments)
 
         downloader.download = stop_inside

@@ -62,14 +62,16 @@ class Iceberg(TableFormat):
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """The metadata alone, below the folder of the table."""
-        if not place.patterns:
+        if not place.patterns and not place.literal:
             return FilePlace(place.root, (f"{_FOLDER}*",))
         root, _, folder = place.root.rstrip("/").rpartition("/")
         if folder != _FOLDER.rstrip("/"):
             raise ConfigError(
                 f"{place.root!r}: the metadata file of a table lies in its folder {_FOLDER!r}."
             )
-        return FilePlace(Url(root or "."), tuple(f"{_FOLDER}{name}" for name in place.patterns))
+        below = tuple(f"{_FOLDER}{name}" for name in place.patterns)
+        literal = f"{_FOLDER}{place.literal}" if place.literal else ""
+        return FilePlace(Url(root or "."), below, literal)
 
     def takes(self, key: str) -> bool:
         """Whether it is of the metadata."""

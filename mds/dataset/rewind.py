@@ -17,6 +17,7 @@ from mds.dataset.samples import Samples
 from mds.dataset.steps import TrainingSteps
 from mds.dataset.stream import Stream
 from mds.errors import ConfigError, StateError
+from mds.formats.registry import find_format
 from mds.plan import EpochPlan, Packing
 from mds.plan.edits import describe_edit, skips_of
 from mds.plan.gaps import Gaps
@@ -28,6 +29,7 @@ from mds.world import World
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mds.formats import Format
     from mds.plan import PackPlan
 
     Ids = NDArray[np.int64]
@@ -353,9 +355,17 @@ def _streams(
             raise StateError(
                 f"the state names stream {number} as {place}, without its secrets: say where it is."
             )
-        share = {k: one[k] for k in ("proportion", "repeat", "choose", "format") if k in one}
+        share = {k: one[k] for k in ("proportion", "repeat", "choose") if k in one}
         where: dict[str, Any] = {"remote" if "://" in place else "local": place}
-        found.append(Stream(**where, **share))
+        found.append(Stream(**where, **share, format=_format_of(one)))
     if point.schedule is None:
         return found
     return dict(zip(ScheduledRun.from_json(point.schedule).names, found, strict=True))
+
+
+def _format_of(one: Mapping[str, Any]) -> str | Format | None:
+    """What the files of a stream are; of a table in the version that was read."""
+    pin = one.get("pin")
+    if isinstance(pin, Mapping) and pin and "remote" not in pin:
+        return find_format(str(one.get("kind")))(**pin)
+    return one.get("format")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from tables import table  # noqa: E402
 
 from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.dataset.rewind import Rewind  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
 from mds.storage.memory import MemoryStore  # noqa: E402
@@ -326,3 +327,15 @@ def test_a_state_names_its_version(tmp_path):
     again = StreamingDataLoader(of(folder, tmp_path, Delta(version=2), shuffle=True), batch_size=4)
     again.load_state_dict(state)
     assert [batch["id"].tolist() for batch in again] == expected
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_state_leads_back_to_its_version(tmp_path, is_named):
+    """What came in a step is told of the table as it was, however many versions came since."""
+    folder = write_versions(tmp_path / "table", 2)
+    more = {"format": "delta"} if is_named else {}
+    dataset = StreamingDataset(local=str(folder), batch_size=2, shuffle=True, **more)
+    state = dataset.state_dict()
+    expected = [row.sample for row in Rewind(state).rows(1)]
+    write_versions(folder, 1)
+    assert [row.sample for row in Rewind(state).rows(1)] == expected

@@ -149,7 +149,7 @@ def stop_changing(remote, folder, limit):
 
 def _stop():
     print("held", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.raise_signal(signal.SIGSTOP)  # of this thread: it does not go on until others notice
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ FILES = {
         {
             "arrow_bytes",
             "base",
+            "table_fields",
             "tar_bytes",
             "tar_columns",
             "tar_counts",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -130,16 +131,17 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
     schema = metadata.schema()
     if asked is not None and snapshot.schema_id is not None:
         schema = metadata.schema_by_id(snapshot.schema_id)
-    ids = {str(number): schema.find_column_name(number) for number in _numbers(schema)}
+    _refuse_defaults(schema, url)
+    fields = [[_tree(field) for field in schema.fields], _file_numbers(metadata, schema)]
     files, facts = [], {}
     for entry in _entries(snapshot, reads, url):
         file = entry.data_file
         key = reads.key_of(file.file_path)
         files.append(DataFile(key, file.file_size_in_bytes))
         batch = _constants(file, metadata, schema)
-        facts[key] = FileFacts(batch, ids=ids).to_bytes()
-    told = schema.model_dump_json()
-    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, _digest(told))
+        facts[key] = FileFacts(batch, fields=fields).to_bytes()
+    told = _digest(schema.model_dump_json() + json.dumps(fields[1]))
+    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, told)
 
 
 def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
@@ -175,9 +177,10 @@ def _constants(file: Any, metadata: Any, schema: Any) -> Any:
 
     pa = pyarrow()
     spec = metadata.specs()[file.spec_id]
+    tops = {field.field_id: field.name for field in schema.fields}
     names, values = [], []
     for at, field in enumerate(spec.fields):
-        name = schema.find_column_name(field.source_id)
+        name = tops.get(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
             kind = schema_to_pyarrow(schema.find_type(field.source_id))
             names.append(name)
@@ -185,8 +188,51 @@ def _constants(file: Any, metadata: Any, schema: Any) -> Any:
     return pa.record_batch(values, names=names)
 
 
-def _numbers(schema: Any) -> list[int]:
-    return [number for name in schema.column_names if (number := schema.find_field(name).field_id)]
+def _tree(field: Any) -> list[Any]:
+    """A field of the table, as those of files are (`table_fields.tree_of`)."""
+    from pyiceberg.types import ListType, MapType, StructType
+
+    kind, name, inside = field.field_type, "", []
+    if isinstance(kind, StructType):
+        name, inside = "struct", [*kind.fields]
+    elif isinstance(kind, ListType):
+        name, inside = "list", [kind.element_field]
+    elif isinstance(kind, MapType):
+        name, inside = "map", [kind.key_field, kind.value_field]
+    return [str(field.field_id), field.name, name, [_tree(each) for each in inside]]
+
+
+def _file_numbers(metadata: Any, schema: Any) -> dict[str, Any] | None:
+    """The numbers of columns in files that were written without the table, by their names.
+
+    None where the table was changed and does not say: a name may have stood for another column.
+    """
+    from pyiceberg.table.name_mapping import create_mapping_from_schema
+
+    mapping = metadata.name_mapping()
+    if mapping is None and len(metadata.schemas) == 1:
+        mapping = create_mapping_from_schema(schema)
+    return None if mapping is None else _by_name(mapping.root)
+
+
+def _by_name(fields: Sequence[Any]) -> dict[str, Any]:
+    numbers = ["" if each.field_id is None else str(each.field_id) for each in fields]
+    return {
+        name: [number, _by_name(each.fields)]
+        for number, each in zip(numbers, fields, strict=True)
+        for name in each.names
+    }
+
+
+def _refuse_defaults(schema: Any, url: str) -> None:
+    """Raise FormatError where files may lack a field that has a value for them."""
+    for name in schema.column_names:
+        if schema.find_field(name).initial_default is not None:
+            raise refused(
+                url,
+                f"values for files that came before a column ({name!r})",
+                "Write the files anew: CALL system.rewrite_data_files(...).",
+            )
 
 
 def _reads(source: Files) -> Any:

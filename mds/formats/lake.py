@@ -20,6 +20,7 @@ from mds.formats.arrow_bytes import block_of_batch
 from mds.formats.arrow_types import encoding_of, pyarrow
 from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats.parquet import Parquet
+from mds.formats.table_fields import has_numbers, rebuilt, recipe, tree_of
 from mds.storage.base import check_key
 
 if TYPE_CHECKING:
@@ -34,17 +35,20 @@ class FileFacts:
     - ``constants``: a record batch of one row, the columns that have one value in all of the file.
     - ``names``: the name in the table of each column of the file that belongs to it; None where
       the file has the names of the table.
-    - ``ids``: the path in the table of each column by its number, where files have such numbers;
-      `resolve` makes names of them.
+    - ``inside``: how a column of the file is made one of the table where fields inside of it are
+      others by now, by the name in the file (`table_fields.recipe`).
+    - ``fields``: the fields of the table as trees, and the numbers of a file that has none by the
+      names in it, or None; `resolve` makes ``names`` and ``inside`` of them.
     """
 
     constants: Any
     names: Mapping[str, str] | None = None
-    ids: Mapping[str, str] | None = None
+    inside: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    fields: Sequence[Any] | None = None
 
     def to_bytes(self) -> bytes:
         """As `parse` reads it."""
-        names = json.dumps([self.names, self.ids]).encode()
+        names = json.dumps([self.names, self.inside, self.fields]).encode()
         sink = pyarrow().BufferOutputStream()
         with pyarrow().ipc.new_stream(sink, self.constants.schema) as writer:
             writer.write_batch(self.constants)
@@ -62,26 +66,37 @@ class FileFacts:
     def resolve(self, schema: Any, where: str) -> FileFacts:
         """With the names that follow from the schema of the file.
 
-        Raises FormatError for a field of a struct that the table calls otherwise by now.
+        Raises FormatError for a file without numbers where the table does not say which its columns
+        are.
         """
-        if self.ids is None:
+        if self.fields is None:
             return self
-        numbers = [_number(field) for field in schema]
-        if not any(numbers):  # a file that was written without the table: by its names
-            tops = {name for name in self.ids.values() if "." not in name}
-            names = {name: name for name in schema.names if name in tops}
-        else:
-            pairs = zip(schema.names, numbers, strict=True)
-            names = {name: self.ids[n] for name, n in pairs if n in self.ids}
-            for field in schema:
-                _check_inside(field, self.ids, where)
+        wanted, numbers = self.fields
+        if has_numbers(schema):
+            numbers = None
+        elif numbers is None:
+            raise FormatError(
+                f"{where}: its columns have no numbers, and the table was changed and has no "
+                f"schema.name-mapping.default that says which they are; write the file anew."
+            )
+        stored = {tree[0]: tree for tree in (tree_of(field, numbers) for field in schema)}
+        names, inside = {}, {}
+        for tree in wanted:
+            found = stored.get(tree[0])
+            if found is not None:
+                names[found[1]] = tree[1]
+                if (steps := recipe(found, tree)) is not None:
+                    inside[found[1]] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
-        return FileFacts(self.constants, None if is_same else names)
+        # What the file has itself counts: the log may have it with fewer digits.
+        lacking = [name for name in self.constants.schema.names if name not in names.values()]
+        return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, wanted: Sequence[str]) -> list[str]:
         """What the file calls these columns of the table, as far as it has them."""
+        wanted = [name for name in wanted if name not in self.constants.schema.names]
         if self.names is None:
-            return [name for name in wanted if name not in self.constants.schema.names]
+            return wanted
         told = {name: stored for stored, name in self.names.items()}
         return [told[name] for name in wanted if name in told]
 
@@ -89,7 +104,10 @@ class FileFacts:
         """Rows of the file as rows of the table."""
         pa = pyarrow()
         names = [self._name(name) for name in batch.schema.names]
-        columns = [*batch.columns]
+        columns = [
+            rebuilt(column, self.inside.get(name))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
         for name, column in zip(self.constants.schema.names, self.constants.columns, strict=True):
             if name not in names:
                 names.append(name)
@@ -108,6 +126,7 @@ class TableFormat(Parquet):
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
+    revision: ClassVar[int] = 2
     has_final_files: ClassVar[bool] = True
 
     @abstractmethod
@@ -127,15 +146,20 @@ class TableFormat(Parquet):
             plan = super().plan_file(file, files)
         told = files.facts[file.key]
         facts, _ = FileFacts.parse(told)
-        if facts.ids is not None:
-            facts = facts.resolve(self.schema_of(plan.note), files.url(file))
-            told = facts.to_bytes()
         columns = dict(plan.columns)
+        if facts.fields is not None:
+            schema = self.schema_of(plan.note)
+            facts = facts.resolve(schema, files.url(file))
+            told = facts.to_bytes()
+            for name, steps in facts.inside.items():
+                made = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
+                kind = encoding_of(made, may_be_none=True, may_be_empty=True)
+                columns[name] = (self.encodings or {}).get(name, kind)
         if facts.names is not None:
             columns = {n: columns[stored] for stored, n in facts.names.items() if stored in columns}
         for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
             kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
-            columns.setdefault(name, (self.encodings or {}).get(name, kind))
+            columns[name] = (self.encodings or {}).get(name, kind)
         return dataclasses.replace(plan, columns=columns, note=told + plan.note)
 
     def share(self, shard: ShardPlace) -> float:
@@ -174,25 +198,6 @@ def _inner(shard: ShardPlace) -> tuple[ShardPlace, FileFacts]:
         dataclasses.replace(shard, note=note, columns=shard.columns._replace(names=tuple(stored))),
         facts,
     )
-
-
-def _number(field: Any) -> str:
-    """The number of a column, as it is in a file."""
-    told: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
-    return told.decode()
-
-
-def _check_inside(field: Any, ids: Mapping[str, str], where: str) -> None:
-    kind = field.type
-    children = [kind.field(at) for at in range(kind.num_fields)]
-    for child in children:
-        told = ids.get(_number(child), child.name).rpartition(".")[2]
-        if pyarrow().types.is_struct(kind) and told != child.name:
-            raise FormatError(
-                f"{where}: in column {field.name!r} is a field {child.name!r}, which the table "
-                f"calls {told!r} by now; leave the column out with columns=."
-            )
-        _check_inside(child, ids, where)
 
 
 def refused(url: str, what: str, how: str) -> FormatError:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from pyiceberg import manifest  # noqa: E402
 from pyiceberg.catalog.sql import SqlCatalog  # noqa: E402
 from pyiceberg.transforms import IdentityTransform  # noqa: E402
+from pyiceberg.types import LongType  # noqa: E402
 from tables import table  # noqa: E402
 
 from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
@@ -147,16 +148,109 @@ def test_columns_are_known_by_their_number(tmp_path, catalog):
     assert [row["score"] for row in rows] == [None] * 10 + [1]
 
 
-def test_a_field_of_a_struct_that_was_renamed_is_refused(tmp_path, catalog):
-    """Its files would have the old name."""
-    whole = pa.table({"id": [1, 2], "place": [{"x": 1}, {"x": 2}]})
+def shown(made, tmp_path, kind="iceberg"):
+    """The samples of a table by id, and the rows that pyiceberg reads."""
+    dataset = of(folder_of(made, tmp_path), tmp_path / f"cache-{made.name()[-1]}", kind)
+    found = sorted((dataset[n] for n in range(dataset.num_samples)), key=lambda row: row["id"])
+    return found, sorted(made.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+
+def test_fields_inside_of_columns_are_known_by_their_number(tmp_path, catalog):
+    """Renamed, dropped, added, and another of a dropped one's name; in structs, lists and maps."""
+    pairs = pa.map_(pa.string(), pa.struct([("x", pa.int64())]))
+    whole = pa.table(
+        {
+            "id": [1, 2, 3],
+            "place": [{"x": 1, "y": "q", "in": {"a": 1, "b": 2}}, None, {"x": 2, "y": "r"}],
+            "many": [[{"x": 1, "y": 2}, None], None, []],
+            "pairs": pa.array([[("k", {"x": 1})], None, []], pairs),
+            "plain": [{"x": 1}, {"x": None}, None],
+        }
+    )
     made = catalog.create_table("db.places", schema=whole.schema)
     made.append(whole)
-    assert of(folder_of(made, tmp_path), tmp_path)[0]["place"] == {"x": 1}
+    assert shown(made, tmp_path)[0][0]["place"] == whole["place"][0].as_py()
     with made.update_schema() as change:
         change.rename_column("place.x", "left")
-    with pytest.raises(FormatError, match="a field 'x', which the table calls 'left' by now"):
-        of(folder_of(made, tmp_path), tmp_path)
+        change.delete_column("place.y")
+        change.delete_column("place.in.b")
+        change.rename_column("many.element.x", "other")
+        change.add_column(("pairs", "z"), LongType())
+    with made.update_schema() as change:
+        change.add_column(("place", "y"), LongType())
+        change.add_column(("place", "in", "c"), LongType())
+    found, expected = shown(made, tmp_path)
+    assert found == [{**row, "pairs": dict(row["pairs"])} for row in expected]
+    assert found[0] == {
+        "id": 1,
+        "place": {"left": 1, "in": {"a": 1, "c": None}, "y": None},
+        "many": [{"other": 1, "y": 2}, None],
+        "pairs": {"k": {"x": 1, "z": None}},
+        "plain": {"x": 1},
+    }
+    made.append(
+        pa.table(
+            {
+                "id": [4],
+                "place": [{"left": 7, "in": {"a": 5, "c": 6}, "y": 8}],
+                "many": [[{"other": 1, "y": 2}]],
+                "pairs": pa.array(
+                    [[("k", {"x": 1, "z": 9})]],
+                    pa.map_(pa.string(), pa.struct([("x", pa.int64()), ("z", pa.int64())])),
+                ),
+                "plain": [{"x": 3}],
+            }
+        )
+    )
+    found, _ = shown(made, tmp_path)
+    assert found[3]["place"] == {"left": 7, "in": {"a": 5, "c": 6}, "y": 8}
+    assert found[3]["pairs"] == {"k": {"x": 1, "z": 9}}
+    assert found[0]["place"]["y"] is None
+
+
+def test_a_file_column_counts_before_the_manifest(tmp_path, catalog):
+    """The manifest has a double as a float, and a field of a struct is no column."""
+    whole = pa.table({"id": [0, 1], "p": [0.1, 0.2], "s": [{"x": 1}, {"x": 2}]})
+    made = catalog.create_table("db.doubles", schema=whole.schema)
+    with made.update_spec() as change:
+        change.add_identity("p")
+        change.add_identity("s.x")
+    made.append(whole)
+    found, expected = shown(made, tmp_path)
+    assert found == expected == whole.to_pylist()
+
+
+def test_files_that_were_added_without_numbers(tmp_path, catalog):
+    """The table says which their columns are, also after a change; else they are refused."""
+    whole = pa.table({"id": [0, 1], "a": ["x", "y"], "s": [{"u": 1}, {"u": 2}]})
+    made = catalog.create_table("db.added", schema=whole.schema)
+    path = folder_of(made, tmp_path) / "data" / "file.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(whole, path)
+    made.add_files([f"file://{path}"])
+    assert shown(made, tmp_path)[0] == whole.to_pylist()
+    with made.update_schema() as change:
+        change.rename_column("a", "b")
+        change.rename_column("s.u", "v")
+    found, expected = shown(made, tmp_path)
+    assert found == expected == [{"id": n, "b": "xy"[n], "s": {"v": n + 1}} for n in (0, 1)]
+    with made.transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    with pytest.raises(FormatError, match="its columns have no numbers, and the table was changed"):
+        shown(made, tmp_path)
+
+
+def test_values_for_files_of_before_are_refused(tmp_path, catalog):
+    """A default of the table stands for what a file lacks, which would be None here."""
+    made = make_table(catalog, 1)
+    path = max((folder_of(made, tmp_path) / "metadata").glob("*.metadata.json"))
+    told = json.loads(path.read_text())
+    told["schemas"][0]["fields"].append(
+        {"id": 99, "name": "new", "type": "long", "required": False, "initial-default": 7}
+    )
+    path.with_name("00009-x.metadata.json").write_text(json.dumps(told))
+    with pytest.raises(FormatError, match=r"values for files that came before a column .'new'"):
+        of(folder_of(made, tmp_path), tmp_path, Iceberg(missing="null"))
 
 
 def test_partitions_of_files_that_do_not_hold_them(tmp_path, catalog):

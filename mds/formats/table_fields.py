@@ -1,0 +1,100 @@
+"""Columns of a file, and the fields inside of them, as their table has them by now.
+
+A table that numbers its fields may rename, drop, move and add them, and leaves its files as they
+are. Fields are trees here, plain values: number, name, kind (``struct``, ``list``, ``map`` or
+``""``) and what is inside. `recipe` says how a column of a file becomes one of the table, and
+`rebuilt` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mds.formats.arrow_types import pyarrow
+
+#: Number, name, kind, fields inside.
+Tree = Sequence[Any]
+#: What a name stands for where files have no numbers: the number, and the same of what is inside.
+Numbers = Mapping[str, Sequence[Any]]
+
+
+def has_numbers(schema: Any) -> bool:
+    """Whether the columns of a file have numbers."""
+    return any(_number(field) for field in schema)
+
+
+def tree_of(field: Any, numbers: Numbers | None = None, called: str = "") -> Tree:
+    """A field of a file; its number comes from ``numbers`` where the file has none.
+
+    ``called``: the name by which those know it, where that is not its own.
+    """
+    if numbers is None:
+        number, within = _number(field), None
+    else:
+        number, within = numbers.get(called or field.name, ("", {}))
+    types, kind = pyarrow().types, field.type
+    if types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return (number, field.name, "struct", [tree_of(each, within) for each in fields])
+    if types.is_map(kind):
+        pair = ((kind.key_field, "key"), (kind.item_field, "value"))
+        return (number, field.name, "map", [tree_of(each, within, name) for each, name in pair])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return (number, field.name, "list", [tree_of(kind.value_field, within, "element")])
+    return (number, field.name, "", [])
+
+
+def recipe(stored: Tree, wanted: Tree) -> list[Any] | None:
+    """How a field of a file becomes that of the table; None where it is that already.
+
+    Of a struct: name, name in the file (None where it has none) and recipe of each field; else the
+    recipes of what is inside.
+    """
+    if stored[2] != wanted[2] or not wanted[2]:
+        return None
+    if wanted[2] != "struct":
+        inside = [recipe(*pair) for pair in zip(stored[3], wanted[3], strict=True)]
+        return inside if any(each is not None for each in inside) else None
+    known = {field[0]: field for field in stored[3] if field[0]}
+    steps: list[Any] = []
+    for field in wanted[3]:
+        found = known.get(field[0])
+        steps.append(
+            [field[1], None, None] if found is None else [field[1], found[1], recipe(found, field)]
+        )
+    is_same = len(steps) == len(stored[3]) and all(
+        name == there and inner is None for name, there, inner in steps
+    )
+    return None if is_same else steps
+
+
+def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
+    """A column of a file as one of the table; a field that the file does not have is null."""
+    if steps is None:
+        return column
+    pa = pyarrow()
+    kind = column.type
+    if pa.types.is_struct(kind):
+        parts = dict(zip([field.name for field in kind.fields], column.flatten(), strict=True))
+        made = [
+            pa.nulls(len(column)) if stored is None else rebuilt(parts[stored], inner)
+            for _, stored, inner in steps
+        ]
+        names = [name for name, _, _ in steps]
+        return pa.StructArray.from_arrays(made, names=names, mask=column.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        column = column.cast(pa.list_(kind.value_field))
+    column = column.take(pa.array(range(len(column)), pa.int64()))  # whose places begin with 0
+    mask = column.is_null()
+    if pa.types.is_map(kind):
+        keys, items = rebuilt(column.keys, steps[0]), rebuilt(column.items, steps[1])
+        return pa.MapArray.from_arrays(column.offsets, keys, items, mask=mask)
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return make.from_arrays(column.offsets, rebuilt(column.values, steps[0]), mask=mask)
+
+
+def _number(field: Any) -> str:
+    """The number of a column, as it is in a file."""
+    told: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
+    return told.decode()

@@ -55,7 +55,23 @@ def make_notes(
         if not isinstance(text, str):
             raise ConfigError(f"descriptions[{column!r}] is a text, got {text!r}.")
         found[column] = found.get(column, ColumnNote())._replace(description=text)
+    for column, note in found.items():
+        for text in (note.description, *note.class_names):
+            if not _is_unicode(text):
+                raise ConfigError(
+                    f"class_names and descriptions of column {column!r}: {text!r} has a lone "
+                    "surrogate, which no file of text can hold. Leave it out, or decode the text "
+                    "with errors='replace'."
+                )
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None:

@@ -69,6 +69,8 @@ def test_a_dataset_that_is_replaced_loses_its_notes(tmp_path):
         ({"class_names": {"label": None}}, ConfigError, "is a list of texts"),
         ({"class_names": ["cat"]}, ArgumentError, "{'label': ['cat', 'dog']}"),
         ({"descriptions": {"label": 3}}, ConfigError, "is a text"),
+        ({"descriptions": {"label": "a\ud800"}}, ConfigError, "has a lone surrogate"),
+        ({"class_names": {"label": ["a", "\udc80"]}}, ConfigError, "'\\udc80' has a lone"),
         ({"descriptions": "the animal"}, ArgumentError, "{'label': 'the animal'}"),
     ],
 )

@@ -22,6 +22,7 @@ from mds.storage.control_files import (
     make_control_folder,
     make_shared_folder,
     publish_control_file,
+    read_control_file,
 )
 from mds.storage.files import despite_deletion
 from mds.storage.locks import lock_within
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _KIND = "packs"
 _NAME = re.compile(r"^packs-[0-9a-f]{32}\.bin$")
 _MOST = 16  # files of a folder
-_LOCK_TIMEOUT_SECONDS = 3600.0  # seconds to wait for another process that counts
+_LOCK_TIMEOUT_SECONDS = 300.0  # seconds to wait for another process that counts
 
 
 class PackFile:
@@ -50,9 +51,9 @@ class PackFile:
         """The packs of each window of each canonical node; None where that is not known."""
         whole = int(self._windows.sum())
         try:
-            with open(self.path, "rb") as file:
-                found = parse_companion(file.read(4 * whole + 2048), self.path, _KIND, self._key)
-        except (OSError, IndexFileError):
+            content = read_control_file(self.path, 4 * whole + 2048)
+            found = parse_companion(content, self.path, _KIND, self._key)
+        except (OSError, CacheError, IndexFileError):
             return None
         if len(found.payload) != 4 * whole:
             return None
@@ -67,7 +68,8 @@ class PackFile:
         with contextlib.suppress(OSError, CacheError):
             self._make_folder()
             place = os.path.join(self._folder, "lock")
-            lock = lock_within(place, int(self._key[:7], 16), _LOCK_TIMEOUT_SECONDS, self._mode)
+            at, mode = int(self._key[:7], 16), self._mode
+            lock = lock_within(place, at, _LOCK_TIMEOUT_SECONDS, mode, past_stopped=True)
             if lock is not None:
                 try:
                     known = self.read()

@@ -4,6 +4,10 @@ import itertools
 import json
 import os
 import pathlib
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -331,6 +335,48 @@ def test_only_the_newest_counts_are_kept(tmp_path):
         file.ensure(lambda: [np.array([3, 4]), np.array([], np.int64), np.array([9])])
     assert [c.tolist() for c in file.read()] == [[3, 4], [], [9]]
     assert sum(p.name.startswith("packs-") for p in (tmp_path / "orders").iterdir()) == 16
+
+
+def test_a_pipe_under_the_name_of_counts_holds_nobody_up(tmp_path):
+    """It is none of ours, so the packs are counted, and the file takes its place."""
+    file = PackFile("0" * 32, np.array([2]), str(tmp_path))
+    os.mkfifo(file.path)
+    reader = threading.Thread(target=file.read, daemon=True)
+    reader.start()
+    reader.join(20)
+    is_held_up = reader.is_alive()
+    if is_held_up:  # let go of the thread
+        os.close(os.open(file.path, os.O_WRONLY))
+    assert not is_held_up
+    assert file.read() is None
+    assert [c.tolist() for c in file.ensure(lambda: [np.array([3, 4])])] == [[3, 4]]
+    assert [c.tolist() for c in file.read()] == [[3, 4]]
+
+
+def test_a_process_that_stands_still_keeps_nobody_from_counting(tmp_path):
+    """Stopped while it counts, it still has the lock."""
+    file = PackFile("1" * 32, np.array([1]), str(tmp_path))
+    script = (
+        "import sys, time\n"
+        "from mds.storage.locks import lock_within\n"
+        "lock = lock_within(sys.argv[1], 0x1111111, 0)\n"
+        "print('locked', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.readline() == b"locked\n"
+            holder.send_signal(signal.SIGSTOP)
+            found = []
+            waiter = threading.Thread(
+                target=lambda: found.append(file.ensure(lambda: [np.array([7])])), daemon=True
+            )
+            waiter.start()
+            waiter.join(60)
+            assert [c.tolist() for counts in found for c in counts] == [[7]]
+        finally:
+            holder.kill()
 
 
 @pytest.mark.parametrize("place", range(4))

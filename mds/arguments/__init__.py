@@ -102,7 +102,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
-_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
+_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, range, type(None))
 
 
 def _describe(value: Any) -> str:

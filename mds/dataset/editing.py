@@ -6,6 +6,7 @@ step has come. These functions are methods of Samples.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -128,7 +129,7 @@ def drop(
         step, place = training.before(epoch) + inside, inside * training.batch
     else:
         step = _step(self, at_step)
-        epoch, place = training.place_of(step)
+        epoch, place = training.place_of(step, _earliest(self)[0])
     edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
     if ids and self.packing is not None:
         edit["windows"] = _windows(self, epoch, place)
@@ -141,21 +142,26 @@ def drop(
 
 def skip(dataset: EditableDataset, steps: Any) -> int:
     """Let global batches never come; the step that comes instead (``loader.skip``)."""
-    if not isinstance(steps, range) or steps.step != 1 or not len(steps) or steps.start < 0:
+    if not isinstance(steps, range) or steps.step != 1 or not steps or steps.start < 0:
         raise ConfigError(
-            f"skip(steps={str(steps)[:60]}): give the global batches since the training began that "
+            f"skip(steps={shown(steps)}): give the global batches since the training began that "
             "shall not come, as range(12300, 12400)."
         )
-    training = TrainingSteps(dataset)
-    earliest = training.step_at(*_earliest(dataset))
+    if steps.stop > MAX_STEPS:
+        raise ConfigError(
+            f"skip(steps={shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a range "
+            "that ends there or before."
+        )
+    training, begun = TrainingSteps(dataset), _earliest(dataset)
+    earliest = training.step_at(*begun)
     if steps.start < earliest:
         raise ConfigError(
             f"skip(steps={steps}): step {earliest - 1} was the last that came, so steps can be "
             f"skipped from {earliest} on. To leave out what came, load an earlier state first."
         )
     edits: list[dict[str, Any]] = []
-    epoch, place = training.place_of(steps.start)
-    last_epoch, last = training.place_of(steps.stop)
+    epoch, place = training.place_of(steps.start, begun[0])
+    last_epoch, last = training.place_of(steps.stop, begun[0])
     while (epoch, place) < (last_epoch, last) and len(edits) <= MAX_EDITS:  # more is refused below
         end = last if epoch == last_epoch else training.in_epoch(epoch) * training.batch
         edits.append({"epoch": epoch, "from": place, "skip": end - place})
@@ -192,10 +198,14 @@ def _windows(dataset: EditableDataset, epoch: int, place: int) -> list[int]:
 
 def _numbers(samples: Iterable[int], count: int) -> list[int]:
     """Sample numbers, ascending, each once, checked (ConfigError)."""
-    given = np.asarray(samples if isinstance(samples, np.ndarray | str) else list(samples))
+    given = np.asarray(None)
+    if not isinstance(samples, (str, bytes, bytearray, memoryview)):
+        # Else it is no iterable, or has lists of different lengths.
+        with contextlib.suppress(TypeError, ValueError):
+            given = np.asarray(samples if isinstance(samples, np.ndarray) else [*samples])
     if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not given.size):
         raise ConfigError(
-            f"drop() takes the numbers of samples, got {str(samples)[:60]!r}. Write "
+            f"drop() takes the numbers of samples, got {shown(samples)}. Write "
             "drop([77123, 88012])."
         )
     # Ascending, so that ranks agree on what takes the places where they were given a set.

@@ -140,9 +140,10 @@ class Rewind:
     def place_of(self, step: int) -> tuple[int, int]:
         """The epoch of a step of the training, and the step in it.
 
-        Raises StateError for a step that there is not, and for one that was skipped.
+        Raises StateError for a step that there is not, and for one that was skipped; ConfigError
+        for a step of packs that is too far ahead.
         """
-        epoch, inside = self._steps.epoch_of(max(step, 0))
+        epoch, inside = self._steps.epoch_of(max(step, 0), max(self.point.epoch, 0))
         number = self._number(epoch, inside)
         if step >= 0 and number is None:
             raise StateError(f"step {step:,} was skipped in this run: it never comes.")

@@ -2,6 +2,7 @@
 
 All epochs of samples have as many. Epochs of packs have not, so each is packed once to be counted,
 about a second for a million documents; the first epoch takes nothing of that to know where it is.
+So a step of packs can be named as far ahead as that takes seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.pack_counts import load_counts
 from mds.dataset.packed_epoch import document_lengths
+from mds.errors import ConfigError
 from mds.plan import PackPlan
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
@@ -18,6 +20,9 @@ from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
     from mds.plan import EpochPlan
+
+_MOST_DOCUMENTS = 1 << 24  # that are packed to find a step ahead
+_MOST_EPOCHS = 1 << 10  # of few documents
 
 
 class TrainingSteps:
@@ -31,6 +36,7 @@ class TrainingSteps:
         self._dataset = dataset
         order = dataset._order
         self.batch: int = order.spec.batch() * dataset._world().num_ranks
+        self._counted: dict[int, int] = {}
 
     def plan(self, epoch: int) -> EpochPlan:
         """The plan of a whole epoch."""
@@ -50,7 +56,10 @@ class TrainingSteps:
         """How many steps an epoch has, those that were skipped among them."""
         if self._dataset.packing is None:
             return self._per_epoch
-        return -(-load_counts(self.packs(epoch)).table.total // self.batch)
+        if epoch not in self._counted:
+            total = load_counts(self.packs(epoch)).table.total
+            self._counted[epoch] = -(-total // self.batch)
+        return self._counted[epoch]
 
     def before(self, epoch: int) -> int:
         """How many steps all earlier epochs have."""
@@ -58,18 +67,35 @@ class TrainingSteps:
             return epoch * self._per_epoch
         return sum(map(self.in_epoch, range(epoch)))
 
-    def epoch_of(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and the step in it; the one behind the last where there are none."""
+    def epoch_of(self, step: int, begun: int) -> tuple[int, int]:
+        """The epoch of a step, and the step in it; the one behind the last where there are none.
+
+        Raises ConfigError for a step of packs that is too far ahead of epoch ``begun``.
+        """
         if self._dataset.packing is None:
             return divmod(step, max(self._per_epoch, 1))
-        epoch = 0
-        while step >= (steps := self.in_epoch(epoch)) > 0:
-            epoch, step = epoch + 1, step - steps
-        return epoch, step
+        epoch, left = 0, step
+        while left >= (steps := self.in_epoch(epoch)) > 0:
+            if epoch >= begun + self._most_ahead:
+                raise ConfigError(
+                    f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
+                    f"each would have to be packed to find it. Name one before step "
+                    f"{step - left + steps:,}, or do it when the training is nearer."
+                )
+            epoch, left = epoch + 1, left - steps
+        return epoch, left
 
-    def place_of(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and the place in it at which the step begins."""
-        epoch, inside = self.epoch_of(step)
+    @cached_property
+    def _most_ahead(self) -> int:
+        """How many epochs of packs are counted ahead."""
+        return min(max(_MOST_DOCUMENTS // max(self.plan(0).epoch_size, 1), 1), _MOST_EPOCHS)
+
+    def place_of(self, step: int, begun: int = 0) -> tuple[int, int]:
+        """The epoch of a step, and the place in it at which the step begins.
+
+        Raises ConfigError as `epoch_of` does.
+        """
+        epoch, inside = self.epoch_of(step, begun)
         return epoch, inside * self.batch
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:

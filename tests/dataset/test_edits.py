@@ -299,6 +299,11 @@ def test_a_part_of_a_dataset_numbers_its_own(folder):
         (lambda loader: loader.dataset.drop([-1]), "there is no sample -1"),
         (lambda loader: loader.dataset.drop([1.5]), "takes the numbers of samples"),
         (lambda loader: loader.dataset.drop("seven"), "takes the numbers of samples"),
+        (lambda loader: loader.dataset.drop(5), "takes the numbers of samples, got 5"),
+        (lambda loader: loader.dataset.drop(b"12"), "takes the numbers of samples, got b'12'"),
+        (lambda loader: loader.dataset.drop(bytearray(b"12")), "takes the numbers of samples"),
+        (lambda loader: loader.dataset.drop([[1], [2, 3]]), "takes the numbers of samples"),
+        (lambda loader: loader.dataset.drop([[1, 2]]), "takes the numbers of samples"),
         (lambda loader: loader.dataset.drop([1], why=3), "must be a text"),
         (lambda loader: loader.dataset.drop([1], at_step=4), "the earliest step .* is 5"),
         (lambda loader: loader.dataset.drop(range(720, 841)), "121 of the 240 samples of stream 1"),
@@ -306,7 +311,11 @@ def test_a_part_of_a_dataset_numbers_its_own(folder):
         (lambda loader: loader.skip(range(9, 9)), "give the global batches"),
         (lambda loader: loader.skip(range(9, 20, 2)), "give the global batches"),
         (lambda loader: loader.skip(7), "give the global batches"),
-        (lambda loader: loader.skip(range(7, 10**12)), "are the most"),
+        (lambda loader: loader.skip(range(7, 10**9)), "are the most"),
+        (lambda loader: loader.skip(range(7, 10**12)), "a training has at most 2,147,483,648"),
+        (lambda loader: loader.skip(range(10**18, 10**18 + 1)), "has at most 2,147,483,648 steps"),
+        (lambda loader: loader.skip(range(10**30)), "a training has at most 2,147,483,648 steps"),
+        (lambda loader: loader.skip(range(10**5000, 10**5000 + 1)), "a training has at most"),
     ],
 )
 def test_edits_that_make_no_sense_are_refused(folder, edit, told):
@@ -318,6 +327,17 @@ def test_edits_that_make_no_sense_are_refused(folder, edit, told):
     with pytest.raises(ConfigError, match=told):
         edit(loader)
     assert "edits" not in loader.state_dict()
+
+
+def test_the_last_step_that_a_training_can_have_is_skipped(folder):
+    """And the state, which has it, goes on where the training was."""
+    loader = loader_of(folder)
+    batches = iter(loader)
+    next(batches)
+    assert loader.skip(range((1 << 31) - 1, 1 << 31)) == 1 << 31
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = [batch["id"].tolist() for batch in batches]
+    assert [batch["id"].tolist() for batch in loader_of(folder, state=state)] == rest
 
 
 def test_a_loader_of_another_dataset_skips_nothing():

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset, World
+from mds.dataset import steps
 from mds.dataset.steps import TrainingSteps
-from mds.plan import OrderHash
+from mds.errors import ConfigError
+from mds.plan import OrderHash, PackPlan
 
 COUNT, CAPACITY, BATCH = 700, 128, 24
 
@@ -108,6 +110,31 @@ def test_dropped_documents_never_come(unedited, edited, gone):
     every = set(range(COUNT)) - {*gone} - {gone[0] ^ 1}
     assert {*itertools.chain(*rows[1])} == every
     assert len(rows[0]) == len(unedited[0]) - 2
+
+
+FAR = [
+    lambda loader: loader.skip(range(10**9, 10**9 + 1)),
+    lambda loader: loader.skip(range(5, 10**9)),
+    lambda loader: loader.dataset.drop([5], at_step=10**9),
+]
+
+
+@pytest.mark.parametrize("edit", FAR)
+def test_a_step_that_is_too_far_ahead_to_be_found_is_refused(corpus, edit, monkeypatch):
+    """As many epochs are packed as are said, and nothing changes."""
+    monkeypatch.setattr(steps, "_MOST_DOCUMENTS", 3 * COUNT)
+    counted = []
+    count = PackPlan.count
+    monkeypatch.setattr(PackPlan, "count", lambda plan: counted.append(plan.epoch) or count(plan))
+    loader = loader_of(corpus, shuffle_seed=4000 + FAR.index(edit))
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ConfigError, match="more than 3 epochs of packs ahead") as caught:
+        edit(loader)
+    assert counted == [0, 1, 2, 3]
+    assert "edits" not in loader.state_dict()
+    most = int(str(caught.value).split("before step ")[1].split(",")[0])
+    assert loader.dataset.drop([5], at_step=most - 1) == most - 1
 
 
 def test_what_is_padding_for_a_dropped_document_is_counted(corpus, gone):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mds.arguments import shown
 from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
-from mds.storage.relative_name import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 def length_function(encodings: dict[str, str], column: str) -> Callable[[Data], int]:
     """What gives the length of a value of a column from its bytes. Raises ConfigError."""
-    if column not in encodings:
+    if not isinstance(column, str) or column not in encodings:
         raise ConfigError(
             f"there is no column {shown(column)} to take lengths of; there are "
             f"{', '.join(encodings)}."

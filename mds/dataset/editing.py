@@ -234,10 +234,10 @@ def _edit(dataset: EditableDataset, edits: list[dict[str, Any]]) -> None:
             f"the order was changed {len(epochs.edits):,} times while the training ran, and "
             f"{MAX_EDITS:,} are the most: change more at once."
         )
+    epochs.edit(edits)
     loop = dataset._loop()
-    for edit in edits:
-        epochs.edit(edit)
-        if loop is not None:
+    if loop is not None:
+        for edit in edits:
             steps, is_step = TrainingSteps(dataset), "step" in edit
             place = steps.place_of(edit["step"]) if is_step else (edit["epoch"], edit["from"])
             loop.change_at(*place)
@@ -248,7 +248,14 @@ def _step(dataset: EditableDataset, at_step: int | None) -> int:
     earliest = TrainingSteps(dataset).step_at(*_earliest(dataset))
     if at_step is None:
         return earliest
-    if type(at_step) is not int or at_step < earliest:
+    if isinstance(at_step, np.integer):
+        at_step = int(at_step)  # counters of trainers are of many kinds
+    if type(at_step) is not int:
+        raise ConfigError(
+            f"at_step {shown(at_step)} is no whole number: give the global batch since the "
+            "training began from which the change holds, or leave at_step out for the next one."
+        )
+    if at_step < earliest:
         raise ConfigError(
             f"at_step {shown(at_step)}: the earliest step from which the order can be changed is "
             f"{earliest}. Steps count global batches since the training began."

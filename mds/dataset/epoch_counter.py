@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -82,10 +82,10 @@ class SharedEpochCounter:
         with self._record() as record:
             return list(record["edits"])
 
-    def edit(self, edit: Mapping[str, Any]) -> None:
-        """Take note of a change; workers of later iterations see it."""
+    def edit(self, edits: Iterable[Mapping[str, Any]]) -> None:
+        """Take note of changes; workers of later iterations see them."""
         with self._record() as record:
-            record["edits"].append(dict(edit))
+            record["edits"].extend(map(dict, edits))
 
     @property
     def last(self) -> EpochStart | None:

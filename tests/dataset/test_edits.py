@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
-from mds.dataset.epoch_counter import EpochStart
+from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderHash
 
@@ -306,6 +306,9 @@ def test_a_part_of_a_dataset_numbers_its_own(folder):
         (lambda loader: loader.dataset.drop([[1, 2]]), "takes the numbers of samples"),
         (lambda loader: loader.dataset.drop([1], why=3), "must be a text"),
         (lambda loader: loader.dataset.drop([1], at_step=4), "the earliest step .* is 5"),
+        (lambda loader: loader.dataset.drop([1], at_step=np.int64(4)), "the earliest .* is 5"),
+        (lambda loader: loader.dataset.drop([1], at_step=6.0), "6.0 is no whole number"),
+        (lambda loader: loader.dataset.drop([1], at_step=True), "True is no whole number"),
         (lambda loader: loader.dataset.drop(range(720, 841)), "121 of the 240 samples of stream 1"),
         (lambda loader: loader.skip(range(4, 9)), "step 4 was the last that came"),
         (lambda loader: loader.skip(range(9, 9)), "give the global batches"),
@@ -327,6 +330,29 @@ def test_edits_that_make_no_sense_are_refused(folder, edit, told):
     with pytest.raises(ConfigError, match=told):
         edit(loader)
     assert "edits" not in loader.state_dict()
+
+
+def test_many_epochs_are_skipped_at_once(folder, monkeypatch):
+    """Their edits are noted together, however many: noting one reads all that there are."""
+    noted = []
+    edit = SharedEpochCounter.edit
+    monkeypatch.setattr(
+        SharedEpochCounter,
+        "edit",
+        lambda self, edits: noted.append(len(edits)) or edit(self, edits),
+    )
+    loader = loader_of(folder)
+    next(iter(loader))
+    assert loader.skip(range(STEPS, 4000 * STEPS)) == 4000 * STEPS
+    assert noted == [3999]
+    assert len(loader.state_dict()["edits"]) == 3999
+
+
+def test_a_step_is_a_number_of_numpy_too(folder):
+    """As counters are."""
+    loader = loader_of(folder)
+    assert loader.dataset.drop([1], at_step=np.int64(40)) == 40
+    assert json.loads(json.dumps(loader.state_dict()))["edits"][0]["from"] == 40 * BATCH
 
 
 def test_the_last_step_that_a_training_can_have_is_skipped(folder):

@@ -243,7 +243,7 @@ def _edit(dataset: EditableDataset, edits: list[dict[str, Any]]) -> None:
             loop.change_at(*place)
 
 
-def _step(dataset: EditableDataset, at_step: int | None) -> int:
+def _step(dataset: EditableDataset, at_step: Any) -> int:
     """The step from which a change holds. Raises ConfigError for one that has begun."""
     earliest = TrainingSteps(dataset).step_at(*_earliest(dataset))
     if at_step is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mds.arguments import shown
 from mds.encodings import DecodeKind, Encoding, parse_encoding
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 
-def length_function(encodings: dict[str, str], column: str) -> Callable[[Data], int]:
+def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], int]:
     """What gives the length of a value of a column from its bytes. Raises ConfigError."""
     if not isinstance(column, str) or column not in encodings:
         raise ConfigError(

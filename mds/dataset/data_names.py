@@ -101,11 +101,13 @@ def _way_back(old: Mapping[str, Any]) -> str:
 def other_data(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
     """Sentences on the streams of a run whose data are not those that a state names.
 
-    A copy of the same index in another place is the same.
+    A copy of the same index in another place is the same, and so is a version of a table whether
+    it was asked for or was the latest.
     """
     found = []
-    for (before, old), (after, new) in zip(_contents(then), _contents(now), strict=False):
-        if old == new:
+    for one, other in zip(_contents(then), _contents(now), strict=False):
+        (before, old, version), (after, new, version_now) = one, other
+        if old == new or (version and version == version_now):
             continue
         if before == after:
             found.append(f"{after} has the index {new} now and had {old}: it was replaced")
@@ -114,11 +116,17 @@ def other_data(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[s
     return found
 
 
-def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Place and digest of each stream, as far as the data of a state say so."""
+def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
+    """Place, digest and version with files of each stream, as far as the data of a state say so."""
     streams = (data or {}).get("streams")
     if not isinstance(streams, (list, tuple)):
         return []
     told = [one for one in streams if isinstance(one, Mapping)]
     root = (data or {}).get("root", "")
-    return [(f"{root}{one.get('at')}", str(one.get("index"))) for one in told]
+    return [(f"{root}{one.get('at')}", str(one.get("index")), _version(one)) for one in told]
+
+
+def _version(one: Mapping[str, Any]) -> Any:
+    """What names the files of a version of a table for good; None where nothing does."""
+    pin = {name: value for name, value in _pin(one).items() if name != "remote"}
+    return (one.get("kind"), one.get("list"), pin) if pin else None

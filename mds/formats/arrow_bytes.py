@@ -147,7 +147,7 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
         flat = _elements(column)
         if len(flat) != len(column) * kind.shape[0]:
             raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
-        return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), -1))
+        return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), kind.shape[0]))
     if dtype is not None and kind.element_dtype is not None:
         return _arrays(column, encoding)
     if (

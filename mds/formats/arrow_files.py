@@ -57,7 +57,7 @@ class Arrow(Format):
 
     name: ClassVar[str] = "arrow"
     endings: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """All of them, but for what `datasets` left of its own work (``cache-...arrow``)."""
@@ -211,12 +211,22 @@ def _plan(body: Any, size: int) -> FilePlan | None:
         if len(set(reader.schema.names)) != len(reader.schema.names):
             raise FormatError("two columns have one name")
     body.seek(start)
+    is_mapped &= all(_can_take(field.type) for field in reader.schema)
     mark = _MAPPED if is_mapped and not is_one else _DECODED
     note = mark + bytes(body.read(head - start))
     if is_one and spans:
         samples, sizes, spans = [sum(samples)], [sum(sizes)], [(head, spans[-1][1])]
     assert not spans or spans[-1][1] <= size, "a batch ends in its file"
     return FilePlan(columns, samples, sizes, spans, note)
+
+
+def _can_take(kind: pa.DataType) -> bool:
+    """Whether pyarrow takes values of a type by their numbers: no views, no runs."""
+    inside = [kind.field(at).type for at in range(kind.num_fields)]
+    if isinstance(kind, pyarrow().BaseExtensionType):
+        inside = [kind.storage_type]
+    no_views = not str(kind).endswith("_view") and not str(kind).startswith("run_end_encoded")
+    return no_views and all(map(_can_take, inside))
 
 
 def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:

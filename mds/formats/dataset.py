@@ -18,7 +18,7 @@ import numpy as np
 from mds.errors import FormatError
 from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
-from mds.formats.columns import as_columns
+from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
 from mds.formats.source import Files
@@ -55,7 +55,8 @@ class FormatData:
         if chosen is not None:
             # Files may differ in columns that are not wanted.
             found = [(k, {n: e for n, e in c.items() if n in set(chosen)}) for k, c in found]
-        return cls(kind, table, as_columns(kind.merge(found), chosen))
+        columns = kind.merge(found) | _in_no_file(kind, table, found, chosen)
+        return cls(kind, table, as_columns(columns, chosen))
 
     def index(self) -> Index:
         """The shards as an index."""
@@ -172,7 +173,7 @@ def make_table(
     """
     header = {**(header or {}), "reads": reads_of(kind)}
     if found.pin:
-        header |= {"pin": dict(found.pin), "schema": found.schema}
+        header |= {"pin": dict(found.pin), "schema": found.schema, "columns": [*found.columns]}
     known = {}
     if old is not None and all(
         old.header.get(name) == header.get(name) for name in ("reads", "schema")
@@ -196,6 +197,27 @@ def make_table(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return FileTable.build(header, found.files, plans)
+
+
+def _in_no_file(
+    kind: Format,
+    table: FileTable,
+    found: Sequence[tuple[str, Mapping[str, str]]],
+    chosen: Sequence[str] | None,
+) -> dict[str, str]:
+    """The columns of a table that no file has yet, where they are to be None.
+
+    Raises FormatError where they are not.
+    """
+    there = {name for _, columns in found for name in columns}
+    told = table.header.get("columns", ()) if found else ()
+    lacking = [n for n in told if n not in there and (chosen is None or n in chosen)]
+    if lacking and kind.missing != "null":
+        raise FormatError(
+            f"{found[0][0]}: there is no column {lacking[0]!r}, nor in another file, and the table "
+            f"has it. Leave it out with columns=, or have it None there with missing='null'."
+        )
+    return dict.fromkeys(lacking, NULLS)
 
 
 def _check_bytes(kind: Format, files: Files, count: int, size: int, most: int | None) -> None:

@@ -153,7 +153,8 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
         told = [] if constants is None else [field.name for field in constants.type]
         batch = pa.record_batch(one, names=told) if one else pa.record_batch([], names=[])
         facts[key] = FileFacts(batch, names).to_bytes()
-    return FoundFiles(files, {"version": version}, facts, _digest(schema))
+    columns = tuple(field["name"] for field in json.loads(schema)["fields"])
+    return FoundFiles(files, {"version": version}, facts, _digest(schema), columns)
 
 
 def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:

@@ -27,12 +27,14 @@ class FoundFiles(NamedTuple):
     - ``facts``: what is known of single files already, by key; `Format.plan_file` finds it in
       `Files.facts`.
     - ``schema``: stands for what besides the bytes of a file decides on its columns.
+    - ``columns``: those of a table, of which some may be in none of its files yet.
     """
 
     files: list[DataFile]
     pin: Mapping[str, str | int] = {}
     facts: Mapping[str, bytes] = {}
     schema: str = ""
+    columns: tuple[str, ...] = ()
 
 
 class FileCosts(NamedTuple):

@@ -141,7 +141,8 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
         batch = _constants(file, metadata, schema)
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
     told = _digest(schema.model_dump_json() + json.dumps(fields[1]))
-    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, told)
+    names = tuple(field.name for field in schema.fields)
+    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, told, names)
 
 
 def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:

@@ -126,7 +126,7 @@ class TableFormat(Parquet):
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
     has_final_files: ClassVar[bool] = True
 
     @abstractmethod

@@ -32,7 +32,7 @@ HERE = "."
 PINNED = "mds index"
 _LARGEST = 1 << 32
 #: What an index keeps of the header of a table.
-_KEPT = ("pin", "schema")
+_KEPT = ("pin", "schema", "columns")
 
 
 def write_files_index(

@@ -49,13 +49,14 @@ class Tar(Format):
 
     name: ClassVar[str] = "tar"
     endings: ClassVar[tuple[str, ...]] = (".tar",)
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """The samples of a tar, found by its headers unless they are noted beside it."""
         where, noted = files.url(file), noted_samples(file, files)
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, found, size, samples = TarColumns(), FoundPlaces(), 0, 0
+        is_whole = True
         for sample, read in self._samples(file, files, is_counted=count is not None):
             check_sample(sample, where)
             columns.add(sample, read, where)
@@ -64,7 +65,14 @@ class Tar(Format):
                 found.add(sample)
                 size += sum(each.size for each in sample.files.values())
             elif columns.is_probed or sample.end > _LOOK:
+                is_whole = False
                 break
+        if count is not None and (samples > count or (is_whole and samples != count)):
+            raise FormatError(
+                f"{where}: there are {samples:,} samples{'' if is_whole else ' or more'}, "
+                f"{count:,} were planned by a note beside it. Delete the note, and the tar itself "
+                f"is read."
+            )
         more = b""
         if count is None:
             more = found.places().to_bytes()

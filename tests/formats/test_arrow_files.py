@@ -168,6 +168,40 @@ def test_views_of_text(tmp_path):
         assert found == (words if name == "one" else ["ab"[n % 2] for n in range(20)])
 
 
+def test_views_in_batches(tmp_path):
+    """Views are not taken by their numbers, so batches of them are decoded."""
+    words = [f"word {n} of many letters" for n in range(20)]
+    inside = pa.array([[word] for word in words], pa.list_(pa.string_view()))
+    whole = pa.table(
+        {
+            "text": pa.array(words, pa.string_view()),
+            "data": pa.array([word.encode() for word in words], pa.binary_view()),
+            "inside": inside,
+        }
+    )
+    write(tmp_path / "files" / "a.arrow", whole, 7)
+    dataset = of(tmp_path / "files", tmp_path)
+    batches = list(StreamingDataLoader(dataset, batch_size=4))
+    assert [text for batch in batches for text in batch["text"]] == words
+    assert [data for batch in batches for data in batch["data"]] == [w.encode() for w in words]
+    assert [dataset[n]["inside"] for n in range(20)] == [[word] for word in words]
+
+
+def test_lists_of_one_length_with_nulls(tmp_path):
+    """A row, a batch and a whole record batch of nulls, read in place and decoded."""
+    lists = [[1, 2, 3], None, [4, 5, 6], None, None, [7, 8, 9]]
+    whole = pa.table({"t": pa.array(lists, pa.list_(pa.int16(), 3))})
+    for name, compression in (("place", None), ("decoded", "lz4")):
+        for rows in (1, 2, 6):
+            folder = tmp_path / f"{name}-{rows}"
+            write(folder / "a.arrow", whole, rows, compression=compression)
+            dataset = of(folder, tmp_path / f"c-{name}-{rows}")
+            found = [dataset[n]["t"] for n in range(6)]
+            assert [None if each is None else each.tolist() for each in found] == lists
+            batches = list(StreamingDataLoader(dataset, batch_size=1))
+            assert [batch["t"][0] is None for batch in batches] == [one is None for one in lists]
+
+
 def test_what_is_no_arrow_file_is_told(tmp_path):
     """A sentence with the name of the file."""
     write(tmp_path / "files" / "a.arrow", table(0, 30), 5)

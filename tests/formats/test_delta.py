@@ -126,6 +126,36 @@ def test_a_column_that_came_later(tmp_path):
     assert [row["more"] for row in found] == [None] * 5 + ["x"] * 5
 
 
+def test_a_column_that_no_file_has(tmp_path):
+    """One that was added to the table alone is refused, left out, or None, as one of some files."""
+    folder = write_versions(tmp_path / "table", 2)
+    field = deltalake.Field("note", deltalake.schema.PrimitiveType("string"))
+    deltalake.DeltaTable(folder).alter.add_columns([field])
+    with pytest.raises(
+        FormatError, match=r"no column 'note', nor in another file, .*missing='null'"
+    ):
+        of(folder, tmp_path)
+    assert {*of(folder, tmp_path, Delta(columns=["id"]))[0]} == {"id"}
+    null = of(folder, tmp_path, Delta(missing="null"))
+    assert [row["note"] for row in rows_of(null)] == [None] * 10
+    assert of(folder, tmp_path, Delta(missing="null", columns=["note"]))[3] == {"note": None}
+    assert "note" not in of(folder, tmp_path, Delta(version=1))[0]
+
+
+@pytest.mark.parametrize("change", ["delete", "update"])
+def test_text_that_was_written_anew(tmp_path, change):
+    """Those files have views of text, with nulls."""
+    whole = pa.table({"id": [1, 2, 3], "t": ["a", None, "c"], "b": [b"x", None, b"z"]})
+    deltalake.write_deltalake(tmp_path / "table", whole)
+    table = deltalake.DeltaTable(tmp_path / "table")
+    if change == "delete":
+        table.delete("id = 3")
+    else:
+        table.update({"id": "id + 1"}, predicate="id = 3")
+    found = rows_of(of(tmp_path / "table", tmp_path))
+    assert [(row["t"], row["b"]) for row in found[:2]] == [("a", b"x"), (None, None)]
+
+
 def test_a_log_behind_a_checkpoint(tmp_path):
     """Versions that follow from a checkpoint are read, older ones refused with those there are."""
     folder = write_versions(tmp_path / "table", 6)
@@ -307,7 +337,7 @@ def test_files_outside_of_the_folder_are_refused(tmp_path):
         of(tmp_path / "table", tmp_path)
 
 
-def test_a_state_names_its_version(tmp_path):
+def test_a_state_names_its_version(tmp_path, caplog):
     """Where the table went on it is refused with the version, in which it goes on."""
     folder = write_versions(tmp_path / "table", 3)
     loader = StreamingDataLoader(of(folder, tmp_path, shuffle=True), batch_size=4)
@@ -325,7 +355,9 @@ def test_a_state_names_its_version(tmp_path):
     ):
         later.load_state_dict(state)
     again = StreamingDataLoader(of(folder, tmp_path, Delta(version=2), shuffle=True), batch_size=4)
+    caplog.clear()
     again.load_state_dict(state)
+    assert "written with other data" not in caplog.text
     assert [batch["id"].tolist() for batch in again] == expected
 
 

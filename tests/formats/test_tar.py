@@ -349,9 +349,32 @@ def test_a_count_that_cannot_be_is_told(tmp_path):
         ("00000_stats.json", b'{"successes": "many"}'),
         ("00000_stats.json", b"[]"),
         ("index.json", b'{"shardlist": [{}]}'),
+        ("index.json", b'{"shardlist": [{"url": "00000.tar", "nsamples": -1}]}'),
     ]:
         with pytest.raises(FormatError, match=rf"{name}: it does not say how many samples 00000"):
             counted(folder, {name: note})
-    (folder / "00000_stats.json").write_text('{"successes": 7}')
-    with pytest.raises(FormatError, match=r"00000\.tar: there are 3 samples, 7 were planned"):
-        of(folder, tmp_path, "tar")[0]
+    large = make(tmp_path / "large", [tars.sample(i, bin=bytes(40_000)) for i in range(5)])
+    (large / "00000_stats.json").write_text('{"successes": 7}')
+    with pytest.raises(FormatError, match=r"00000\.tar: there are 5 samples, 7 were planned"):
+        of(large, tmp_path / "c", "tar")[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_samples_that_a_note_leaves_out_are_told(tmp_path, count):
+    """As far as a tar is looked into; a count of 0 would leave it out without a word."""
+    folder = make(tmp_path / "t", [tars.sample(i) for i in range(3)])
+    for name, note in [
+        ("00000.tar.idx", struct.pack(f"<{count + 1}Q", *range(0, 512 * (count + 1), 512))),
+        ("00000_stats.json", json.dumps({"successes": count}).encode()),
+        (
+            "index.json",
+            json.dumps({"shardlist": [{"url": "00000.tar", "nsamples": count}]}).encode(),
+        ),
+    ]:
+        with pytest.raises(FormatError, match=rf"there are 3 samples, {count} were planned by a"):
+            counted(folder, {name: note})
+    large = make(tmp_path / "large", [tars.sample(i, bin=bytes(99_000)) for i in range(3)])
+    with pytest.raises(FormatError, match="there are 1 samples or more, 0 were planned by a note"):
+        counted(large, {"00000_stats.json": b'{"successes": 0}'})
+    empty = make(tmp_path / "empty", [])
+    assert counted(empty, {"00000_stats.json": b'{"successes": 0}'})[0].samples == [0]

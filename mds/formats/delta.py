@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
@@ -138,7 +138,8 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
     table = DeltaTable(folder, version=version)
     _refuse_deleted_rows(table, url, version)
     schema = table.schema().to_json()
-    names = _stored_names(json.loads(schema), url)
+    trees = [_tree(field) for field in json.loads(schema)["fields"]]
+    fields = [trees, _numbers(trees), False]
     actions = pa.table(table.get_add_actions())
     has_parts = "partition" in actions.schema.names
     constants = actions["partition"].combine_chunks() if has_parts else None
@@ -152,8 +153,8 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
         one = [] if constants is None else [field.slice(row, 1) for field in constants.flatten()]
         told = [] if constants is None else [field.name for field in constants.type]
         batch = pa.record_batch(one, names=told) if one else pa.record_batch([], names=[])
-        facts[key] = FileFacts(batch, names).to_bytes()
-    columns = tuple(field["name"] for field in json.loads(schema)["fields"])
+        facts[key] = FileFacts(batch, fields=fields).to_bytes()
+    columns = tuple(tree[1] for tree in trees)
     return FoundFiles(files, {"version": version}, facts, _digest(schema), columns)
 
 
@@ -174,26 +175,25 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
         )
 
 
-def _stored_names(schema: Mapping[str, Any], url: str) -> dict[str, str] | None:
-    """The name of each column by what files call it, where a table was told to keep them apart."""
-    names = {}
-    for field in schema["fields"]:
-        stored = field.get("metadata", {}).get("delta.columnMapping.physicalName")
-        names[stored or field["name"]] = field["name"]
-        if stored and any(_inner_fields(field["type"])):
-            raise refused(
-                url,
-                f"structs under column mapping (column {field['name']!r})",
-                "Leave the column out of the table, or write it anew without the mapping.",
-            )
-    return None if all(stored == name for stored, name in names.items()) else names
+def _tree(field: Mapping[str, Any]) -> list[Any]:
+    """A field of the table, as those of files are (`table_fields.tree_of`).
+
+    Its number is what files call it.
+    """
+    stored = (field.get("metadata") or {}).get("delta.columnMapping.physicalName")
+    kind, name, inside = field["type"], "", []
+    if isinstance(kind, Mapping) and kind["type"] == "struct":
+        name, inside = "struct", kind["fields"]
+    elif isinstance(kind, Mapping) and kind["type"] == "array":
+        name, inside = "list", [{"name": "element", "type": kind["elementType"]}]
+    elif isinstance(kind, Mapping) and kind["type"] == "map":
+        name = "map"
+        inside = [{"name": each, "type": kind[f"{each}Type"]} for each in ("key", "value")]
+    return [stored or field["name"], field["name"], name, [_tree(each) for each in inside]]
 
 
-def _inner_fields(kind: Any) -> Iterator[Any]:
-    if isinstance(kind, Mapping):
-        yield from kind.get("fields", ())
-        for part in ("elementType", "keyType", "valueType"):
-            yield from _inner_fields(kind.get(part))
+def _numbers(trees: Sequence[Any]) -> dict[str, Any]:
+    return {tree[0]: [tree[0], _numbers(tree[3])] for tree in trees}
 
 
 def _key_of(path: str, folder: str, url: str) -> str:

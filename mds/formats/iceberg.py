@@ -132,7 +132,7 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
     if asked is not None and snapshot.schema_id is not None:
         schema = metadata.schema_by_id(snapshot.schema_id)
     _refuse_defaults(schema, url)
-    fields = [[_tree(field) for field in schema.fields], _file_numbers(metadata, schema)]
+    fields = [[_tree(field) for field in schema.fields], _file_numbers(metadata, schema), True]
     files, facts = [], {}
     for entry in _entries(snapshot, reads, url):
         file = entry.data_file

@@ -37,8 +37,9 @@ class FileFacts:
       the file has the names of the table.
     - ``inside``: how a column of the file is made one of the table where fields inside of it are
       others by now, by the name in the file (`table_fields.recipe`).
-    - ``fields``: the fields of the table as trees, and the numbers of a file that has none by the
-      names in it, or None; `resolve` makes ``names`` and ``inside`` of them.
+    - ``fields``: the fields of the table as trees, the numbers of a file that has none by the names
+      in it, or None, and whether files may have numbers and what the log has of them; `resolve`
+      makes ``names`` and ``inside`` of them.
     """
 
     constants: Any
@@ -71,8 +72,8 @@ class FileFacts:
         """
         if self.fields is None:
             return self
-        wanted, numbers = self.fields
-        if has_numbers(schema):
+        wanted, numbers, may_have = self.fields
+        if may_have and has_numbers(schema):
             numbers = None
         elif numbers is None:
             raise FormatError(
@@ -88,8 +89,9 @@ class FileFacts:
                 if (steps := recipe(found, tree)) is not None:
                     inside[found[1]] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
-        # What the file has itself counts: the log may have it with fewer digits.
-        lacking = [name for name in self.constants.schema.names if name not in names.values()]
+        lacking = self.constants.schema.names
+        if may_have:  # what the file has itself counts: the log may have it with fewer digits
+            lacking = [name for name in lacking if name not in names.values()]
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, wanted: Sequence[str]) -> list[str]:
@@ -126,7 +128,7 @@ class TableFormat(Parquet):
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
     has_final_files: ClassVar[bool] = True
 
     @abstractmethod

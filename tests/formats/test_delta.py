@@ -313,6 +313,39 @@ def test_deletion_vectors_are_refused(tmp_path, kind):
         of(tmp_path / "marked", tmp_path)
 
 
+def test_fields_inside_of_columns_that_came_later(tmp_path):
+    """A field that a file does not have is None, as deltalake reads it; in lists and maps too."""
+    first = {"id": [1, 2], "s": [{"x": 1}, None], "l": [[{"x": 1}], []]}
+    then = {"id": [3], "s": [{"x": 1, "y": "q"}], "l": [[{"x": 1, "y": "r"}]]}
+    deltalake.write_deltalake(tmp_path / "table", pa.table(first))
+    deltalake.write_deltalake(
+        tmp_path / "table", pa.table(then), mode="append", schema_mode="merge"
+    )
+    assert rows_of(of(tmp_path / "table", tmp_path)) == [
+        {"id": 1, "s": {"x": 1, "y": None}, "l": [{"x": 1, "y": None}]},
+        {"id": 2, "s": None, "l": []},
+        {"id": 3, "s": {"x": 1, "y": "q"}, "l": [{"x": 1, "y": "r"}]},
+    ]
+
+
+def test_structs_that_files_call_otherwise(tmp_path):
+    """Under column mapping the fields of a struct have their names of the table too."""
+    mapping = "delta.columnMapping.physicalName"
+    stored = {"col-1": [1, 2], "col-2": [{"f-1": 5, "f-2": 6}, None]}
+    add = _file(tmp_path / "table", **stored)
+    inside = [_field("y", **{mapping: "f-3"}), _field("x", **{mapping: "f-1"})]
+    schema = [
+        _field("id", **{mapping: "col-1"}),
+        _field("s", {"type": "struct", "fields": inside}, **{mapping: "col-2"}),
+    ]
+    for number, field in enumerate([schema[0], schema[1], *inside]):
+        field["metadata"]["delta.columnMapping.id"] = number
+    settings = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+    by_hand(tmp_path / "table", schema, [add], settings, ["columnMapping"])
+    found = rows_of(of(tmp_path / "table", tmp_path))
+    assert found == [{"id": 1, "s": {"y": None, "x": 5}}, {"id": 2, "s": None}]
+
+
 def test_columns_that_files_call_otherwise(tmp_path):
     """Under column mapping a column has its name of the table, and a dropped one is gone."""
     folder = tmp_path / "table"

@@ -34,6 +34,7 @@ from mds.plan.orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
+from mds.plan.stream_batches import full_batches
 from mds.plan.weights import Weights, resolve_passes, resolve_weights
 from mds.process.fork_safe import cached_property
 from mds.units import parse_count
@@ -182,7 +183,11 @@ class EpochPlan:
         return DroppedBatches(found, self.drops) if len(self.drops) else found
 
     def _batches(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
-        partition = PartitionSpec(
+        partition = self._partition(seen, skips)
+        return self.inputs.global_batches([order.samples for order in self.orders], partition)
+
+    def _partition(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
+        return PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
             self.spec.partition_algo,
@@ -192,7 +197,6 @@ class EpochPlan:
             bool(self.spec.exact),
             skips,
         )
-        return self.inputs.global_batches([order.samples for order in self.orders], partition)
 
     @property
     def epoch_steps(self) -> int:
@@ -326,7 +330,15 @@ class EpochPlan:
             found["global_batch_size"] = shape.global_batch
             found["epoch_steps"] = self._epoch_steps
             found["schedule"] = self.schedule.key(self.choose, shape.global_batch)
+        if self.spec.batching_method == "per_stream":
+            found["batches_of_streams"] = self._batches_of_streams
         return found
+
+    @cached_property
+    def _batches_of_streams(self) -> str:
+        """How many all streams have, and a digest for those of each."""
+        counts = full_batches([order.samples for order in self.orders], self._partition(0))
+        return f"{sum(counts)} ({digest(*counts)[:8]})"
 
     def fingerprint(self) -> str:
         """A name for the data and the order parameters."""

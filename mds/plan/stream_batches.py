@@ -120,8 +120,7 @@ class PerStreamBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
     ) -> None:
-        fresh = dataclasses.replace(spec, drop=0, skips=())
-        self._batches = [RandomBatches(count, fresh) for count in samples]
+        self._batches = _whole_streams(samples, spec)
         counts = [batches.full for batches in self._batches]
         _require_full_batch(counts, "global batch", spec.shape.global_batch)
         self._origins = Origins.shuffled(counts, rng)
@@ -280,6 +279,20 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
                 f"of a global batch of {size}: enlarge the batch or the stream's share."
             )
     return [int(part) for part in parts]
+
+
+def full_batches(samples: Sequence[int], spec: PartitionSpec) -> list[int]:
+    """How many batches each stream gives to per_stream, on which the order of all depends.
+
+    Streams are padded to be even for nodes and ranks, so worlds with equal global batches can
+    differ in them.
+    """
+    return [batches.full for batches in _whole_streams(samples, spec)]
+
+
+def _whole_streams(samples: Sequence[int], spec: PartitionSpec) -> list[RandomBatches]:
+    fresh = dataclasses.replace(spec, drop=0, skips=())
+    return [RandomBatches(count, fresh) for count in samples]
 
 
 def _require_full_batch(counts: Sequence[int], what: str, size: int) -> None:

@@ -172,6 +172,41 @@ def test_batches_by_stream_need_the_same_global_batch():
         make_plan(streams, (1, 2, 1), batch_size=8, **order).check(state)
 
 
+def test_batches_of_one_stream_need_as_many_of_each_stream():
+    """Padding for other ranks can fill one more, and then all are in another order."""
+    order = {"batching_method": "per_stream", "shuffle": True, "num_canonical_nodes": 1}
+    for sizes, is_same in (((78, 200), False), ((80, 200), True)):
+        streams = [{"shards": [size]} for size in sizes]
+        alone = make_plan(streams, (1, 1, 1), batch_size=20, **order)
+        four = make_plan(streams, (1, 4, 1), batch_size=5, **order)
+        rows = [
+            [sorted(plan.batch(step).reshape(-1).tolist()) for step in range(plan.steps)]
+            for plan in (alone, four)
+        ]
+        assert (rows[0] == rows[1]) == is_same
+        if is_same:
+            four.check(alone.state(40))
+            continue
+        with pytest.raises(StateError, match=r"batches_of_streams was '13 .*' and is '14 "):
+            four.check(alone.state(40))
+        old = alone.state(40)
+        del old.order["batches_of_streams"]  # as it was written before
+        four.check(old)
+
+
+def test_stratified_batches_of_other_ranks_differ_by_a_step_at_the_end_at_most():
+    """Where padding fills one more."""
+    order = {"batching_method": "stratified", "shuffle": True, "num_canonical_nodes": 1}
+    streams = [{"shards": [77]}, {"shards": [150]}]
+    rows = []
+    for ranks in (1, 4):
+        plan = make_plan(streams, (1, ranks, 1), batch_size=12 // ranks, **order)
+        steps = range(plan.steps)
+        rows.append([sorted(plan.batch(step).reshape(-1).tolist()) for step in steps])
+    assert [len(each) for each in rows] == [18, 19]
+    assert rows[0] == rows[1][:18]
+
+
 def test_the_incumbent_s_uneven_position_is_rounded_with_a_warning():
     """Its samples are dealt to nodes in turn, so a round that is not full is seen again."""
     uneven = THEIRS | {"sample_in_epoch": 31}

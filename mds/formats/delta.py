@@ -46,7 +46,7 @@ class Delta(TableFormat):
     - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
       those that follow from their types.
 
-    Raises ConfigError (a ValueError) for a negative version.
+    Raises ConfigError (a ValueError) for a version that is no whole number, or negative.
 
     >>> StreamingDataset(remote="s3://lake/events", format=Delta(version=37))  # doctest: +SKIP
     """
@@ -57,8 +57,8 @@ class Delta(TableFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.version is not None and (self.version < 0):
-            raise ConfigError(f"version= is 0 or more, got {self.version!r}.")
+        if self.version is not None and (type(self.version) is not int or self.version < 0):
+            raise ConfigError(f"version= is a whole number, 0 or more, got {self.version!r}.")
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """The log alone."""

@@ -46,7 +46,7 @@ class Iceberg(TableFormat):
     - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
       those that follow from their types.
 
-    Raises ConfigError (a ValueError) for a negative number.
+    Raises ConfigError (a ValueError) for what is no number of a snapshot.
 
     >>> StreamingDataset(remote="s3://lake/db/events", format=Iceberg())  # doctest: +SKIP
     """
@@ -58,7 +58,7 @@ class Iceberg(TableFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.snapshot is not None and self.snapshot < 0:
+        if self.snapshot is not None and (type(self.snapshot) is not int or self.snapshot < 0):
             raise ConfigError(f"snapshot= is the number of a snapshot, got {self.snapshot!r}.")
 
     def narrow(self, place: FilePlace) -> FilePlace:

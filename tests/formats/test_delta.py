@@ -169,8 +169,9 @@ def test_a_log_behind_a_checkpoint(tmp_path):
             of(folder, tmp_path, Delta(version=version))
     with pytest.raises(FormatError, match="this is no Delta table"):
         of(tmp_path, tmp_path)
-    with pytest.raises(ConfigError, match="version= is 0 or more"):
-        Delta(version=-1)
+    for wrong in (-1, "3", 1.5, True):
+        with pytest.raises(ConfigError, match="version= is a whole number, 0 or more"):
+            Delta(version=wrong)
 
 
 def test_any_store_has_tables(tmp_path):

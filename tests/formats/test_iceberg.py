@@ -85,8 +85,9 @@ def test_every_snapshot(tmp_path, catalog):
     assert ids_of(of(folder_of(made, tmp_path), tmp_path)) == list(range(90, 95))
     with pytest.raises(FormatError, match="there is no snapshot 12 any more; the last are"):
         of(folder_of(made, tmp_path), tmp_path, Iceberg(snapshot=12))
-    with pytest.raises(ConfigError, match="snapshot= is the number"):
-        Iceberg(snapshot=-1)
+    for wrong in (-1, "3", 1.5, True):
+        with pytest.raises(ConfigError, match="snapshot= is the number"):
+            Iceberg(snapshot=wrong)
 
 
 def test_a_table_that_was_copied_to_a_store(tmp_path, catalog):

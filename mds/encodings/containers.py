@@ -36,6 +36,8 @@ class ListEncoding(Encoding):
         self.shares_memory = self._inner.shares_memory
         # bytes in place of an image list are an already encoded list, as ever.
         self.takes_bytes = self._inner.name in {"pil", "jpeg", "png"}
+        if self._inner.decode_array is not None:
+            self.decode_array = self._decode_arrays
 
     def encode(self, value: Any) -> bytes:
         """A zero word, the count, the size of each, the items."""
@@ -57,9 +59,17 @@ class ListEncoding(Encoding):
 
     def decode(self, data: Data) -> list[Any]:
         """A list."""
+        return [self._inner.decode(item) for item in self._items(data)]
+
+    def _decode_arrays(self, data: Data) -> list[Any]:
+        """The pictures of a list as arrays."""
+        assert self._inner.decode_array is not None
+        return [self._inner.decode_array(item) for item in self._items(data)]
+
+    def _items(self, data: Data) -> list[memoryview]:
         if len(data) < 8:
             raise self.broken(data, "8 are needed before the sizes")
-        return [self._inner.decode(item) for item in unpack_items(self, data, 4)]
+        return unpack_items(self, data, 4)
 
 
 class OptionalEncoding(Encoding):
@@ -72,6 +82,8 @@ class OptionalEncoding(Encoding):
         self._inner = _inside(name, "optional")
         self.is_unsafe = self._inner.is_unsafe
         self.shares_memory = self._inner.shares_memory
+        if self._inner.decode_array is not None:
+            self.decode_array = self._decode_array
 
     def encode(self, value: Any) -> bytes:
         """A zero byte for None; a one and the value's own bytes otherwise."""
@@ -79,9 +91,19 @@ class OptionalEncoding(Encoding):
 
     def decode(self, data: Data) -> Any:
         """The value or None."""
+        stored = self._stored(data)
+        return None if stored is None else self._inner.decode(stored)
+
+    def _decode_array(self, data: Data) -> Any:
+        """The pixels of a picture as an array, or None."""
+        assert self._inner.decode_array is not None
+        stored = self._stored(data)
+        return None if stored is None else self._inner.decode_array(stored)
+
+    def _stored(self, data: Data) -> memoryview | None:
         if len(data) == 0 or data[0] > 1 or (data[0] == 0 and len(data) > 1):
             raise self.broken(data, "it begins with 1, or is a single 0")
-        return self._inner.decode(memoryview(data)[1:]) if data[0] else None
+        return memoryview(data)[1:] if data[0] else None
 
 
 def pack_item(inner: Encoding, item: Any) -> bytes:

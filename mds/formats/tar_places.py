@@ -154,7 +154,7 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
     if sum(sizes) != len(body):
         raise ValueError("another number of bytes")
     begins = itertools.accumulate(sizes, initial=0)
-    arrays = [
+    arrays: list[Any] = [
         np.frombuffer(body, kind, length, at)
         for kind, length, at in zip(types, lengths, begins, strict=False)
     ]

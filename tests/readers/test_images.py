@@ -80,3 +80,15 @@ def test_another_word_is_refused(folder):
     """With the two that there are."""
     with pytest.raises(ConfigError, match="'pil' or 'array'"):
         StreamingDataset(local=folder, images="tensor")
+
+
+def test_pictures_in_lists_and_those_that_may_be_missing_are_arrays_too(tmp_path):
+    picture = Image.new("RGB", (4, 3), (10, 20, 30))
+    columns = {"one": "optional[png]", "some": "list[png]"}
+    with MDSWriter(out=str(tmp_path), columns=columns) as writer:
+        writer.write({"one": picture, "some": [picture, picture]})
+        writer.write({"one": None, "some": []})
+    first, second = StreamingDataset(local=str(tmp_path), images="array")
+    assert first["one"].shape == (3, 4, 3)
+    assert first["one"].tolist() == first["some"][1].tolist() == np.asarray(picture).tolist()
+    assert second == {"one": None, "some": []}

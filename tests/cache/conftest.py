@@ -12,7 +12,7 @@ import pytest
 # Test modules are imported by path, so their helpers have to be put where they can be found.
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cachetools import write
+from cache_tools import write
 from users import GROUP, can_become
 
 

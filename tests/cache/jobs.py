@@ -13,7 +13,7 @@ import time
 sys.path.insert(0, os.path.dirname(__file__))
 
 import numpy as np
-from cachetools import SAMPLES, open_cache, read, shuffled
+from cache_tools import SAMPLES, open_cache, read, shuffled
 from users import become
 
 from mds.prefetch.prefetcher import Prefetcher

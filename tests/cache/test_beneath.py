@@ -5,7 +5,7 @@ import os
 
 import pytest
 import xxhash
-from cachetools import contents, open_cache, write
+from cache_tools import contents, open_cache, write
 
 from mds import StreamingDataset
 from mds.errors import CacheError, ConfigError, MdsError

@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from cachetools import write
+from cache_tools import write
 
 from mds import Samples, Stream
 from mds.process.mmaps import count_maps

@@ -9,7 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from cachetools import SAMPLES, contents, open_cache, read, shuffled, write
+from cache_tools import SAMPLES, contents, open_cache, read, shuffled, write
 
 from mds.cache.filesystem import network_kind
 from mds.errors import CacheError, NoSpaceError

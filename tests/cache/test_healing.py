@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from cachetools import SAMPLES, disk_usage, open_cache, read, shuffled
+from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 
 from mds.cache import ledger_file
 from mds.cache.ledger_file import FETCHING, MANAGED, UNMANAGED

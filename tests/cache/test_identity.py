@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from cachetools import SAMPLES, contents, open_cache, read, write
+from cache_tools import SAMPLES, contents, open_cache, read, write
 
 from mds.cache import fetch_index
 from mds.errors import IndexFileError, NotFoundError, TransientError

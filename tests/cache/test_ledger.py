@@ -14,7 +14,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from cachetools import disk_usage, write
+from cache_tools import disk_usage, write
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

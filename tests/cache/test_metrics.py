@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import pytest
-from cachetools import SAMPLES, open_cache, read, shuffled
+from cache_tools import SAMPLES, open_cache, read, shuffled
 
 from mds.cache.tuning import CacheTuning
 from mds.events import subscribe

@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from cachetools import SAMPLES, open_cache, read, write
+from cache_tools import SAMPLES, open_cache, read, write
 from users import GROUP, USERS, can_become, run_as
 
 from mds.errors import CacheError

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from cachetools import (
+from cache_tools import (
     SAMPLES,
     NodeOf,
     disk_usage,

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from cachetools import SAMPLES, disk_usage, open_cache, read
+from cache_tools import SAMPLES, disk_usage, open_cache, read
 from sharing import SECONDS, Watch, finish, start
 
 from devtools.httpserver import http_server

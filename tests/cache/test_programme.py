@@ -18,7 +18,7 @@ import threading
 import time
 
 import pytest
-from cachetools import SAMPLES, disk_usage, open_cache, read
+from cache_tools import SAMPLES, disk_usage, open_cache, read
 from sharing import Watch, finish, start
 from users import GROUP, USERS, can_become
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from cachetools import SAMPLES, payload, read, write
+from cache_tools import SAMPLES, payload, read, write
 from sharing import finish, start
 
 from devtools.httpserver import FolderHandler, http_server

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from cachetools import SAMPLES, contents, disk_usage, open_cache, payload, read, write
+from cache_tools import SAMPLES, contents, disk_usage, open_cache, payload, read, write
 
 from mds.cache import ShardCache
 from mds.cache.source import Source

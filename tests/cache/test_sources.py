@@ -12,7 +12,7 @@ import os
 import shutil
 
 import pytest
-from cachetools import SAMPLES, contents, open_cache, read, write
+from cache_tools import SAMPLES, contents, open_cache, read, write
 from users import GROUP, USERS, can_become
 
 from devtools.httpserver import http_server

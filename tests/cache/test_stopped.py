@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from cachetools import SAMPLES, disk_usage, open_cache, read, shuffled
+from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from sharing import finish, start
 
 from mds.cache.tuning import CacheTuning

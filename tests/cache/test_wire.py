@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cachetools import SAMPLES, open_cache, read, shuffled
+from cache_tools import SAMPLES, open_cache, read, shuffled
 
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy

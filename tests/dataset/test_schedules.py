@@ -243,7 +243,7 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
         StreamingDataset(streams=listed, schedule=schedule, batch_size=4)
     with pytest.raises(ConfigError, match="Leave batching_method out"):
         dataset_of(folder, batching_method="stratified")
-    with pytest.raises(ConfigError, match=r"is an mds\.Schedule, got dict"):
+    with pytest.raises(ConfigError, match=r"schedule is a Schedule, as in Schedule"):
         dataset_of(folder, schedule=BASE)
     named = {"web": listed[0], "code": listed[1]}
     with pytest.raises(ConfigError, match="speaks of math"):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from kinds import COUNTS, KINDS, name_of
+from file_kinds import COUNTS, KINDS, name_of
 
 from devtools import servers
 from devtools.httpserver import http_server

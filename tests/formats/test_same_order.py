@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from kinds import KINDS, name_of
+from file_kinds import KINDS, name_of
 
 from mds import StreamingDataLoader, StreamingDataset
 from mds.storage.memory import MemoryStore

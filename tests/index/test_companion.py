@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 
 from mds import MDSWriter, merge_index
@@ -18,6 +19,7 @@ from mds.index.companion import (
     read_companion,
     write_companion,
 )
+from mds.index.lengths import emit_lengths
 from mds.storage import open_store
 
 DIGEST = "0123456789abcdef" * 2
@@ -149,7 +151,8 @@ def test_a_new_dataset_in_the_place_has_none_of_the_old_one(tmp_path):
 def test_verify_tells_what_is_wrong_with_them(tmp_path):
     """Damage, and one that belongs to another index."""
     store, index = fill(tmp_path / "d")
-    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"good")
+    good = emit_lengths("x", np.arange(20))
+    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), good)
     assert verify(str(tmp_path / "d")).faults == []
     write_companion(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")
     (tmp_path / "d" / "index.lengths-z.bin").write_bytes(GOOD[:-2])

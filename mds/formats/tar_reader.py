@@ -61,7 +61,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         if field.name == KEY:
             getters.append((KEY, _key_getter(key)))
         elif field.name in found:
-            get = _getter(field, data, *found[field.name])
+            get = _getter(field, columns.images, data, *found[field.name])
             if field.name in have_gaps:
                 get = _where_there(get, found[field.name][0], field)
             getters.append((field.name, get))
@@ -97,13 +97,13 @@ def _key_getter(key: Get) -> Get:
     return get
 
 
-def _getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
+def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
     """What gives the values of a column, as the reader of an MDS shard of them would."""
     encoding = field.encoding.name
     if encoding.startswith("optional["):
-        # Pillow images, whatever is asked for: it is what an optional value of a shard is.
         inner = parse_encoding(encoding[len("optional[") : -1])
-        field = field._replace(encoding=inner, kind=inner.decode_kind, decode=inner.decode)
+        decode = (inner.decode_array if images == "array" else None) or inner.decode
+        field = field._replace(encoding=inner, kind=inner.decode_kind, decode=decode)
     return _value_getter(field, data, begins, ends)
 
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED, team_mark
+from mds.cache.ledger import PIN_AT
+from mds.cache.ledger_file import ABSENT, EVICTING, MANAGED, UNMANAGED, team_mark
 from mds.events import Evicted, emit
 from mds.process.fork_safe import new_lock
+from mds.storage.locks import lock_within
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from mds.cache.counters import Counters
     from mds.cache.open_readers import ReaderPool
     from mds.cache.recovery import OpenFolder
+
+_EVICTION_SECONDS = 60.0  # until it is looked whether the evictor lives
 
 
 class NextUseOracle(Protocol):
@@ -121,19 +125,30 @@ class Budget:
 
     def _enter(self, opened: OpenFolder, shard: int, size: int, bid: Bid) -> list[_Victim] | None:
         """Enter the newcomer; what must be deleted before it is written, None without room."""
-        with self._locked(opened):
-            missing = self._missing(opened, shard, size)
-            victims = self._lock_victims(missing, bid, size) if missing > 0 else []
-            if missing > 0 and not victims:
-                return None
-            # From now on the newcomer answers for bytes of those that go, so the room cannot be
-            # taken between their deletion and its arrival; the sum stays at the limit.
-            for victim in victims:
-                part = min(missing, victim.resident.size)
-                victim.opened.ledger.entries["size"][victim.shard] -= part
-                missing -= part
-            opened.ledger.reserve(shard, size, bid.team)
-            return victims
+        while True:
+            with self._locked(opened):
+                # Its evictor would strike out what is entered now.
+                if not _is_leaving(opened, shard):
+                    return self._make_room(opened, shard, size, bid)
+            _await_eviction(opened, shard)
+            opened.recover_entries()  # the evictor may have died
+
+    def _make_room(
+        self, opened: OpenFolder, shard: int, size: int, bid: Bid
+    ) -> list[_Victim] | None:
+        """The same, inside a change."""
+        missing = self._missing(opened, shard, size)
+        victims = self._lock_victims(missing, bid, size) if missing > 0 else []
+        if missing > 0 and not victims:
+            return None
+        # From now on the newcomer answers for bytes of those that go, so the room cannot be
+        # taken between their deletion and its arrival; the sum stays at the limit.
+        for victim in victims:
+            part = min(missing, victim.resident.size)
+            victim.opened.ledger.entries["size"][victim.shard] -= part
+            missing -= part
+        opened.ledger.reserve(shard, size, bid.team)
+        return victims
 
     def evict_for_disk(self, root: str, size: int) -> bool:
         """Evict what is needed last although the limit leaves room: the disk has none."""
@@ -279,6 +294,19 @@ class Budget:
             for each in [opened] if is_alone and opened else list(self.folders):
                 stack.enter_context(each.ledger.change())
             yield
+
+
+def _is_leaving(opened: OpenFolder, shard: int) -> bool:
+    """Whether a process is evicting a shard, by its entry."""
+    entry = opened.ledger.entries[shard]
+    return bool(entry["state"] == EVICTING and entry["owner"])
+
+
+def _await_eviction(opened: OpenFolder, shard: int) -> None:
+    """Wait, outside of changes, until the process that evicts a shard has done so or died."""
+    lock = lock_within(opened.ledger.lock_path, PIN_AT + shard, _EVICTION_SECONDS)
+    if lock is not None:
+        lock.close()
 
 
 def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:

@@ -51,7 +51,7 @@ _FORMER = 1 << 20  # entries that are looked at in a ledger of another index
 
 # Bytes of the lock file; shards are numbered below 2**40.
 _LEDGER, _LEADER = 0, 1
-_PIN_AT = 1 << 42
+PIN_AT = 1 << 42
 _FETCH_AT = 1 << 43
 
 
@@ -334,7 +334,7 @@ class Ledger:
             # Our own lock for an eviction would not be in the way of our other thread.
             if shard in self._evicting:
                 return False
-            if not count and not self._locks.try_lock(_PIN_AT + shard, is_shared=True):
+            if not count and not self._locks.try_lock(PIN_AT + shard, is_shared=True):
                 return False
             self._pins[shard] = count + 1
             return True
@@ -352,11 +352,11 @@ class Ledger:
             elif count == 1:
                 del self._pins[shard]
                 if self._locks is not None:
-                    self._locks.unlock(_PIN_AT + shard)
+                    self._locks.unlock(PIN_AT + shard)
 
     def lock_for_eviction(self, shard: int) -> bool:
         """Take a shard for eviction, inside a change; False while it is pinned."""
-        if shard in self._pins or self._locks is None or not self._locks.try_lock(_PIN_AT + shard):
+        if shard in self._pins or self._locks is None or not self._locks.try_lock(PIN_AT + shard):
             return False
         self._evicting.add(shard)
         self._note(shard, EVICTING, int(self.entries["size"][shard]))
@@ -369,7 +369,7 @@ class Ledger:
         with self._threads:
             self._evicting.discard(shard)
             if self._locks is not None:
-                self._locks.unlock(_PIN_AT + shard)
+                self._locks.unlock(PIN_AT + shard)
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
         """The right to fetch a shard; None when its owner did not let go in time, or is stopped."""

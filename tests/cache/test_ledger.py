@@ -11,6 +11,7 @@ import functools
 import os
 import shutil
 import tempfile
+import threading
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from mds.cache.budget import Budget
 from mds.cache.counters import Counters
 from mds.cache.folder import CacheFolder
 from mds.cache.ledger import Ledger
-from mds.cache.ledger_file import ABSENT, MANAGED, UNMANAGED
+from mds.cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
 from mds.cache.open_readers import ReaderPool
 from mds.cache.recovery import OpenFolder, control_bytes, scan_folder
 from mds.cache.source import Source
@@ -305,3 +306,28 @@ def test_slots_are_used_again(cache_folder):
         open_ledger(cache_folder)
     ledger = open_ledger(cache_folder)
     ledger.close()
+
+
+def test_what_is_leaving_comes_again_when_it_has_left(tmp_path):
+    """Whoever evicts a shard notes in the end that it is gone, and not of one that comes anew."""
+    remote, cache = _remote(), str(tmp_path / "cache")
+    index = fetch_index(remote, cache)
+    folder = CacheFolder(Source(index, remote, cache), 0, 0)
+    limit = control_bytes(folder) + 3 * folder.sizes().max()
+    evictor, newcomer = (_Player(folder, limit, pid) for pid in (10_000_001, 10_000_002))
+    size = int(folder.sizes()[0])
+    shutil.copy(os.path.join(remote, index.shard(0).raw.basename), evictor.path(0))
+    with evictor.ledger.change():
+        evictor.ledger.commit(0, MANAGED, *folder.stat(index.shard(0)))
+        victim = evictor.budget._try_lock(evictor.opened, 0, 0.0)
+    reserving = threading.Thread(target=newcomer.budget.reserve, args=(newcomer.opened, 0, size))
+    reserving.start()
+    reserving.join(0.2)
+    assert evictor.ledger.entries["owner"][0] == evictor.ledger.slot + 1
+    assert evictor.budget._delete(victim)
+    reserving.join(30)
+    entry = evictor.ledger.entries[0]
+    assert (entry["state"], entry["owner"]) == (FETCHING, newcomer.ledger.slot + 1)
+    assert entry["size"] == size
+    for player in (evictor, newcomer):
+        player.ledger.close()

@@ -405,22 +405,43 @@ def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
 
 
 def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, monkeypatch):
-    """Across epochs too: less is fetched than where a reader knows its own epoch alone."""
+    """Before the first batch eviction is told of all documents of the epoch and of the next one."""
+    told = []
+
+    class Listened(PackedNodeOrder):
+        """The order of a node, which notes what it is asked for."""
+
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.told = []
+            told.append(self.told)
+
+        def pieces(self):
+            for piece in super().pieces():
+                self.told.append(piece)
+                yield piece
+
+    monkeypatch.setattr(reading, "PackedNodeOrder", Listened)
     size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
-    fetched, found = [], []
-    for name, knows in (("oracle", True), ("alone", False)):
-        if not knows:
-            monkeypatch.setattr(reading, "PackedNodeOrder", lambda *_: None)
-        dataset = StreamingDataset(
-            remote=corpus, local=str(tmp_path / name), cache_limit=size // 2, shuffle=True,
-            shuffle_algo="seekable", num_canonical_nodes=4, shuffle_block_size=60,
-            packing=Packing(CAPACITY, overflow="split"), batch_size=24,
-        )  # fmt: skip
-        epochs = [list(map(packs_of, StreamingDataLoader(dataset))) for _ in range(4)]
-        found.append(epochs)
-        fetched.append(dataset.stats()["fetched_bytes"])
-    assert found[0] == found[1]
-    assert fetched[0] < fetched[1]
+    settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
+                "shuffle_block_size": 60, "batch_size": 24,
+                "packing": Packing(CAPACITY, overflow="split")}  # fmt: skip
+    dataset = StreamingDataset(
+        remote=corpus, local=str(tmp_path), cache_limit=size // 2, **settings
+    )
+    plain = StreamingDataLoader(StreamingDataset(local=corpus, **settings))
+    loader, limited = StreamingDataLoader(dataset), []
+    for epoch in range(3):
+        for step, batch in enumerate(loader):
+            limited.append(packs_of(batch))
+            if not step:
+                times, samples = map(np.concatenate, zip(*told[epoch], strict=True))
+                for at in (epoch, epoch + 1):
+                    of = (times >= at * EPOCH_TIME) & (times < (at + 1) * EPOCH_TIME)
+                    assert {*samples[of].tolist()} == {*range(COUNT)}
+                assert set(np.unique(times // EPOCH_TIME)) == {epoch, epoch + 1}
+    assert len(told) == 3
+    assert limited == [packs_of(batch) for _ in range(3) for batch in plain]
 
 
 def test_explain_tells_of_packs(corpus):

@@ -21,6 +21,7 @@ from mds.plan.passes import PassOrders
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
 from mds.plan.scheduled_batches import ScheduledBatches
 from mds.plan.stream_batches import DevicePerStreamBatches, PerStreamBatches, StratifiedBatches
+from mds.plan.stream_passes import StreamPasses
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ class EpochInputs:
             )
         return giving
 
-    def orders(self) -> Sequence[Order | PassOrders]:
+    def orders(self) -> Sequence[Order | StreamPasses]:
         """One order of all streams for random batching, else one for each that takes part.
 
-        With a schedule one for each stream, over all its passes.
+        With a schedule one of all streams, over all their passes.
         """
         giving = self.streams()
         if not giving:
@@ -71,10 +72,11 @@ class EpochInputs:
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
-            return [
+            passes = [
                 PassOrders(self._pass_of(i, share), share.choose, self.params.nodes, turns)
                 for (i, share), turns in zip(enumerate(shares), self.scheduled.turns(), strict=True)
             ]
+            return [StreamPasses(passes)]
         if self.spec.batching_method == "random":
             return [self._order(shares, self.params)]
         return [

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from mds.plan.global_batches import GlobalBatches
     from mds.plan.orders import Order
-    from mds.plan.passes import PassOrders
     from mds.plan.schedule import ScheduledRun
+    from mds.plan.stream_passes import StreamPasses
     from mds.world import World
 
     Ids = NDArray[np.int64]
@@ -161,7 +161,7 @@ class EpochPlan:
         return -(-self.epoch_size // self.shape.global_batch)
 
     @cached_property
-    def orders(self) -> Sequence[Order | PassOrders]:
+    def orders(self) -> Sequence[Order | StreamPasses]:
         """The orders behind the global batches."""
         return self.inputs.orders()
 

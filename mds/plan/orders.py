@@ -9,6 +9,7 @@ long to compute a node may keep in a file, and attach here.
 from __future__ import annotations
 
 import abc
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -204,6 +205,18 @@ class RandomAccessOrder(ShuffledOrder):
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, RandomAccessShuffle)
         return shuffle
+
+    def at_epoch(self, epoch: int) -> RandomAccessOrder:
+        """The order of another epoch, of the same samples; for a plain resampling."""
+        made = copy.copy(self)
+        made.params = self.params._replace(epoch=epoch)
+        vars(made)["shuffle"] = self.shuffle.at_epoch(epoch)
+        return made
+
+    @cached_property
+    def first_id(self) -> int:
+        """The sample id of the first virtual one; of a plain order all others are as far off."""
+        return int(self.resampling.to_sample_ids(np.zeros(1, np.int64))[0])
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
         """The sample ids of canonical nodes, in windows."""

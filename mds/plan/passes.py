@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds.plan.orders import RandomAccessOrder
 from mds.plan.partition import ExactGrid, Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeGuard
 
     from numpy.typing import NDArray
 
@@ -34,7 +36,7 @@ class PassOrders:
     def __init__(
         self, make: Callable[[int], Order], samples: int, canonical: int, turns: tuple[int, int]
     ) -> None:
-        self._make, self.samples, self.turns = make, samples, turns
+        self._make, self.samples, self.canonical, self.turns = make, samples, canonical, turns
         self._partition = Partition(ExactGrid(samples, canonical), 1, 1, is_even=False)
         self._orders: dict[int, Order] = {}
         first, last = turns
@@ -46,6 +48,11 @@ class PassOrders:
         if not self._passes or self._order(self._passes[0]).is_cheap:
             return []
         return [self._order(number) for number in self._passes]
+
+    def plain_order(self, number: int) -> RandomAccessOrder | None:
+        """The order of a pass, where it is computed at any position and has every sample once."""
+        order = self._order(number)
+        return order if _is_plain(order) else None
 
     def lookup(self) -> Lookup:
         """A new function from turns to sample ids; cheapest when turns ascend."""
@@ -68,10 +75,6 @@ class PassOrders:
 
         return take
 
-    def materialize(self) -> Lookup:
-        """The same as `lookup`."""
-        return self.lookup()
-
     def find(self, sample: int) -> Ids:
         """All turns of a sample among those that are asked for."""
         found = [np.zeros(0, np.int64)]
@@ -90,8 +93,15 @@ class PassOrders:
 
     def _order(self, number: int) -> Order:
         if number not in self._orders:
-            made = self._make(number)
+            known = next((each for each in self._orders.values() if _is_plain(each)), None)
+            # Much of a random-access order is the same in every pass.
+            made = known.at_epoch(number) if known is not None else self._make(number)
             if made.is_cheap and len(self._orders) >= _KEPT:
                 self._orders.pop(min(self._orders))
             self._orders[number] = made
         return self._orders[number]
+
+
+def _is_plain(order: Order) -> TypeGuard[RandomAccessOrder]:
+    """Whether an order is computed at any position and has every sample once."""
+    return isinstance(order, RandomAccessOrder) and order.resampling.is_plain

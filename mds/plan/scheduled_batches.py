@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ScheduledBatches(StreamBatches):
     """Global batches ``first`` to ``last`` - 1 of a training.
 
-    ``lookups`` map turns (`mds.plan.passes`) to sample ids.
+    There is one lookup, from streams and turns (`mds.plan.stream_passes`) to sample ids.
     """
 
     def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
@@ -45,18 +45,13 @@ class ScheduledBatches(StreamBatches):
         return first + self.shape.round_robin[slots]
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        turns, stream = self._turns(
+        positions = self._positions(
             steps + self._begin, self._places[self.shape.round_robin[slots]]
         )
-        out = np.empty(len(turns), np.int64)
-        for i in range(self._mixture.streams):
-            mine = np.flatnonzero(stream == i)
-            if len(mine):
-                out[mine] = lookups[i](turns[mine])
-        return out.reshape(len(steps), len(slots))
+        return lookups[0](positions).reshape(len(steps), len(slots))
 
-    def _turns(self, steps: Ids, places: Ids) -> tuple[Ids, NDArray[np.integer]]:
-        """For places in steps of the training, one after the other: the turn, and its stream."""
+    def _positions(self, steps: Ids, places: Ids) -> Ids:
+        """Streams and turns of places in steps of the training, one step after the other."""
         streams, size = self._mixture.streams, self._mixture.batch
         both = np.unique(np.concatenate([steps, steps + 1]))
         counts = self._mixture.counts(both)
@@ -70,16 +65,26 @@ class ScheduledBatches(StreamBatches):
         found = np.searchsorted(lines, wanted, side="right")
         # A stream's first place in the batch is where the one before it ends.
         shift = (begin + sizes).reshape(-1) - lines
-        small = np.min_scalar_type(max(streams - 1, 1))
-        of_stream = np.tile(np.arange(streams, dtype=small), len(steps))
-        return shift[found] + wanted, of_stream[found]
+        out = np.empty((2, len(wanted)), np.int64)
+        np.remainder(found, streams, out=out[0])
+        np.add(shift[found], wanted, out=out[1])
+        return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        step = self._mixture.steps_of_turns(stream, positions)
+        del stream  # one order has all of them
+        found = [
+            self._find_turns(of, positions[1][positions[0] == of])
+            for of in np.unique(positions[0]).tolist()
+        ]
+        steps, slots = zip(*found, strict=True) if found else ([np.zeros(0, np.int64)],) * 2
+        return np.concatenate(steps), np.concatenate(slots)
+
+    def _find_turns(self, stream: int, turns: Ids) -> tuple[Ids, Ids]:
+        step = self._mixture.steps_of_turns(stream, turns)
         counts = self._mixture.counts(np.concatenate([step, step + 1]))
         begin, end = counts.reshape(2, len(step), self._mixture.streams)
         first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
-        place = first + positions - begin[:, stream]
+        place = first + turns - begin[:, stream]
         number = place * self._back % self._mixture.batch
         return step - self._begin, np.argsort(self.shape.round_robin)[number]
 

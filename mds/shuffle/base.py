@@ -15,7 +15,7 @@ import numpy as np
 from mds.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -106,8 +106,36 @@ class RandomAccessShuffle(Shuffle):
     def find(self, ids: Ids) -> Ids:
         """The positions in the order of ids: the inverse of `ids_at`."""
 
+    def at_epoch(self, epoch: int) -> RandomAccessShuffle:
+        """The same shards in the order of another epoch."""
+        return type(self)(dataclasses.replace(self.spec, epoch=epoch))
+
+    @classmethod
+    def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
+        """Several of them that are asked together; override it where that can be quicker."""
+        return ShuffleGroup(shuffles)
+
     def windows(self, node: int) -> Iterator[Ids]:
         """The ids of canonical node ``node`` in order."""
         first, last = int(self.starts[node]), int(self.starts[node + 1])
         for at in range(first, last, _CHUNK_SAMPLES):
             yield self.ids_at(np.arange(at, min(at + _CHUNK_SAMPLES, last)))
+
+
+class ShuffleGroup:
+    """Random-access shuffles that are asked together, by their numbers."""
+
+    def __init__(self, shuffles: Mapping[int, RandomAccessShuffle]) -> None:
+        self.shuffles = dict(shuffles)
+
+    def changed(self, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
+        """Another group, with other shuffles under some numbers."""
+        return type(self)({**self.shuffles, **shuffles})
+
+    def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
+        """The ids at positions of the shuffles of these numbers."""
+        out = np.empty(len(positions), np.int64)
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            out[mine] = self.shuffles[number].ids_at(positions[mine])
+        return out

@@ -8,6 +8,7 @@ The algorithm may hold any number of samples; nothing else is needed.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,6 +83,41 @@ class ShuffleContract:
                 some = np.arange(spec.samples)[::-7]
                 assert np.array_equal(shuffle.ids_at(some), whole[some])
                 assert np.array_equal(shuffle.find(whole[some]), some)
+
+    def test_orders_are_asked_together(self) -> None:
+        """Of random-access shuffles: several in one call, and with others in place of some."""
+        if not issubclass(self.algorithm, RandomAccessShuffle):
+            return
+        specs = [spec for spec in self._specs() if spec.samples]
+        shuffles: dict[int, RandomAccessShuffle] = {
+            number: self.algorithm(spec) for number, spec in enumerate(specs)
+        }
+        group = self.algorithm.group(shuffles)
+        rng = np.random.default_rng(0)
+        numbers = rng.integers(0, len(specs), 300)
+        positions = rng.integers(0, 1 << 40, 300) % np.array([s.samples for s in specs])[numbers]
+        other = {number: shuffles[number].at_epoch(5) for number in (0, 2)}
+        for found, each in (
+            (group, shuffles),
+            (group.changed(other), {**shuffles, **other}),
+            (group, shuffles),  # a changed group is another
+            (group.changed({1: shuffles[0]}), {**shuffles, 1: shuffles[0]}),
+        ):
+            inside = positions % np.array([each[k].spec.samples for k in numbers.tolist()])
+            alone = [
+                each[int(k)].ids_at(np.array([p]))[0] for k, p in zip(numbers, inside, strict=True)
+            ]
+            assert found.ids_at(numbers, inside).tolist() == alone
+
+    def test_another_epoch_of_the_same_shards(self) -> None:
+        """Of random-access shuffles: as one that is made for that epoch."""
+        for spec in self._specs():
+            shuffle = self.algorithm(spec)
+            if isinstance(shuffle, RandomAccessShuffle):
+                whole = self._whole(dataclasses.replace(spec, epoch=4))
+                positions = np.arange(spec.samples)
+                assert np.array_equal(shuffle.at_epoch(4).ids_at(positions), whole)
+                assert np.array_equal(shuffle.ids_at(positions), self._whole(spec))
 
     def test_a_run_resumes_at_any_position(self) -> None:
         """The rest of an epoch is the same, from any step and on another number of nodes."""

@@ -1,0 +1,143 @@
+"""Orders of all streams of a schedule, asked together.
+
+A global batch takes a few samples of each stream, so that asking one stream after the other would
+cost as many times the calls. Where passes are computed at any position, those that the streams are
+in now are asked at once; what belongs to another pass of a stream is asked of that stream alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mds.plan.orders import Lookup, Order, RandomAccessOrder
+    from mds.plan.passes import PassOrders
+    from mds.shuffle.base import ShuffleGroup
+
+    Ids = NDArray[np.int64]
+
+
+class StreamPasses:
+    """Orders of ``streams`` over all their passes.
+
+    Its positions are columns of two rows, int64: the stream, and the turn in it.
+    """
+
+    def __init__(self, streams: Sequence[PassOrders]) -> None:
+        self.streams = tuple(streams)
+        self.per_stream = np.array([stream.samples for stream in streams])
+        self.samples = int(self.per_stream.sum())
+        self.at_hand = AtHand(np.full(len(streams), -1), np.zeros(len(streams), np.int64))
+
+    @property
+    def parts(self) -> list[Order]:
+        """The orders behind it that take long to compute."""
+        return [part for stream in self.streams for part in stream.parts]
+
+    def lookup(self) -> Lookup:
+        """A new function from positions to sample ids; cheapest when turns ascend."""
+        return TurnLookup(self)
+
+    def materialize(self) -> Lookup:
+        """The same as `lookup`."""
+        return self.lookup()
+
+    def find(self, sample: int) -> Ids:
+        """All positions of a sample among the turns that are asked for."""
+        found = [np.zeros((2, 0), np.int64)]
+        for number, stream in enumerate(self.streams):
+            turns = stream.find(sample)
+            found.append(np.stack([np.full(len(turns), number), turns]))
+        return np.concatenate(found, axis=1)
+
+    def take_up(self, streams: Ids, passes: Ids) -> AtHand:
+        """Have the latest of these passes of each stream at hand, where it can be."""
+        found = {}
+        for stream in np.unique(streams).tolist():
+            latest = int(passes[streams == stream].max())
+            order = self.streams[stream].plain_order(latest)
+            if order is not None:
+                found[stream] = (latest, order)
+        # As one value, since threads may ask at the same time.
+        self.at_hand = self.at_hand.changed(found)
+        return self.at_hand
+
+    def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
+        """Positions in the orders of passes, whose canonical nodes are read side by side."""
+        nodes = self.streams[0].canonical
+        if nodes == 1:
+            return elements
+        samples = self.per_stream[streams]
+        column = elements // nodes
+        row = elements - column * nodes
+        rest = samples % nodes
+        # The last column has only the nodes that are longer than others by one.
+        late = np.flatnonzero(column * nodes + rest == samples)
+        late = late[rest[late] > 0]
+        row[late] = -(-(row[late] + 1) * nodes // rest[late]) - 1
+        column += row * samples // nodes
+        return column
+
+
+class AtHand(NamedTuple):
+    """The number of a pass of each stream, -1 for none, and the first id; all orders together."""
+
+    passes: Ids
+    first: Ids
+    group: ShuffleGroup | None = None
+
+    def changed(self, orders: Mapping[int, tuple[int, RandomAccessOrder]]) -> AtHand:
+        """The same with other passes of some streams."""
+        if not orders:
+            return self
+        passes, first = self.passes.copy(), self.first.copy()
+        for stream, (number, order) in orders.items():
+            passes[stream], first[stream] = number, order.first_id
+        shuffles = {stream: order.shuffle for stream, (_, order) in orders.items()}
+        if self.group is not None:
+            return AtHand(passes, first, self.group.changed(shuffles))
+        return AtHand(passes, first, next(iter(shuffles.values())).group(shuffles))
+
+
+class TurnLookup:
+    """From streams and turns to sample ids."""
+
+    def __init__(self, passes: StreamPasses) -> None:
+        self._passes = passes
+        self._alone: dict[int, Lookup] = {}
+
+    def __call__(self, positions: Ids) -> Ids:
+        """Sample ids of positions."""
+        streams, turns = positions
+        samples, at_hand = self._passes.per_stream[streams], self._passes.at_hand
+        numbers = turns // samples
+        is_there = at_hand.passes[streams] == numbers
+        if not is_there.all():
+            at_hand = self._passes.take_up(streams[~is_there], numbers[~is_there])
+            is_there = at_hand.passes[streams] == numbers
+        elements = turns - numbers * samples
+        if is_there.all():
+            return self._together(at_hand, streams, elements)
+        out = np.empty(len(turns), np.int64)
+        out[is_there] = self._together(at_hand, streams[is_there], elements[is_there])
+        for stream in np.unique(streams[~is_there]).tolist():
+            mine = np.flatnonzero((streams == stream) & ~is_there)
+            if stream not in self._alone:
+                self._alone[stream] = self._passes.streams[stream].lookup()
+            out[mine] = self._alone[stream](turns[mine])
+        return out
+
+    def _together(self, at_hand: AtHand, streams: Ids, elements: Ids) -> Ids:
+        """Sample ids of elements of the passes that are at hand."""
+        if at_hand.group is None or not len(elements):
+            return np.empty(len(elements), np.int64)
+        positions = self._passes.elements_to_positions(streams, elements)
+        ids = at_hand.group.ids_at(streams, positions)
+        ids += at_hand.first[streams]
+        return ids

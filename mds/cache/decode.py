@@ -6,17 +6,24 @@ decoded, so its bytes are entered into the ledger as they come, before they are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
+from mds.cache.concurrency import Pool
 from mds.cache.download import NoRoomError, ShardDownloader
 from mds.formats.encode import shard_bytes, write_shard
 from mds.formats.source import Files
+from mds.process.per_process import per_process
 from mds.storage.files import open_target, publish
 
 if TYPE_CHECKING:
     from mds.formats.dataset import FormatData
     from mds.index import ShardInfo
+
+#: Files of their own that a process fetches at once.
+_SIDE_BY_SIDE = 64
 
 
 class ShardDecoder(ShardDownloader):
@@ -27,6 +34,17 @@ class ShardDecoder(ShardDownloader):
         data = self.folder.source.data
         assert data is not None
         return data
+
+    def _files(self, came: _Count, *, is_urgent: bool = False) -> Files:
+        """The files, of which single ones come by threads that all shards share.
+
+        Those of the shard that was begun first come first, and those of single rows before them.
+        """
+        pool = per_process(
+            ("files side by side",), lambda: (Pool(_SIDE_BY_SIDE, "mds-files"), count())
+        )
+        deadline = -1.0 if is_urgent else float(next(pool[1]))
+        return Files(self.store, came.add, functools.partial(pool[0].submit, deadline=deadline))
 
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
         """Decode a shard into the cache folder; the bytes that came over the wire.
@@ -39,7 +57,7 @@ class ShardDecoder(ShardDownloader):
                 raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
 
         came = _Count()
-        files = Files(self.store, came.add)
+        files = self._files(came)
         self.folder.check_inside(info)
         data = self._data
         with publish(self.folder.path(info.raw)) as temporary:
@@ -53,14 +71,14 @@ class ShardDecoder(ShardDownloader):
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
         """A shard decoded in memory, and how many bytes came over the wire."""
         came, data = _Count(), self._data
-        files = Files(self.store, came.add)
+        files = self._files(came)
         blocks, where = data.blocks(info.number, files), data.where(info.number, files)
         return [shard_bytes(info.samples, data.columns, blocks, where)], came.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
         """The stored bytes of some samples by row, and how many bytes came over the wire."""
         came = _Count()
-        return self._data.rows(info.number, rows, Files(self.store, came.add)), came.total
+        return self._data.rows(info.number, rows, self._files(came, is_urgent=True)), came.total
 
 
 class _Count:

@@ -11,7 +11,6 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError, NotFoundError
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
-#: Files that are fetched at once, and what one is thought to have before it was fetched.
-_SIDE_BY_SIDE, _SUPPOSED = 32, 64 << 10
+#: Bytes that a file is thought to have before it was fetched.
+_SUPPOSED = 64 << 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,11 +168,7 @@ class RawFiles(Format):
                 raise self._missing(where, path, files.url(path)) from error
             return {**row, self.content: data}
 
-        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(rows)), "mds-files") as pool:
-            try:
-                yield from pool.map(fetch, rows)
-            finally:
-                pool.shutdown(cancel_futures=True)
+        yield from files.map(fetch, rows)
 
     def _rows(self, shard: ShardPlace) -> Rows:
         """The rows of a shard, which a table may have from anywhere."""

@@ -8,12 +8,14 @@ small gaps and long ones cut, and come side by side where the store is behind a 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mds.errors import CorruptError, FormatError, NotFoundError, ReplacedError
 from mds.events import Fetched, emit
@@ -24,18 +26,34 @@ if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
     from mds.storage.url import Url
 
+T = TypeVar("T")
+R = TypeVar("R")
+#: Has a function called in another thread.
+Submit = Callable[..., "Future[Any]"]
+
 #: Gaps up to so many bytes are fetched along, and no request is for more than the other.
 GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
+#: Files of a shard that `Files.map` has under way at once, read or not.
+_AHEAD = 64
 _NOTES = (".idx", ".json")
 
 
 class Files:
-    """Files below the root of a dataset. Thread-safe; ``on_bytes`` is told what came."""
+    """Files below the root of a dataset. Thread-safe; ``on_bytes`` is told what came.
 
-    def __init__(self, store: Store, on_bytes: Callable[[int], object] | None = None) -> None:
+    ``submit`` has files of their own fetched side by side, by threads that outlive a shard.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        on_bytes: Callable[[int], object] | None = None,
+        submit: Submit | None = None,
+    ) -> None:
         self.store = store
         self._on_bytes = on_bytes
+        self._submit = submit
         #: What `Format.find` has learnt of single files, by their keys.
         self.facts: Mapping[str, bytes] = {}
         self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
@@ -130,6 +148,14 @@ class Files:
         firsts, views = [first for first, _ in cut], [memoryview(each) for each in pieces]
         return [_taken(span, firsts, cut, views) for span in spans]
 
+    def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """What ``act`` gives of every item, in order, many at once; the first error is raised."""
+        if self._submit is not None:
+            yield from _in_order(self._submit, act, items)
+            return
+        with ThreadPoolExecutor(_AHEAD // 2, "mds-files") as pool:
+            yield from _in_order(pool.submit, act, items)
+
     def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes in chunks as they arrive; ReplacedError for another file than planned."""
         began, size = time.monotonic(), 0
@@ -168,6 +194,20 @@ def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
     store = open_at(root)
     pinned = store.pinned_url()
     return Files(store if pinned == store.url else open_at(pinned))
+
+
+def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """What ``act`` gives of every item; what was not begun when one fails is not begun at all."""
+    rest = iter(items)
+    waiting: deque[Future[R]] = deque()
+    try:
+        waiting.extend(submit(act, item) for item in itertools.islice(rest, _AHEAD))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(submit(act, item) for item in itertools.islice(rest, 1))
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def _file(info: ObjectInfo) -> DataFile:

@@ -63,12 +63,11 @@ class S3Store(Store):
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
-        asked = {}
-        if start or end is not None:
-            body = self._stream_range(key, start, end, shown)
-            if body is not None:
-                return body
-            asked["Range"] = format_range(start, end)
+        span = format_range(start, end) if start or end is not None else None
+        body = self._stream_directly(key, start, end, span, shown)
+        if body is not None:
+            return body
+        asked = {} if span is None else {"Range": span}
         answer = self._read("get", "get_object", key, **asked)
         info, length = self._answer(key, answer, start, end, shown)
         body = answer["Body"]
@@ -235,14 +234,19 @@ class S3Store(Store):
                 self._options = unsigned
                 return found
 
-    def _stream_range(self, key: str, start: int, end: int | None, shown: str) -> Body | None:
-        """A range by a request of our own; None where the SDK must be asked."""
+    def _stream_directly(
+        self, key: str, start: int, end: int | None, span: str | None, shown: str
+    ) -> Body | None:
+        """What a request of our own brings; None where the SDK must be asked.
+
+        A whole object of which the SDK would check a sum is left to it.
+        """
         name = self._name(key)
         with translate_errors("get", shown, classify):
             requests = self._range_requests()
-            if requests is None:
+            if requests is None or (span is None and not requests.are_unchecked):
                 return None
-            answer = requests.ask(name, start, end)
+            answer = requests.ask(name, span)
             if answer is None:
                 # Perhaps the bucket is elsewhere, or the keys are new; the SDK will know.
                 forget(self._ranges_key(self._options))

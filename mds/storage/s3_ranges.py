@@ -1,9 +1,10 @@
-"""Ranged GETs of S3 that are signed and sent without the SDK, which is asked how once a bucket.
+"""GETs of S3 that are signed and sent without the SDK, which is asked how once a bucket.
 
 What the SDK knows of endpoints, regions and ways of addressing is in the template that it shows
 (`s3_template.py`). Credentials are asked of its provider for every request, so they are renewed as
-ever. An answer that is neither the range nor a sign of haste on the store's side is left
-to the SDK, which asks again and judges: redirects to another region, missing keys, expired tokens.
+ever. An answer that is neither what was asked for, nor a sign of haste on the store's side, nor a
+plain no to a whole object is left to the SDK, which asks again and judges: redirects to another
+region, missing keys of ranges, expired tokens.
 
 Five sixths of the processor time of a small request were the SDK's; see docs/decisions/0017.
 """
@@ -17,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from mds.storage.http_client import find_proxy, format_range, split_login
+from mds.storage.http_client import find_proxy, split_login
 from mds.storage.keep_alive import Answer, Connections, Host
 from mds.storage.s3_errors import StoreAnswerError
 from mds.storage.s3_template import RequestTemplate, find_template
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
     from mds.storage.s3_client import S3Client
 
 _HASTE = {408, 429, 500, 502, 503, 504}
+#: What needs no second opinion about a whole object. That one is not there is no rare answer: files
+#: beside an index are asked for, and need not be.
+_NO = {(404, "NoSuchKey"), (404, "NoSuchBucket"), (403, "AccessDenied")}
+_CHECKS = "when_supported"
 _WORD = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class RangeRequests:
-    """Ranged GETs of one bucket, by any thread of a process."""
+    """GETs of one bucket, by any thread of a process."""
 
     def __init__(
         self, template: RequestTemplate, connections: Connections, client: S3Client
@@ -42,39 +47,44 @@ class RangeRequests:
         self._connections = connections
         self._client = client
         self._skew = 0.0
+        #: Whether the SDK checks no sum of a whole object, so that none is lost around it.
+        self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
         extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
 
-    def ask(self, name: str, start: int, end: int | None) -> Answer | None:
-        """The answer that brings a range of an object; None where the SDK must be asked.
+    def ask(self, name: str, span: str | None) -> Answer | None:
+        """The answer that brings an object, or the span of a Range header of it.
 
-        Raises what sockets raise, and StoreAnswerError where the store asks for patience.
+        None where the SDK must be asked. Raises what sockets raise, and StoreAnswerError where the
+        store asks for patience or has no such whole object.
         """
-        answer = self._connections.get(self._request(name, start, end))
-        if answer.status == 403 and self._has_other_time(answer):
-            answer = self._connections.get(self._request(name, start, end))
+        answer = self._connections.get(self._request(name, span))
+        words: dict[str, str] = {}
+        if answer.status == 403:
+            words = _words_of(answer)
+            if self._has_other_time(answer, words):
+                answer, words = self._connections.get(self._request(name, span)), {}
         if answer.status in (200, 206):
             if answer.length >= 0:
                 return answer
-        elif answer.status in _HASTE:
-            words = _words_of(answer)
-            raise StoreAnswerError(
-                answer.status,
-                words.get("Code", ""),
-                words.get("Message", ""),
-                answer.headers.get("retry-after"),
-            )
+        elif answer.status in _HASTE or (answer.status in (403, 404) and span is None):
+            words = words or _words_of(answer)
+            if answer.status in _HASTE or (answer.status, words.get("Code")) in _NO:
+                raise StoreAnswerError(
+                    answer.status,
+                    words.get("Code", ""),
+                    words.get("Message", ""),
+                    answer.headers.get("retry-after"),
+                )
         answer.close()
         return None
 
-    def _request(self, name: str, start: int, end: int | None) -> bytes:
+    def _request(self, name: str, span: str | None) -> bytes:
         template = self._template
         path = template.path + quote(name, safe="/~")
-        headers = {
-            "host": template.host,
-            "range": format_range(start, end),
-            **dict(template.amazon),
-        }
+        headers = {"host": template.host, **dict(template.amazon)}
+        if span is not None:
+            headers["range"] = span
         if template.scope is not None:
             credentials = self._client.credentials()
             stamp = timestamp(self._skew)
@@ -87,9 +97,9 @@ class RangeRequests:
         lines = "".join([f"{key}: {value}\r\n" for key, value in headers.items()])
         return f"GET {path} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
-    def _has_other_time(self, answer: Answer) -> bool:
+    def _has_other_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
         """Whether the store's clock is another, which is then taken for ours; once."""
-        if self._skew or _words_of(answer).get("Code") != "RequestTimeTooSkewed":
+        if self._skew or words.get("Code") != "RequestTimeTooSkewed":
             return False
         try:
             theirs = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
@@ -102,7 +112,7 @@ class RangeRequests:
 def open_range_requests(
     client: S3Client, bucket: str, extra: Mapping[str, str], seconds: float
 ) -> RangeRequests | None:
-    """Ranged GETs of a bucket as the SDK would send them; None for what only the SDK can do.
+    """GETs of a bucket as the SDK would send them; None for what only the SDK can do.
 
     Raises what the SDK raises: credentials that are not there, names that no bucket has.
     """

@@ -1,6 +1,9 @@
 """Files named by a manifest are samples, fetched side by side and kept as few."""
 
 import json
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +13,7 @@ from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats import Files, RawFiles
 from mds.formats.place import FilePlace
+from mds.storage import registry
 from mds.storage.memory import MemoryStore
 
 ROWS = [{"path": f"p/{i}.bin", "label": i, "weight": i / 2, "name": f"n {i}"} for i in range(20)]
@@ -165,3 +169,59 @@ def test_a_row_of_a_folder_is_told(folder, tmp_path):
         dataset[0]
     with pytest.raises(NotFoundError, match=r"3\.bin/x: there is no such file, but .*d\.csv has"):
         dataset[1]
+
+
+class Noted(MemoryStore):
+    """Notes which thread asks for what."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.threads = {}
+
+    def stream(self, key, start=0, end=None):
+        self.threads[key] = threading.current_thread().name
+        return super().stream(key, start, end)
+
+
+def test_files_of_all_shards_come_by_threads_that_stay(folder, tmp_path, monkeypatch):
+    """No shard starts threads, and so connections, of its own."""
+    stores = []
+    monkeypatch.setitem(
+        registry._registered, "noted", lambda url, *_: stores.append(Noted(url)) or stores[-1]
+    )
+    place = MemoryStore("noted://raw")
+    for path in folder.rglob("*.*"):
+        place.put(str(path.relative_to(folder)), path.read_bytes())
+    dataset = StreamingDataset(
+        remote="noted://raw", local=str(tmp_path / "cache"), batch_size=2,
+        format=RawFiles(manifest="m.csv", samples_per_shard=2),
+    )  # fmt: skip
+    assert [sample["label"] for sample in dataset] == list(range(20))
+    threads = {
+        name for store in stores for key, name in store.threads.items() if key.endswith(".bin")
+    }
+    assert threads
+    assert all(re.fullmatch(r"mds-files-\d+", name) for name in threads)
+    assert max(int(name.rpartition("-")[2]) for name in threads) <= 64
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_many_files_keep_their_order_and_the_first_error_is_told(submits):
+    """What waits behind an error is not begun, with threads of the caller's or without."""
+    with ThreadPoolExecutor(1) as pool:
+        files = Files(MemoryStore("memory://map"), submit=pool.submit if submits else None)
+        assert list(files.map(lambda at: at * at, range(500))) == [at * at for at in range(500)]
+        assert list(files.map(str, [])) == []
+        begun = []
+
+        def act(at):
+            begun.append(at)
+            if at == 3:
+                raise ValueError(at)
+            return at
+
+        found = files.map(act, range(10_000))
+        assert [next(found) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="3"):
+            next(found)
+    assert len(begun) < 200

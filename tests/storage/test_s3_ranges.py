@@ -17,7 +17,7 @@ from devtools import servers
 from devtools.forwardproxy import forward_proxy
 from devtools.httpserver import QuietHandler, QuietServer, running
 from devtools.proxy import Fault, FaultProxy
-from mds.errors import CorruptError, DeniedError, TransientError
+from mds.errors import CorruptError, DeniedError, NotFoundError, TransientError
 from mds.storage import RetryPolicy, open_store
 from mds.testing.store_contract import noise
 from tests.storage.test_trust import https_server
@@ -390,3 +390,40 @@ def test_a_hedged_store_asks_once_for_a_whole_object(s3, name, tmp_path):
     assert not store.asks_for_ranges
     store.get_file("x", str(tmp_path / "x"), len(DATA), lambda _: None)
     assert (tmp_path / "x").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("checks", [None, True])
+def test_a_whole_object_of_which_no_sum_is_checked_goes_around_the_sdk(s3, name, checks):
+    """Where the SDK would check one, as on Amazon, it brings the object."""
+    with FaultProxy(s3) as proxy:
+        store = store_at(proxy.url, prefix=name, checksums=checks)
+        store.put("x", DATA)
+        store.put("empty", b"")
+        proxy.seen.headers.clear()
+        assert store.get("x") == DATA
+        assert store.get("empty") == b""
+        found = [{"amz-sdk-request", "range"} & {*seen} for seen in proxy.seen.headers]
+        assert found == 2 * [{"amz-sdk-request"} if checks else set()]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(404, "NoSuchKey", NotFoundError), (403, "AccessDenied", DeniedError)],
+)
+def test_a_plain_no_to_a_whole_object_is_asked_for_once(amazon, status, code, kind):
+    """What need not be there costs one request, and is no reason to make connections anew."""
+    for _ in range(2):
+        amazon.script.append(lambda handler: handler.refuse(status, code) or True)
+        with pytest.raises(kind):
+            store_at(amazon.url).get("x")
+    assert len(amazon.seen) == 2
+
+
+def test_a_whole_object_with_a_clock_that_is_wrong_is_judged_by_the_second_answer(amazon):
+    """The clock is set right, and what is said then counts."""
+    late = {"Date": formatdate(time() + 3600, usegmt=True)}
+    amazon.script.append(lambda h: h.refuse(403, "RequestTimeTooSkewed", **late) or True)
+    amazon.script.append(lambda h: h.refuse(404, "NoSuchKey") or True)
+    with pytest.raises(NotFoundError):
+        store_at(amazon.url).get("x")
+    assert len(amazon.seen) == 2

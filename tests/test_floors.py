@@ -32,6 +32,7 @@ FILES = {
     "cache": [
         {
             "checked_ids",
+            "computed_files",
             "concurrency",
             "counters",
             "filesystem",

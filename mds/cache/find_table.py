@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
-from mds.cache.index_copy import can_write, locked_folder, mode_of, retried
+from mds.cache.index_copy import can_write, locked_folder, retried
 from mds.cache.origin import (
     CONTROL,
     Origin,
@@ -41,7 +41,12 @@ from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files, open_pinned
 from mds.formats.table import FileTable
 from mds.index.files_index import FilesIndexError
-from mds.storage.control_files import make_control_folder, publish_control_file, read_control_file
+from mds.storage.control_files import (
+    make_control_folder,
+    mode_of,
+    publish_control_file,
+    read_control_file,
+)
 from mds.storage.files import disk
 from mds.storage.url import Url, is_local, local_path, reveal
 from mds.text.redaction import get_logger

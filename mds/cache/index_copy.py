@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ from mds.events import Retried, emit
 from mds.index import Index, read_index
 from mds.index.binary_copy import MIN_COPIED_BYTES
 from mds.index.unfinished import unfinished
-from mds.storage.control_files import make_control_folder, publish_control_file
+from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
 from mds.storage.lock_holders import describe_processes, holders_of
 from mds.storage.locks import lock_within
@@ -360,11 +359,6 @@ def can_write(folder: str) -> bool:
         folder = parent
     # What is no folder is told when one should be made of it.
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
-
-
-def mode_of(folder: str) -> int:
-    """The mode of a file in a folder: its readers and writers are those of the folder."""
-    return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 
 def _short(version: str) -> str:

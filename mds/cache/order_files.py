@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -26,18 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.cache.checked_ids import CheckedIds, file_size, write_ids
+from mds.cache.computed_files import ComputedFiles, remove
 from mds.errors import CacheError, CorruptError
 from mds.format.hashing import digest
 from mds.plan.orders import SequentialOrder
 from mds.process.fork_safe import new_lock
-from mds.storage.control_files import (
-    make_control_folder,
-    make_shared_folder,
-    publish_control_file,
-)
-from mds.storage.files import despite_deletion, is_process, temporary_owner
-from mds.storage.lock_holders import describe_processes, holders_of
-from mds.storage.locks import lock_within, open_locks
+from mds.storage.files import is_process, temporary_owner
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
@@ -54,6 +47,7 @@ log = get_logger("mds.cache")
 
 _FORMAT = 2  # of the files: part of their names
 _NAME = re.compile(r"^order-([0-9a-f]{16})-(\d{6,})-[0-9a-f]{32}\.ids$")
+_UNFINISHED = re.compile(r"^\.order-")
 _MOST = 8  # files of a folder
 _LOCK_TIMEOUT_SECONDS = 3600.0  # seconds to wait for another process that computes
 _KEEP = 100_000_000  # samples of a node for which the computing process takes 4 or 8 bytes each
@@ -92,7 +86,8 @@ class OrderFile:
     """The file of some canonical nodes of an order."""
 
     def __init__(self, order: Order, nodes: Ids, folder: str) -> None:
-        self._order, self.nodes, self._folder = order, np.sort(nodes), folder
+        self._order, self.nodes = order, np.sort(nodes)
+        self._files = ComputedFiles(folder, _LOCK_TIMEOUT_SECONDS)
         starts = order.starts()
         lengths = np.diff(starts)[self.nodes]
         self.size = int(lengths.sum()) * order.id_dtype.itemsize
@@ -122,7 +117,7 @@ class OrderFile:
             with contextlib.suppress(PermissionError):  # another user's, in a folder of a group
                 os.utime(self.path, follow_symlinks=False)
             return
-        with self._alone():
+        with self._files.alone(self._lock, self.path):
             if not self.is_there:
                 self.compute()
 
@@ -153,7 +148,7 @@ class OrderFile:
 
     def _replace(self, damaged: int) -> None:
         """Compute the file anew, unless another process did since the damaged one was seen."""
-        with self._alone():
+        with self._files.alone(self._lock, self.path):
             try:
                 is_old = os.lstat(self.path).st_ino == damaged
             except FileNotFoundError:
@@ -161,30 +156,11 @@ class OrderFile:
             if is_old:
                 self.compute()
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While no other process of the node computes this file."""
-        self._make_folder()
-        lock = lock_within(
-            self._lock_path, self._lock, _LOCK_TIMEOUT_SECONDS, self._mode, past_stopped=True
-        )
-        if lock is None:
-            told = describe_processes(holders_of(self._lock_path, self._lock))
-            raise TimeoutError(f"another process holds the lock of {self.path}: {told}")
-        try:
-            yield
-        finally:
-            lock.close()
-
     def try_ensure(self) -> None:
         """Compute the file unless another process does."""
-        self._make_folder()
-        lock = open_locks(self._lock_path, self._mode)
-        try:
-            if lock.try_lock(self._lock) and not self.is_there:
+        with self._files.alone_at_once(self._lock) as is_alone:
+            if is_alone and not self.is_there:
                 self.compute()
-        finally:
-            lock.close()
 
     def compute(self) -> None:
         """Write the file and tidy the folder."""
@@ -195,45 +171,20 @@ class OrderFile:
         else:
             windows = order.generate(nodes)
         narrow = (np.ascontiguousarray(window, order.id_dtype) for window in windows)
-        with publish_control_file(self.path, self._mode) as file:
+        with self._files.publish(self.path) as file:
             write_ids(file, narrow, self._key)
         self._tidy()
 
-    def _make_folder(self) -> None:
-        def make() -> None:
-            make_shared_folder(os.path.dirname(self._folder))
-            make_control_folder(self._folder)
-
-        despite_deletion(make)
-
-    @property
-    def _lock_path(self) -> str:
-        return os.path.join(self._folder, "lock")
-
-    @property
-    def _mode(self) -> int:
-        """The mode of files, which lets in those whom the folder lets in."""
-        return stat.S_IMODE(os.stat(self._folder).st_mode) & 0o666 | 0o600
-
     def _tidy(self) -> None:
         """Remove what is certainly not needed any more, and the oldest of what may be."""
-        mine = _NAME.match(os.path.basename(self.path))
-        assert mine is not None
-        family, epoch = mine[1], int(mine[2])
-        found = []
-        for name in os.listdir(self._folder):
-            path = os.path.join(self._folder, name)
-            other = _NAME.match(name)
-            if other is not None and other[1] == family and int(other[2]) < epoch - 2:
-                _remove(path)
-            elif other is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    found.append((os.stat(path).st_mtime_ns, path))
-            elif name.startswith(".order-") and _is_abandoned(path):
-                _remove(path)
-        # A process that still reads a removed file keeps what it has mapped.
-        for _, path in sorted(found)[:-_MOST]:
-            _remove(path)
+        family, epoch = _family_and_epoch(self.path)
+        for path in self._files.paths(_NAME):
+            other_family, other_epoch = _family_and_epoch(path)
+            if other_family == family and other_epoch < epoch - 2:
+                remove(path)
+        for path in filter(_is_abandoned, self._files.paths(_UNFINISHED)):
+            remove(path)
+        self._files.keep_newest(_NAME, _MOST)
 
 
 class _Shared:
@@ -356,6 +307,7 @@ def _is_abandoned(path: str) -> bool:
     return False
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+def _family_and_epoch(path: str) -> tuple[str, int]:
+    """What two orders have in common that differ in the epoch alone, and which one it is."""
+    _, family, epoch, _ = os.path.basename(path).split("-")
+    return family, int(epoch)

@@ -11,21 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds.cache.computed_files import ComputedFiles
 from mds.errors import CacheError, IndexFileError
 from mds.index.companion import pack_companion, parse_companion
-from mds.storage.control_files import (
-    make_control_folder,
-    make_shared_folder,
-    publish_control_file,
-    read_control_file,
-)
-from mds.storage.files import despite_deletion
-from mds.storage.locks import lock_within
+from mds.storage.control_files import read_control_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +37,8 @@ class PackFile:
     """The file of one epoch: of so many ``windows`` in each canonical node, in a folder."""
 
     def __init__(self, key: str, windows: Ids, folder: str) -> None:
-        self._key, self._windows, self._folder = key, windows, folder
+        self._key, self._windows = key, windows
+        self._files = ComputedFiles(folder, _LOCK_TIMEOUT_SECONDS)
         self.path = os.path.join(folder, f"packs-{key}.bin")
 
     def read(self) -> list[Ids] | None:
@@ -65,42 +59,18 @@ class PackFile:
         known = self.read()
         if known is not None:
             return known
-        with contextlib.suppress(OSError, CacheError):
-            self._make_folder()
-            place = os.path.join(self._folder, "lock")
-            at, mode = int(self._key[:7], 16), self._mode
-            lock = lock_within(place, at, _LOCK_TIMEOUT_SECONDS, mode, past_stopped=True)
-            if lock is not None:
-                try:
-                    known = self.read()
-                    if known is None:
-                        known = count()
-                        self._write(known)
-                finally:
-                    lock.close()
+        with (
+            contextlib.suppress(OSError, CacheError),
+            self._files.alone(int(self._key[:7], 16), self.path),
+        ):
+            known = self.read()
+            if known is None:
+                known = count()
+                self._write(known)
         return known if known is not None else count()
 
     def _write(self, counts: list[Ids]) -> None:
         payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
-        with publish_control_file(self.path, self._mode) as file:
+        with self._files.publish(self.path) as file:
             file.write(pack_companion(_KIND, 1, self._key, payload))
-        found = []
-        for name in filter(_NAME.match, os.listdir(self._folder)):
-            path = os.path.join(self._folder, name)
-            with contextlib.suppress(OSError):
-                found.append((os.stat(path).st_mtime_ns, path))
-        for _, path in sorted(found)[:-_MOST]:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-    def _make_folder(self) -> None:
-        def make() -> None:
-            make_shared_folder(os.path.dirname(self._folder))
-            make_control_folder(self._folder)
-
-        despite_deletion(make)
-
-    @property
-    def _mode(self) -> int:
-        """The mode of files, which lets in those whom the folder lets in."""
-        return stat.S_IMODE(os.stat(self._folder).st_mode) & 0o666 | 0o600
+        self._files.keep_newest(_NAME, _MOST)

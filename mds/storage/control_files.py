@@ -88,6 +88,11 @@ def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
             yield file
 
 
+def mode_of(folder: str) -> int:
+    """The mode of a file of ours in a folder: its readers and writers are those of the folder."""
+    return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
+
+
 def make_control_folder(path: str) -> None:
     """Make a folder of ours with the mode of the folder above it, unless it is there.
 

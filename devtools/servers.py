@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from mds.errors import MdsError
 
 _STARTED_WITHIN = 60.0  # seconds; a cold node of a busy machine takes ten
+_PORTS = (20_000, 32_000)  # Linux gives connections those from 32,768 on, others from 49,152
 
 
 class ServerMissing(MdsError):  # noqa: N818 - it is a fact, not a failure
@@ -27,11 +29,17 @@ class ServerMissing(MdsError):  # noqa: N818 - it is a fact, not a failure
 
 
 def free_port() -> int:
-    """A port of the loopback interface that no process listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback interface that no process uses now.
+
+    Below those that the system gives to connections by itself: one of them would be taken by the
+    next connection of any process while the program that is to listen there starts.
+    """
+    chance = random.SystemRandom()  # processes with the same seed would find the same port
+    while True:
+        port = chance.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

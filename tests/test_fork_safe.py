@@ -114,12 +114,12 @@ def take(lock):
         while lock.acquire(blocking=False): places += 1
         return lambda: lock.release(places) if places else None
     if hasattr(lock, "acquire"):
-        assert lock.acquire(timeout=20), lock
+        assert lock.acquire(timeout=60), lock
         return lock.release
-    assert lock._cond.acquire(timeout=20), lock
+    assert lock._cond.acquire(timeout=60), lock
     return lock._cond.release
 
-def fork_while_held(locks, work, seconds=30):
+def fork_while_held(locks, work, seconds=100):
     """Fork while another thread holds the locks; the child does ``work`` in that time or dies."""
     held, done = threading.Event(), threading.Event()
     def hold():
@@ -128,7 +128,7 @@ def fork_while_held(locks, work, seconds=30):
         done.wait()
         for give_back in gives_back: give_back()
     threading.Thread(target=hold, daemon=True).start()
-    assert held.wait(20), "a lock could not be taken"
+    assert held.wait(60), "a lock could not be taken"
     child = os.fork()
     if not child:
         signal.alarm(seconds)

@@ -57,7 +57,7 @@ def test_a_dropped_dataset_lets_go_at_once(streams, limit, shuffle):
             del dataset
             for thread in threading.enumerate():  # those that fetched are about to end
                 if thread.name.startswith("mds") and thread.name != "mds-waiting":  # the process's
-                    thread.join(10)
+                    thread.join(60)
             after = count_descriptors(), count_maps()
             assert after[0] <= before[0] + 2
             assert after[1] <= before[1] + 2

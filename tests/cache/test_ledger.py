@@ -325,7 +325,7 @@ def test_what_is_leaving_comes_again_when_it_has_left(tmp_path):
     reserving.join(0.2)
     assert evictor.ledger.entries["owner"][0] == evictor.ledger.slot + 1
     assert evictor.budget._delete(victim)
-    reserving.join(30)
+    reserving.join(60)
     entry = evictor.ledger.entries[0]
     assert (entry["state"], entry["owner"]) == (FETCHING, newcomer.ledger.slot + 1)
     assert entry["size"] == size

@@ -35,7 +35,7 @@ def fetching_threads():
 def all_end(threads):
     """Whether threads end, which takes them a moment."""
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     return not any(thread.is_alive() for thread in threads)
 
 
@@ -152,7 +152,7 @@ def test_shards_come_ahead_of_the_reader(remote, folder):
             windows = prefetcher.windows()
             next(windows)
             wanted = {f"shard.{i:05}.mds" for i in range(5)}
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while not wanted <= set(os.listdir(folder)) and time.monotonic() < until:
                 threading.Event().wait(0.01)
             assert wanted <= set(os.listdir(folder))

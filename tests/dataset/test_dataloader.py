@@ -239,7 +239,7 @@ def test_a_loop_left_early_leaves_no_thread(make):
     del _
     for thread in threading.enumerate():
         if thread.name.startswith("mds-loader"):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

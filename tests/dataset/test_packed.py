@@ -343,7 +343,7 @@ def test_a_pipe_under_the_name_of_counts_holds_nobody_up(tmp_path):
     os.mkfifo(file.path)
     reader = threading.Thread(target=file.read, daemon=True)
     reader.start()
-    reader.join(20)
+    reader.join(60)
     is_held_up = reader.is_alive()
     if is_held_up:  # let go of the thread
         os.close(os.open(file.path, os.O_WRONLY))

@@ -54,7 +54,7 @@ def test_no_more_than_asked_for_is_made_ahead():
             yield i
 
     with ThreadedWorkers([endless], ahead=3):
-        assert enough.wait(10)
+        assert enough.wait(60)
         assert len(made) == 4
 
 
@@ -74,7 +74,7 @@ def test_a_loop_that_is_left_early_stops_the_threads():
     del workers
     gc.collect()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert closed.is_set()
     assert not running()
 

@@ -3,19 +3,14 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 from scenarios import SIZES, write_streams
 
+from devtools.servers import free_port
+
 PROGRAM = str(pathlib.Path(__file__).with_name("rank_program.py"))
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return found.getsockname()[1]
 
 
 def torchrun(config, nodes, ranks):

@@ -118,8 +118,8 @@ def test_a_file_system_of_fsspec_that_stands_still_is_noticed(monkeypatch, tmp_p
 
     from fsspec.implementations.local import LocalFileSystem
 
+    open_store(f"local://{tmp_path}").put("x", b"12345")
     store = open_store(f"local://{tmp_path}", timeout=0.2, retry=ONCE)
-    store.put("x", b"12345")
     release = threading.Event()
     monkeypatch.setattr(LocalFileSystem, "cat_file", lambda *_, **__: release.wait(30))
     with pytest.raises(StalledError, match=r"nothing came for 0\.2 s"):

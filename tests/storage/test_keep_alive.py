@@ -17,7 +17,7 @@ ASK = b"GET / HTTP/1.1\r\n\r\n"
 
 
 @contextlib.contextmanager
-def serving(*answers, seconds=5):
+def serving(*answers, seconds=60):
     """A pool of connections to a server that gives each request the next answer, then hangs up.
 
     An answer of None has it hang up before; `accepted` counts connections.
@@ -43,7 +43,7 @@ def serving(*answers, seconds=5):
         yield pool, accepted
         del pool
         gc.collect()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -133,7 +133,7 @@ def test_a_length_that_is_in_doubt_is_none(more):
 def test_what_came_is_given_before_the_error():
     """So that a transfer can go on behind it."""
     cut = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + noise(100)
-    with serving(cut, plain(b"next"), seconds=0.3) as (pool, _):
+    with serving(cut, plain(b"next"), seconds=3) as (pool, _):
         body = pool.get(ASK).body(LEAST, "x")
         assert next(body) == noise(100)
         with pytest.raises(TimeoutError):
@@ -155,7 +155,7 @@ def test_a_rate_below_the_least_is_a_stall():
 
         thread = threading.Thread(target=trickle)
         thread.start()
-        pool = Connections(Host("127.0.0.1", listener.getsockname()[1], 5))
+        pool = Connections(Host("127.0.0.1", listener.getsockname()[1], 60))
         body = pool.get(ASK).body(LeastRate(1000, 0.4), "there")
         with pytest.raises(StalledError, match=r"get there: only \d+ bytes came"):
             list(body)

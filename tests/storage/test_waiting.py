@@ -30,22 +30,39 @@ def large(tmp_path):
         yield proxy
 
 
+class Lines(list):
+    """The lines that were told of waits; ``then`` is called after each."""
+
+    def then(self):
+        """Nothing, unless a test has something better to do."""
+
+    def tell(self, line):
+        self.append(line)
+        self.then()
+
+
 @pytest.fixture
-def first_wait(monkeypatch):
+def told(monkeypatch):
     """As in a process that has told of no wait: after one, the next line is 5 s away, then 10."""
-    lines = WaitingLines(lambda line: waiting_module.log.warning("%s", line))
+    lines = Lines()
     waiting_module._Waits.stop()  # it may sleep until then
-    monkeypatch.setattr(waiting_module._Waits, "lines", lines)
+    monkeypatch.setattr(waiting_module._Waits, "lines", WaitingLines(lines.tell))
+    return lines
 
 
-@pytest.mark.usefixtures("first_wait")
-def test_a_wait_is_told_after_five_seconds(large, caplog):
-    """One line says what, where and for how long."""
+def test_a_wait_is_told_after_five_seconds(large, told):
+    """A line says what, where and for how long, while it lasts: what stalls goes on only then."""
     large.add(Fault("stall", after=1000, times=1))
-    assert open_store(large.url, timeout=7).get("large") == noise(300_000)
-    told = [text for text in caplog.messages if text.startswith("Waiting for")]
-    assert len(told) == 1
-    assert f"the next bytes of {large.url}/large for" in told[0]
+    told.then = large.cut
+    assert open_store(large.url, timeout=60).get("large") == noise(300_000)
+    assert any(f"Waiting for the next bytes of {large.url}/large for" in line for line in told)
+
+
+def test_lines_go_to_the_log(caplog):
+    """As warnings."""
+    WaitingLines(waiting_module._Waits.lines._told).look(9.0, [waiting("bytes of", "there")])
+    assert caplog.records[-1].levelname == "WARNING"
+    assert caplog.messages[-1] == "Waiting for bytes of there for 9 s."
 
 
 def test_lines_come_ever_more_seldom():
@@ -83,14 +100,14 @@ def test_short_waits_share_a_thread():
     assert len([each for each in started if each.name == "mds-waiting"]) <= 1
 
 
-@pytest.mark.usefixtures("first_wait")
-def test_a_lock_that_another_has_is_told(tmp_path, caplog):
-    """A process that waits for another says so."""
+def test_a_lock_that_another_has_is_told(tmp_path, told):
+    """A process that waits for another says so; the other lets go only then."""
     path = str(tmp_path / "lock")
     held = lock_within(path, 1, 0)
-    assert lock_within(path, 1, 6.5) is None
-    held.close()
-    assert any("another process, which has a lock" in text for text in caplog.messages)
+    assert lock_within(path, 1, 0) is None
+    told.then = held.close
+    lock_within(path, 1, 60).close()
+    assert any("another process, which has a lock" in line for line in told)
 
 
 def test_a_trickle_is_a_stall_that_another_try_mends(large):
@@ -98,17 +115,17 @@ def test_a_trickle_is_a_stall_that_another_try_mends(large):
     large.add(Fault("slow", after=1000, rate=100, times=1))
     store = open_store(large.url, timeout=1.5, options={"part_connections": 1})
     assert store.get("large") == noise(300_000)
-    assert large.count() == 2
+    assert large.count() >= 2
 
 
 def test_a_trickle_that_stays_is_an_error_with_its_rate(large):
     """It names the option that says how slow is too slow; 0 asks for nothing."""
     large.add(Fault("slow", after=1000, rate=2000, times=None))
     once = RetryPolicy(attempts=1)
-    slow = open_store(large.url, timeout=1.5, retry=once, options={"min_rate": 100_000})
+    slow = open_store(large.url, timeout=4, retry=once, options={"min_rate": 100_000})
     with pytest.raises(StalledError, match=r"only \d+ bytes came in .* s.*min_rate"):
         slow.get("large")
-    patient = open_store(large.url, timeout=1.5, retry=once, options={"min_rate": 0})
+    patient = open_store(large.url, timeout=60, retry=once, options={"min_rate": 0})
     assert patient.get_range("large", 0, 5000) == noise(300_000)[:5000]
 
 
@@ -138,18 +155,32 @@ def test_a_slow_server_of_files_is_a_stall_too(tmp_path):
     """Pieces of a file over SFTP that come one by one, but too seldom."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "large").write_bytes(noise(300_000))
-    with sftp_server(str(tmp_path / "files"), read_seconds=0.3) as server:
+    with sftp_server(str(tmp_path / "files"), read_seconds=0.7) as server:
         url = f"sftp://{server.user}@127.0.0.1:{server.port}/"
         known = {"password": server.password, "accept_unknown_host": True}
         once = RetryPolicy(attempts=1)
-        slow = open_store(url, timeout=1.5, retry=once, options={"min_rate": 1_000_000, **known})
+        slow = open_store(url, timeout=4, retry=once, options={"min_rate": 1_000_000, **known})
         with pytest.raises(StalledError, match=r"only \d+ bytes came in .* s.*min_rate"):
             slow.get("large")
-        patient = open_store(url, timeout=1.5, retry=once, options={"min_rate": 0, **known})
+        patient = open_store(url, timeout=60, retry=once, options={"min_rate": 0, **known})
         assert patient.get("large") == noise(300_000)
         assert slow.head("large").size == 300_000
 
 
+@pytest.fixture
+def resolver(monkeypatch):
+    """A resolver that knows at once that there is no such host."""
+    resolve = socket.getaddrinfo
+
+    def answer(host, *rest, **more):
+        if host == "no-such-host.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+
+@pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/x", "http://no-such-host.invalid/x"])
 def test_a_host_that_is_not_there_is_tried_for_the_timeout_in_all(url, caplog):
     """However many tries and minutes a policy has for other trouble."""
@@ -167,6 +198,7 @@ def enough(*_):
     raise Enough
 
 
+@pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize(
     ("url", "options"),
     [

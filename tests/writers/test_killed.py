@@ -83,7 +83,7 @@ def start(program, source):
 
 
 def run_whole(program, source):
-    """Let a program end; how long it took from its beginning, without the imports."""
+    """Let a program end; how many seconds it took from its beginning, without the imports."""
     with start(program, source) as process:
         began = time.monotonic()
         assert process.wait(120) == 0
@@ -140,7 +140,7 @@ def settle(folder):
     """Wait until the server is done with what it was sent before the client died."""
     seen, since = None, time.monotonic()
     until = since + 60
-    while time.monotonic() < since + 0.3 or any(is_under_way(name) for name in seen or ()):
+    while time.monotonic() < since + 1 or any(is_under_way(name) for name in seen or ()):
         assert time.monotonic() < until, seen
         now = names(folder)
         if now != seen:
@@ -178,7 +178,11 @@ def test_no_index_unless_all_is_there(bucket, tmp_path, caplog, kind, number):
             break
         with open_store(REMOTE) as store:
             store.delete("index.json")
-        found["killed"] += kill_at(moments.uniform(0, whole), program, source)
+        moment = moments.uniform(0, whole)
+        if kill_at(moment, program, source):
+            found["killed"] += 1
+        else:  # faster than when it was measured: the next ones are killed sooner
+            whole = moment
         settle(bucket)
         if check_whole(bucket):
             found["index"] += 1

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mds.cli.terminal import errors, plural
+from mds.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mds.formats import Format
 
 
 @click.command(short_help="Pin files that are read as they lie, and plan them once.")
 @click.argument("source")
 @click.option("-o", "--out", metavar="OUT", help="Folder or URL of the index.  [SOURCE]")
 @click.option("--as", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
+@click.option(
+    "--set", "pairs", metavar="NAME=VALUE", multiple=True,
+    help="A setting of the format, such as manifest=labels.csv; again for more.",
+)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
-def index(source: str, out: str | None, kind: str | None, overwrite: bool) -> None:
+def index(
+    source: str, out: str | None, kind: str | None, pairs: tuple[str, ...], overwrite: bool
+) -> None:
     """Write an index of the files at SOURCE, a folder, URL or pattern, to OUT.
 
     A dataset of OUT reads these files and no others, and no start lists or looks at them again: one
@@ -23,8 +35,24 @@ def index(source: str, out: str | None, kind: str | None, overwrite: bool) -> No
         from mds.formats.pinned import write_files_index
         from mds.storage import redact
 
-        data, files = open_files(source, kind)
+        data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)
         out = write_files_index(data, files, out, overwrite=overwrite)
         samples = plural(int(data.table.samples.sum()), "sample")
         shards, count = plural(len(data.table), "shard"), plural(len(data.table.keys), "file")
         click.echo(f"{redact(out)}: {samples} in {shards} of {count}")
+
+
+def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
+    """The format of a source with the settings of a command line."""
+    from mds.formats.registry import find_format, format_of_files, make_format
+
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}.")
+        settings[name.strip()] = value
+    found = None if kind else format_of_files(source, beside_index=True)
+    if kind is None and found is None:
+        raise ConfigError(f"--set needs --as: nothing tells what the files of {source!r} are.")
+    return make_format(find_format(kind) if kind else type(found), settings)  # type: ignore[arg-type]

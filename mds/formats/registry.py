@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 from mds.errors import ConfigError
 from mds.format.layout import INDEX_NAME
@@ -81,7 +83,36 @@ def parse_format(given: str | Format | None) -> Format | None:
         return given
     if not isinstance(given, str):
         raise ConfigError(f"format= is a name or a Format, got {type(given).__name__}.")
-    return None if given == "mds" else find_format(given)()
+    return None if given == "mds" else make_format(find_format(given))
+
+
+def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -> Format:
+    """A format with settings that are texts, such as those of a command line.
+
+    Raises ConfigError for one that it has not, one that it needs, and a value that cannot be.
+    """
+    fields = {each.name: each for each in dataclasses.fields(kind) if each.name != "columns"}
+    values: dict[str, Any] = {}
+    for name, text in (settings or {}).items():
+        if name not in fields:
+            raise ConfigError(
+                f"{kind.name} files have no setting {name!r}.{did_you_mean(name, fields)} There "
+                f"are {', '.join(fields)}."
+            )
+        is_number = "int" in str(fields[name].type) and text.isascii() and text.isdigit()
+        values[name] = int(text) if is_number else text
+    nothing = dataclasses.MISSING
+    for name, each in fields.items():
+        if name not in values and each.default is nothing and each.default_factory is nothing:
+            raise ConfigError(
+                f"{kind.name!r} alone does not say which: give format={kind.__name__}({name}=...), "
+                f"or --set {name}=... to a command."
+            )
+    try:
+        return kind(**values)
+    except TypeError as error:
+        told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ConfigError(f"{kind.name} files cannot have {told}: {error}.") from error
 
 
 def format_of_names(names: Iterable[str], without: Sequence[str] = ()) -> Format | None:

@@ -235,3 +235,44 @@ def test_settings_that_no_format_has_are_told(tmp_path):
             StreamingDataset(local=str(place))
         code, text = run("info", place)
         assert (code, "settings that cannot be" in text) == (1, True)
+
+
+def test_an_index_of_plain_files_is_made_by_the_command(tmp_path):
+    """The settings of a format are given one by one, and are those of the dataset of the index."""
+    place, out = tmp_path / "raw", tmp_path / "index"
+    place.mkdir()
+    for at in range(5):
+        (place / f"{at}.bin").write_bytes(bytes([at]))
+    (place / "m.csv").write_text("file\n" + "".join(f"{at}.bin\n" for at in range(5)))
+    settings = ["--set", "manifest=m.csv", "--set", "path=file", "--set", "samples_per_shard=2"]
+    code, text = run("index", place, "-o", out, "--as", "files", *settings)
+    assert (code, "5 samples in 3 shards of 1 file" in text) == (0, True)
+    dataset = StreamingDataset(remote=str(out), local=str(tmp_path / "cache"), batch_size=2)
+    assert dataset.samples_per_shard.tolist() == [2, 2, 1]
+    assert dataset[4] == {"file": "4.bin", "content": b"\4"}
+
+
+def test_settings_of_a_command_are_checked(tmp_path):
+    """Each that is missing, unknown, of the wrong kind or no pair is told with what would do."""
+    place = tmp_path / "lines"
+    place.mkdir()
+    (place / "a.jsonl").write_text('{"a": 1}\n' * 9)
+    (place / "m.csv").write_text("path\na.jsonl\n")
+    for given, words in [
+        (["--as", "files"], "'files' alone does not say which: give format=RawFiles(manifest=...)"),
+        (["--set", "shard_sizes=5"], "no setting 'shard_sizes'. Did you mean 'shard_size'?"),
+        (["--set", "shard_size"], "--set takes NAME=VALUE, got 'shard_size'"),
+        (["--set", "shard_size=large"], "large"),
+        (["--as", "files", "--set", "manifest=m.csv", "--set", "samples_per_shard=few"],
+         "samples_per_shard='few'"),
+    ]:  # fmt: skip
+        code, text = run("index", place / "a.jsonl" if len(given) == 2 else place, *given)
+        assert code == 1
+        assert words in " ".join(text.split())
+    (tmp_path / "plain").mkdir()
+    code, text = run("index", tmp_path / "plain", "--set", "a=1")
+    assert (code, "--set needs --as" in text) == (1, True)
+    code, text = run("index", place / "a.jsonl", "-o", tmp_path / "out", "--set", "shard_size=20")
+    assert (code, "9 samples in 3 shards" in text) == (0, True)
+    with pytest.raises(MdsError, match="give format=RawFiles"):
+        StreamingDataset(remote=str(place), local=str(tmp_path / "c"), format="files")

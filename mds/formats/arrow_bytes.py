@@ -7,9 +7,6 @@ nested, and dates and times, go value by value.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +14,12 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, FormatError
 from mds.formats.arrow_types import is_file, list_dtype, pyarrow
+from mds.formats.arrow_values import plain, values_for
 from mds.formats.encode import Bytes, ColumnBytes, join_columns
 from mds.formats.facts import Block, ShardPlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from mds.format.layout import Columns
-
-
-_WITHOUT_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
 
 
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
@@ -34,7 +27,7 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
 
     Raises EncodingError for a value that the encoding does not take.
     """
-    column = _plain(column)
+    column = plain(column)
     if encoding.startswith("optional["):
         return _optional(column, encoding[len("optional[") : -1])
     if column.null_count and encoding != "json":
@@ -64,22 +57,21 @@ def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
     return join_columns(batch.num_rows, values)
 
 
-def nested(columns: Columns) -> list[str]:
-    """The columns whose values are what JSON has of them."""
-    pairs = zip(columns.names, columns.encodings, strict=True)
-    return [name for name, encoding in pairs if encoding in ("json", "optional[json]")]
-
-
 def with_wide_times(batch: Any, other: Any, where: str) -> Any:
     """A batch whose columns of nanoseconds are text where ``other``, of microseconds, differs.
 
-    There a time is beyond what nanoseconds hold. Raises FormatError for one that Python's years do
+    There a time is beyond what nanoseconds hold; a nested column with such a time is that of
+    ``other``. Raises FormatError for a time that Python's years do
     not hold either.
     """
     pa = pyarrow()
     for name in other.schema.names:
         at = batch.schema.get_field_index(name)
         narrow, wide = batch.column(at), other.column(name)
+        if not pa.types.is_timestamp(narrow.type):
+            if not _holds(narrow.type, wide):
+                batch = batch.set_column(at, name, wide)
+            continue
         numbers = [each.cast("int64").fill_null(0).to_numpy() for each in (narrow, wide)]
         is_same = numbers[0] // 1000 == numbers[1]
         if is_same.all():
@@ -87,7 +79,7 @@ def with_wide_times(batch: Any, other: Any, where: str) -> Any:
         texts = np.datetime_as_string(numbers[0].view("<M8[ns]")).tolist()
         try:
             for row in np.flatnonzero(~is_same).tolist():
-                (texts[row],) = _values(wide.slice(row, 1), "str")
+                (texts[row],) = values_for(wide.slice(row, 1), "str")
         except EncodingError as error:
             raise FormatError(f"{where}, column {name!r}: {error}") from error
         there = narrow.is_valid().to_pylist()
@@ -96,28 +88,19 @@ def with_wide_times(batch: Any, other: Any, where: str) -> Any:
     return batch
 
 
+def _holds(kind: pa.DataType, column: pa.Array) -> bool:
+    """Whether a nested type, whose times are of nanoseconds, has all values of a column."""
+    try:
+        column.cast(kind)
+    except pyarrow().ArrowException:
+        return False
+    return True
+
+
 def unreadable(where: str, what: str, error: BaseException) -> FormatError:
     """What pyarrow raises of damage, in a line that says where."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return FormatError(f"{where}: {what}: {lines[0][:300]}")
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """A column without dictionaries and extensions."""
-    pa = pyarrow()
-    while True:
-        if isinstance(column, pa.ExtensionArray):
-            column = column.storage
-        elif isinstance(column, pa.DictionaryArray):
-            kind = column.dictionary.type
-            if str(kind) in _WITHOUT_VIEWS:  # pyarrow takes no views by their numbers
-                values = column.dictionary.cast(_WITHOUT_VIEWS[str(kind)])
-                column = pa.DictionaryArray.from_arrays(column.indices, values)
-            column = column.dictionary_decode()
-        elif str(column.type) in _WITHOUT_VIEWS:
-            column = column.cast(_WITHOUT_VIEWS[str(column.type)])
-        else:
-            return column
 
 
 def _optional(column: pa.Array, inner: str) -> ColumnBytes:
@@ -155,7 +138,7 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
         and (pieces := _slices(column)) is not None
     ):
         return pieces
-    return [kind.encode(value) for value in _values(column, encoding)]
+    return [kind.encode(value) for value in values_for(column, encoding)]
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
@@ -263,70 +246,3 @@ def _file_bytes(column: pa.Array) -> pa.Array:
             "(datasets: embed_external_files=True)."
         )
     return found
-
-
-def _values(column: pa.Array, encoding: str) -> list[Any]:
-    """Python values for an encoding that takes them one by one."""
-    types, kind = pyarrow().types, column.type
-    if encoding == "str":
-        if types.is_time64(kind) and kind.unit == "ns":
-            return [_time_of_day(value) for value in column.cast("int64").to_pylist()]
-        if types.is_timestamp(kind) and kind.unit == "ns":
-            texts = np.datetime_as_string(column.cast("int64").to_numpy().view("<M8[ns]"))
-            return [f"{text}+00:00" if kind.tz else str(text) for text in texts.tolist()]
-        return [_text(value) for value in _python(column)]
-    if encoding == "json":
-        return [as_json(value) for value in _python(column)]
-    return _python(column)
-
-
-def _python(column: pa.Array) -> list[Any]:
-    if "time64[ns]" in str(column.type):
-        raise EncodingError(
-            "times in nanoseconds inside of a nested column, of which Python keeps microseconds; "
-            "leave it out with columns=."
-        )
-    try:
-        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-    except (OverflowError, ValueError, KeyError) as error:
-        told = str(error).strip("\"'").rstrip(".")
-        raise EncodingError(
-            f"a value is none that Python has ({told}); leave it out with columns=."
-        ) from error
-    return values
-
-
-def _time_of_day(nanoseconds: int) -> str:
-    """A time as ISO 8601 has it, with the digits that Python's does not hold."""
-    seconds, rest = divmod(nanoseconds, 10**9)
-    told = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
-    return f"{told}.{rest:09}" if rest % 1000 else _with_micros(told, rest // 1000)
-
-
-def _with_micros(told: str, microseconds: int) -> str:
-    return f"{told}.{microseconds:06}" if microseconds else told
-
-
-def _text(value: Any) -> str:
-    return value.isoformat() if isinstance(value, (date, datetime, time)) else str(value)
-
-
-def as_json(value: Any) -> Any:
-    """A nested value with everything that JSON has no word for replaced by what says the same."""
-    convert = _JSON.get(type(value))
-    if convert is not None:
-        return convert(value)
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
-    if isinstance(value, bytes):
-        raise EncodingError("bytes inside a nested column; leave it out with columns=.")
-    return value
-
-
-_JSON: dict[type, Callable[[Any], Any]] = {
-    dict: lambda value: {str(key): as_json(each) for key, each in value.items()},
-    list: lambda value: [as_json(each) for each in value],
-    tuple: lambda value: [as_json(each) for each in value],
-}

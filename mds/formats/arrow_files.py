@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import FormatError, MdsError, StoreError
-from mds.formats.arrow_bytes import block_of_batch, nested, unreadable
+from mds.formats.arrow_bytes import unreadable
 from mds.formats.arrow_types import (
     encoding_of,
     encoding_of_file,
@@ -23,14 +23,13 @@ from mds.formats.arrow_types import (
     list_dtype,
     pyarrow,
 )
-from mds.formats.base import Format
+from mds.formats.columnar import Columnar
 from mds.formats.columns import merge_encodings
-from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats.facts import DataFile, FilePlan, ShardPlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mds.format.layout import Columns
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
@@ -43,7 +42,7 @@ _BY_FOOTER = b"\2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arrow(Format):
+class Arrow(Columnar):
     """Arrow IPC files and streams, read as they lie; every record batch is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
@@ -67,10 +66,6 @@ class Arrow(Format):
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """All of a file behind a network."""
         return file.size if files.path(file) is None else 0
-
-    def slow_columns(self, columns: Columns) -> Sequence[str]:
-        """Those that are nested."""
-        return nested(columns)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """The place of the record batch."""
@@ -111,23 +106,17 @@ class Arrow(Format):
             )
         return ArrowReader(shard, batch, where, columns)
 
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The rows of a record batch."""
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        pa = pyarrow()
-        if shard.note == _BY_FOOTER:
-            yield from _blocks_by_footer(shard, files, where)
-            return
-        data = shard.note[1:] + files.range(shard.file, *shard.span)
+    def batches(
+        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+    ) -> Iterator[Any]:
+        """The rows of a shard, some thousands at a time."""
+        del names  # whoever takes a batch takes of it what is wanted
+        body = files.range(shard.file, *shard.span)
         try:
-            with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-                left = shard.samples
-                for batch in reader:
-                    left -= batch.num_rows
-                    for start in range(0, batch.num_rows, _ROWS):
-                        yield block_of_batch(batch.slice(start, _ROWS), shard, where)
-                    if left <= 0:
-                        break
+            is_file = shard.note == _BY_FOOTER
+            for batch in _of_file(body) if is_file else _of_stream(shard, body):
+                for start in range(0, batch.num_rows, _ROWS):
+                    yield batch.slice(start, _ROWS)
         except (MdsError, MemoryError):
             raise
         except Exception as error:
@@ -152,17 +141,21 @@ def _plan_by_footer(body: Any, size: int) -> FilePlan:
     return FilePlan(columns, [rows], [decoded], [(0, size)], _BY_FOOTER)
 
 
-def _blocks_by_footer(shard: ShardPlace, files: Files, where: str) -> Iterator[Block]:
-    try:
-        with pyarrow().ipc.open_file(files.range(shard.file, *shard.span)) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                for start in range(0, batch.num_rows, _ROWS):
-                    yield block_of_batch(batch.slice(start, _ROWS), shard, where)
-    except (MdsError, MemoryError):
-        raise
-    except Exception as error:
-        raise unreadable(where, "it cannot be decoded", error) from error
+def _of_file(body: bytes) -> Iterator[pa.RecordBatch]:
+    with pyarrow().ipc.open_file(body) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
+    pa = pyarrow()
+    with pa.ipc.open_stream(pa.BufferReader(shard.note[1:] + body)) as reader:
+        left = shard.samples
+        for batch in reader:
+            yield batch
+            left -= batch.num_rows
+            if left <= 0:
+                break
 
 
 def _plan(body: Any, size: int) -> FilePlan | None:

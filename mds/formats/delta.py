@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
-from mds.errors import ConfigError, FormatError, MdsError, need
+from mds.errors import FormatError, MdsError, need
 from mds.formats.arrow_bytes import unreadable
 from mds.formats.arrow_types import pyarrow
 from mds.formats.facts import DataFile, FoundFiles
-from mds.formats.lake import FileFacts, TableFormat, refused
+from mds.formats.lake import SIDE_BY_SIDE, FileFacts, TableFormat, check_number, digest_of, refused
 from mds.formats.place import FilePlace
 from mds.formats.registry import DELTA_LOG as LOG
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint(?:\.[0-9a-f-]+|\.\d+\.(\d+))?\.\w+")
 _SIDECARS = f"{LOG}/_sidecars/"
-_SIDE_BY_SIDE = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,7 @@ class Delta(TableFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.version is not None and (type(self.version) is not int or self.version < 0):
-            raise ConfigError(f"version= is a whole number, 0 or more, got {self.version!r}.")
+        check_number("version", self.version)
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """The log alone."""
@@ -124,7 +122,7 @@ def _copy(wanted: Sequence[DataFile], source: Files, folder: str) -> None:
         with open(path, "wb") as out:
             out.writelines(source.stream(file))
 
-    with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-delta") as pool:
+    with ThreadPoolExecutor(SIDE_BY_SIDE, "mds-delta") as pool:
         list(pool.map(copy, wanted))
 
 
@@ -155,7 +153,7 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
         batch = pa.record_batch(one, names=told) if one else pa.record_batch([], names=[])
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
     columns = tuple(tree[1] for tree in trees)
-    return FoundFiles(files, {"version": version}, facts, _digest(schema), columns)
+    return FoundFiles(files, {"version": version}, facts, digest_of(schema), columns)
 
 
 def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
@@ -202,9 +200,3 @@ def _key_of(path: str, folder: str, url: str) -> str:
     if "://" in path:
         raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")
     return path
-
-
-def _digest(schema: str) -> str:
-    import xxhash
-
-    return xxhash.xxh3_64_hexdigest(schema.encode())

@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +21,15 @@ from mds.errors import ConfigError, FormatError, MdsError, need
 from mds.formats.arrow_bytes import unreadable
 from mds.formats.arrow_types import pyarrow
 from mds.formats.facts import DataFile, FoundFiles
-from mds.formats.lake import FileFacts, TableFormat, refused
+from mds.formats.lake import (
+    ROUGH,
+    SIDE_BY_SIDE,
+    FileFacts,
+    TableFormat,
+    check_number,
+    digest_of,
+    refused,
+)
 from mds.formats.place import FilePlace
 from mds.storage.url import Url
 
@@ -29,7 +38,6 @@ if TYPE_CHECKING:
 
 _FOLDER, _ENDING, _HINT = "metadata/", ".metadata.json", "metadata/version-hint.text"
 _NUMBERED = re.compile(r"metadata/v?(\d+)(?:-[^/]*)?\.metadata\.json")
-_SIDE_BY_SIDE = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +66,7 @@ class Iceberg(TableFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.snapshot is not None and (type(self.snapshot) is not int or self.snapshot < 0):
-            raise ConfigError(f"snapshot= is the number of a snapshot, got {self.snapshot!r}.")
+        check_number("snapshot", self.snapshot)
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """The metadata alone, below the folder of the table."""
@@ -140,7 +147,7 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
         files.append(DataFile(key, file.file_size_in_bytes))
         batch = _constants(file, metadata, schema)
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
-    told = _digest(schema.model_dump_json() + json.dumps(fields[1]))
+    told = digest_of(schema.model_dump_json() + json.dumps(fields[1]))
     names = tuple(field.name for field in schema.fields)
     return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, told, names)
 
@@ -150,7 +157,7 @@ def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
     from pyiceberg.manifest import FileFormat, ManifestContent
 
     manifests = snapshot.manifests(reads)
-    with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-iceberg") as pool:
+    with ThreadPoolExecutor(SIDE_BY_SIDE, "mds-iceberg") as pool:
         for manifest, entries in zip(
             manifests, pool.map(lambda each: each.fetch_manifest_entry(reads), manifests),
             strict=True,
@@ -179,14 +186,22 @@ def _constants(file: Any, metadata: Any, schema: Any) -> Any:
     pa = pyarrow()
     spec = metadata.specs()[file.spec_id]
     tops = {field.field_id: field.name for field in schema.fields}
-    names, values = [], []
+    fields, values = [], []
     for at, field in enumerate(spec.fields):
         name = tops.get(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
             kind = schema_to_pyarrow(schema.find_type(field.source_id))
-            names.append(name)
             values.append(pa.array([file.partition[at]], kind))
-    return pa.record_batch(values, names=names)
+            is_rough = kind == pa.float64() and not _reads_doubles()
+            fields.append(pa.field(name, kind, metadata={ROUGH: "1"} if is_rough else None))
+    return pa.record_batch(values, schema=pa.schema(fields))
+
+
+def _reads_doubles() -> bool:
+    """Whether pyiceberg keeps all digits of a double in a manifest; its fast decoder does not."""
+    from pyiceberg.avro.decoder import new_decoder
+
+    return bool(new_decoder(struct.pack("<d", 0.1)).read_double() == 0.1)
 
 
 def _tree(field: Any) -> list[Any]:
@@ -283,9 +298,3 @@ def _plain(path: str) -> str:
     """A location without what is written in several ways: ``file:/a``, ``s3a://b``."""
     path = re.sub(r"^file:/*(?=/)", "", path)
     return re.sub(r"^s3[an]://", "s3://", path)
-
-
-def _digest(text: str) -> str:
-    import xxhash
-
-    return xxhash.xxh3_64_hexdigest(text.encode())

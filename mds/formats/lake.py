@@ -15,17 +15,23 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.errors import FormatError, NotFoundError
-from mds.formats.arrow_bytes import block_of_batch
+from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats.arrow_types import encoding_of, pyarrow
-from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
-from mds.formats.parquet import Parquet
+from mds.formats.columnar import Columnar
+from mds.formats.facts import DataFile, FilePlan, FoundFiles, ShardPlace
+from mds.formats.parquet import Parquet, read_footer
 from mds.formats.table_fields import has_numbers, rebuilt, recipe, tree_of
 from mds.storage.base import check_key
 
 if TYPE_CHECKING:
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
+
+
+#: Files of a log that are fetched at a time.
+SIDE_BY_SIDE = 16
+#: Marks a constant whose value is known with fewer digits than it has.
+ROUGH = b"rough"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +86,9 @@ class FileFacts:
                 f"{where}: its columns have no numbers, and the table was changed and has no "
                 f"schema.name-mapping.default that says which they are; write the file anew."
             )
-        stored = {tree[0]: tree for tree in (tree_of(field, numbers) for field in schema)}
+        # Iceberg knows names as they are written, Delta in capitals and small letters alike.
+        trees = [tree_of(field, numbers, any_case=not may_have) for field in schema]
+        stored = {tree[0]: tree for tree in trees}
         names, inside = {}, {}
         for tree in wanted:
             found = stored.get(tree[0])
@@ -92,6 +100,13 @@ class FileFacts:
         lacking = self.constants.schema.names
         if may_have:  # what the file has itself counts: the log may have it with fewer digits
             lacking = [name for name in lacking if name not in names.values()]
+        for name in lacking:
+            if ROUGH in (self.constants.schema.field(name).metadata or {}):
+                raise FormatError(
+                    f"{where}: column {name!r} is not in the file, and pyiceberg reads the double "
+                    f"that its manifest has with the digits of a float. Write the file anew: CALL "
+                    f"system.rewrite_data_files(...)."
+                )
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, wanted: Sequence[str]) -> list[str]:
@@ -166,16 +181,28 @@ class TableFormat(Parquet):
 
     def share(self, shard: ShardPlace) -> float:
         """Which share of the bytes of a row group is of the columns that are wanted."""
-        inner, _ = _inner(shard)
-        return super().share(inner)
+        facts, note = FileFacts.parse(shard.note)
+        stored = tuple(facts.stored(shard.columns.names))
+        columns = shard.columns._replace(names=stored)
+        return super().share(dataclasses.replace(shard, note=note, columns=columns))
 
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The rows of a row group, out of the column chunks that are wanted."""
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        inner, facts = _inner(shard)
+    def footer(self, file: DataFile, files: Files) -> bytes:
+        """The footer of a file, of itself: a table has no ``_metadata``."""
+        return read_footer(file, files)
+
+    def known_nulls(self, plan: FilePlan) -> frozenset[str]:
+        """Those of which the log and the file do not say that there is none."""
+        return Columnar.known_nulls(self, plan)
+
+    def batches(
+        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+    ) -> Iterator[Any]:
+        """The rows of a row group as the table has them."""
+        facts, note = FileFacts.parse(shard.note)
+        inner = dataclasses.replace(shard, note=note)
         with _told_of_vacuum(shard.file, files):
-            for batch in self.batches(inner, inner.columns.names, files, where):
-                yield block_of_batch(facts.complete(batch), shard, where)
+            for batch in super().batches(inner, facts.stored(names), files, where):
+                yield facts.complete(batch)
 
 
 @contextlib.contextmanager
@@ -192,14 +219,17 @@ def _told_of_vacuum(file: DataFile, files: Files) -> Iterator[None]:
         ) from error
 
 
-def _inner(shard: ShardPlace) -> tuple[ShardPlace, FileFacts]:
-    """A shard as one of a Parquet file of its own: with its columns and its note."""
-    facts, note = FileFacts.parse(shard.note)
-    stored = facts.stored(shard.columns.names)
-    return (
-        dataclasses.replace(shard, note=note, columns=shard.columns._replace(names=tuple(stored))),
-        facts,
-    )
+def check_number(name: str, value: object) -> None:
+    """Raise ConfigError for what names no version or snapshot of a table."""
+    if value is not None and (type(value) is not int or value < 0):
+        raise ConfigError(f"{name}= is a whole number, 0 or more, or None, got {value!r}.")
+
+
+def digest_of(schema: str) -> str:
+    """What stands for the schema of a table."""
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(schema.encode())
 
 
 def refused(url: str, what: str, how: str) -> FormatError:

@@ -15,15 +15,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import FormatError, MdsError
-from mds.formats.arrow_bytes import block_of_batch, nested, unreadable, with_wide_times
-from mds.formats.arrow_types import encoding_of, encoding_of_file, features_of, is_file, pyarrow
-from mds.formats.base import Format
-from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats.arrow_bytes import unreadable, with_wide_times
+from mds.formats.arrow_types import (
+    encoding_of,
+    encoding_of_file,
+    features_of,
+    is_file,
+    list_dtype,
+    pyarrow,
+)
+from mds.formats.columnar import Columnar
+from mds.formats.facts import DataFile, FilePlan, ShardPlace
+from mds.formats.parquet_metadata import chunk_span, shared_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from mds.format.layout import Columns
     from mds.formats.source import Files
 
 #: Bytes of the end of a file that are asked for at first.
@@ -35,7 +42,7 @@ _BLOCK, _MOST_ROWS = 4 << 20, 8192
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parquet(Format):
+class Parquet(Columnar):
     """Parquet files, read as they lie; every row group is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
@@ -63,14 +70,15 @@ class Parquet(Format):
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """The row groups of a file, by its footer."""
         url = files.url(file)
-        footer = _read_footer(file, files, url)
+        footer = self.footer(file, files)
         try:
             found = _parse(footer)
             schema = found.schema.to_arrow_schema()
         except Exception as error:
             raise unreadable(url, "the footer cannot be read", error) from error
         try:
-            nulls = _columns_with_nulls(found)
+            told = _nulls(found)
+            nulls = {name for name, has_nulls in told.items() if has_nulls is not False}
             columns = {}
             for field in schema:
                 feature = self._feature(field, features_of(schema), found, file, files)
@@ -97,12 +105,19 @@ class Parquet(Format):
 
         return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
 
+    def footer(self, file: DataFile, files: Files) -> bytes:
+        """The footer of a file, of a ``_metadata`` above it or of itself."""
+        found = shared_footer(file, files, read_footer) if files.is_far else None
+        return read_footer(file, files) if found is None else found
+
+    def known_nulls(self, plan: FilePlan) -> frozenset[str]:
+        """Those of which the statistics say so."""
+        return frozenset(name for name, has in _nulls(_footer_of(plan.note)).items() if has)
+
     @staticmethod
     def schema_of(note: bytes) -> Any:
         """The Arrow schema of a file, of its note."""
-        import zstandard
-
-        return _parse(zstandard.ZstdDecompressor().decompress(note)).schema.to_arrow_schema()
+        return _footer_of(note).schema.to_arrow_schema()
 
     @staticmethod
     def _feature(
@@ -123,10 +138,6 @@ class Parquet(Format):
                 return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
         return "bytes"
 
-    def slow_columns(self, columns: Columns) -> Sequence[str]:
-        """Those that are nested."""
-        return nested(columns)
-
     def shard_of(self, shard: ShardPlace) -> str:
         """The number of the row group."""
         return f"row group {shard.span[0]}"
@@ -138,12 +149,6 @@ class Parquet(Format):
         told = [found.row_group(group).column(at) for at in range(found.num_columns)]
         mine = sum(int(c.total_uncompressed_size) for c in told if _top(c, wanted))
         return mine / max(sum(int(c.total_uncompressed_size) for c in told), 1)
-
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The rows of a row group, out of the column chunks that are wanted."""
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        for batch in self.batches(shard, shard.columns.names, files, where):
-            yield block_of_batch(batch, shard, where)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
@@ -174,7 +179,8 @@ class Parquet(Format):
                 )
 
             batches = read(present) if present else _empty_batches(shard.samples, rows)
-            if old := [name for name in present if name in _int96(found, group)]:
+            paths = _int96(found, group)
+            if old := [name for name in present if any(_is_in(path, name) for path in paths)]:
                 # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew.
                 pairs = zip(batches, read(old, "us"), strict=True)
                 batches = (with_wide_times(batch, other, where) for batch, other in pairs)
@@ -188,8 +194,9 @@ class Parquet(Format):
 # ---------------------------------------------------------------------- footers
 
 
-def _read_footer(file: DataFile, files: Files, url: str) -> bytes:
+def read_footer(file: DataFile, files: Files) -> bytes:
     """The footer of a file with its length and magic, so that it is a file of its own."""
+    url = files.url(file)
     if file.size < 12:
         raise FormatError(f"{url}: this is no Parquet file: it has {file.size} bytes.")
     start = max(0, file.size - TAIL)
@@ -216,14 +223,18 @@ def _parse(footer: bytes) -> pq.FileMetaData:
     return _module().read_metadata(pyarrow().BufferReader(footer))
 
 
+def _footer_of(note: bytes) -> pq.FileMetaData:
+    import zstandard
+
+    return _parse(zstandard.ZstdDecompressor().decompress(note))
+
+
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
     """The footer of the file of a shard; those of a few files are remembered."""
     key = shard.note  # by its bytes: files of two datasets may agree in everything else
     found = _remembered.pop(key, None)
     if found is None:
-        import zstandard
-
-        found = _parse(zstandard.ZstdDecompressor().decompress(shard.note))
+        found = _footer_of(key)
     _remembered[key] = found
     while len(_remembered) > 16:
         _remembered.pop(next(iter(_remembered)), None)
@@ -244,11 +255,16 @@ def _names(found: pq.FileMetaData) -> set[str]:
     return set(found.schema.to_arrow_schema().names)
 
 
-def _columns_with_nulls(found: pq.FileMetaData) -> set[str]:
-    """The columns of which the statistics do not say that they have no null."""
-    names = sorted(found.schema.to_arrow_schema().names, key=len, reverse=True)
+def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
+    """Whether columns have a null by the statistics of the file; None where these do not say.
+
+    Of a list an empty one counts, too; of what is nested otherwise a null inside says nothing.
+    """
+    schema = found.schema.to_arrow_schema()
+    names = sorted(schema.names, key=len, reverse=True)
+    says = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
     tops: dict[str, str] = {}
-    out: set[str] = set()
+    out: dict[str, bool | None] = {}
     for group in range(found.num_row_groups):
         told = found.row_group(group)
         for at in range(told.num_columns):
@@ -257,11 +273,15 @@ def _columns_with_nulls(found: pq.FileMetaData) -> set[str]:
             top = tops.get(path)
             if top is None:
                 top = tops[path] = next((n for n in names if _is_in(path, n)), path)
-            if top in out:
+            if out.get(top):
                 continue
             statistics = column.statistics
-            if statistics is None or not statistics.has_null_count or statistics.null_count:
-                out.add(top)
+            if statistics is None or not statistics.has_null_count:
+                out[top] = None
+            elif statistics.null_count:
+                out[top] = True if top in says else None
+            else:
+                out.setdefault(top, False)
     return out
 
 
@@ -287,10 +307,7 @@ def _spans(found: pq.FileMetaData, group: int, wanted: set[str]) -> list[tuple[i
         column = told.column(at)
         if not _top(column, wanted):
             continue
-        start = column.data_page_offset
-        if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
-            start = column.dictionary_page_offset
-        spans.append((start, start + column.total_compressed_size))
+        spans.append(chunk_span(column))
     return sorted(spans)
 
 

@@ -21,6 +21,7 @@ from mds.errors import CorruptError, FormatError, NotFoundError, ReplacedError
 from mds.events import Fetched, emit
 from mds.formats.facts import DataFile
 from mds.formats.place import FilePlace
+from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -36,7 +37,7 @@ GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
 #: Files of a shard that `Files.map` has under way at once, read or not.
 _AHEAD = 64
-_NOTES = (".idx", ".json")
+_NOTES = (".idx", ".json", "/_metadata")
 
 
 class Files:
@@ -58,6 +59,8 @@ class Files:
         self.facts: Mapping[str, bytes] = {}
         self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
         self._listed: str | None = None  # what all keys began with that were listed
+        self._made: dict[str, Any] = {}
+        self._lock = new_lock()
 
     @property
     def is_far(self) -> bool:
@@ -89,7 +92,7 @@ class Files:
         for info in self.store.list(place.prefix):
             if info.key == place.literal:
                 return [_file(info)]
-            if info.key.endswith(_NOTES):
+            if f"/{info.key}".endswith(_NOTES):
                 self._notes[info.key] = _file(info)
             if place.takes(info.key):
                 found.append(_file(info))
@@ -113,6 +116,17 @@ class Files:
             is_listed = self._listed is not None and key.startswith(self._listed)
             self._notes[key] = None if is_listed else self._ask(key)
         return self._notes[key]
+
+    def listed(self, key: str) -> DataFile | None:
+        """A note that was found while the files were listed; it is never asked for."""
+        return self._notes.get(key)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, made once for all files of a dataset; others wait for it."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = make()
+            return self._made[name]
 
     def _ask(self, key: str) -> DataFile | None:
         try:

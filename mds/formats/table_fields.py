@@ -24,25 +24,38 @@ def has_numbers(schema: Any) -> bool:
     return any(_number(field) for field in schema)
 
 
-def tree_of(field: Any, numbers: Numbers | None = None, called: str = "") -> Tree:
+def tree_of(
+    field: Any, numbers: Numbers | None = None, called: str = "", *, any_case: bool = False
+) -> Tree:
     """A field of a file; its number comes from ``numbers`` where the file has none.
 
-    ``called``: the name by which those know it, where that is not its own.
+    ``called``: the name by which those know it, where that is not its own; with ``any_case`` they
+    know it in capitals and small letters alike.
     """
     if numbers is None:
         number, within = _number(field), None
     else:
-        number, within = numbers.get(called or field.name, ("", {}))
+        number, within = _known(called or field.name, numbers, any_case=any_case)
+
+    def inside(each: Any, name: str = "") -> Tree:
+        return tree_of(each, within, name, any_case=any_case)
+
     types, kind = pyarrow().types, field.type
     if types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        return (number, field.name, "struct", [tree_of(each, within) for each in fields])
+        return (number, field.name, "struct", [inside(each) for each in fields])
     if types.is_map(kind):
         pair = ((kind.key_field, "key"), (kind.item_field, "value"))
-        return (number, field.name, "map", [tree_of(each, within, name) for each, name in pair])
+        return (number, field.name, "map", [inside(each, name) for each, name in pair])
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return (number, field.name, "list", [tree_of(kind.value_field, within, "element")])
+        return (number, field.name, "list", [inside(kind.value_field, "element")])
     return (number, field.name, "", [])
+
+
+def _known(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
+    if name not in numbers and any_case:
+        name = next((each for each in numbers if each.lower() == name.lower()), name)
+    return numbers.get(name, ("", {}))
 
 
 def recipe(stored: Tree, wanted: Tree) -> list[Any] | None:

@@ -20,13 +20,13 @@ from mds.writers.convert import (
     register_input,
 )
 from mds.writers.convert.inputs import registry
-from mds.writers.convert.inputs.arrow import ArrowInput
 from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.jsonl import JsonLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.text_lines import TextLinesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
 
@@ -172,7 +172,7 @@ class TestDelimitedText(InputContract):
 
 
 class TestParquet(InputContract):
-    input = ArrowInput
+    input = TablesInput
 
     @pytest.fixture
     def place(self, kit):
@@ -186,11 +186,11 @@ class TestParquet(InputContract):
         parquet.write_table(_table(), kit.source / "x.parquet", compression="none")
         data = (kit.source / "x.parquet").read_bytes()
         kit.write("x.parquet", data[:4] + b"\xff" * 400 + data[404:])
-        return str(kit.source), "x.parquet: cannot be read"
+        return str(kit.source), "x.parquet, row group 0: it cannot be decoded"
 
 
 class TestArrowFile(InputContract):
-    input = ArrowInput
+    input = TablesInput
 
     @pytest.fixture
     def place(self, kit):
@@ -206,7 +206,7 @@ class TestArrowFile(InputContract):
             file.write_table(_table(), max_chunksize=7)
         data = (kit.source / "x.arrow").read_bytes()
         kit.write("x.arrow", data[: len(data) * 3 // 4])
-        return str(kit.source), "x.arrow: cannot be read"
+        return str(kit.source), "x.arrow: this is no Arrow file"
 
 
 class TestWebDataset(InputContract):

@@ -6,7 +6,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from devtools.httpserver import http_server
 from mds.errors import RecordError, SourceError
+from mds.formats.arrow_values import python_values
 from mds.writers.convert import convert, prepare
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -98,30 +100,107 @@ def test_parts_are_row_groups(kit):
     assert source.locate(parts[1], 217).endswith("x.parquet, row 217")
 
 
-def test_null_that_was_not_foreseen_is_named(kit):
-    """A null in a column of numbers is not made into one."""
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_null_far_from_the_beginning_is_known(kit, kind):
+    """Files say where they have nulls; what is null somewhere is JSON from the first row on."""
+    lists = [[1]] * 3000 + [[]]
+    table = pa.table(
+        {
+            "a": pa.array([1] * 3000 + [None], pa.int32()),
+            "b": pa.array([b"x"] * 3000 + [None]),
+            "v": pa.array(lists, pa.list_(pa.int32())),
+        }
+    )
+    path = str(kit.source / f"x.{kind}")
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        write_ipc(path, table, stream=False)
+    made = prepare(path, kit.out)
+    assert kit.encodings(made) == {"a": "json", "b": "optional[bytes]", "v": "json"}
+    made.run()
+    assert kit.samples()[0] == {"a": 1, "b": b"x", "v": [1]}
+    assert kit.samples()[-1] == {"a": None, "b": None, "v": []}
+
+
+def test_null_that_no_statistics_foresee_is_named(kit):
+    """A column of which a file says nothing keeps its type, and a null in it is an error."""
     table = pa.table({"a": pa.array([1] * 3000 + [None], pa.int32())})
-    path = str(kit.source / "x.arrow")
-    write_ipc(path, table, stream=False)
+    path = str(kit.source / "x.parquet")
+    pq.write_table(table, path, write_statistics=False)
     with pytest.raises(RecordError, match=r"row 3000, column 'a' \(int32\): expected a whole"):
         convert(path, kit.out)
     convert(path, kit.out + "2", columns={"a": "json"})
     assert kit.samples(kit.out + "2")[-1] == {"a": None}
+    assert convert(path, kit.out + "3", skip_bad=True).samples == 3000
 
 
 def test_files_of_another_schema_are_refused(kit):
-    """All files of a folder have the columns of the first."""
+    """Columns of one name have values of one kind."""
     pq.write_table(pa.table({"a": [1]}), str(kit.source / "1.parquet"))
     pq.write_table(pa.table({"a": ["x"]}), str(kit.source / "2.parquet"))
-    with pytest.raises(SourceError, match=r"2\.parquet: column 'a' is string.*it is int64"):
+    with pytest.raises(SourceError, match=r"2\.parquet: column 'a' is str, in 1.* it is int"):
         convert(str(kit.source), kit.out)
+
+
+def test_files_may_differ_in_widths_and_columns(kit):
+    """The wider type holds both, and a column that one file has not is JSON."""
+    small = pa.table({"a": pa.array([1], pa.int16()), "b": ["x"]})
+    pq.write_table(small, str(kit.source / "1.parquet"))
+    pq.write_table(pa.table({"a": [1 << 40]}), str(kit.source / "2.parquet"))
+    made = prepare(str(kit.source), kit.out)
+    assert kit.encodings(made) == {"a": "int", "b": "json"}
+    made.run()
+    assert kit.samples() == [{"a": 1, "b": "x"}, {"a": 1 << 40, "b": None}]
 
 
 def test_file_that_is_no_parquet_is_named(kit):
     """A broken file is said to be one."""
     path = kit.write("x.parquet", b"PAR1 or so")
-    with pytest.raises(SourceError, match=r"x\.parquet: this is no Arrow or Parquet file"):
+    with pytest.raises(SourceError, match=r"x\.parquet: this is no Parquet file"):
         convert(path, kit.out)
+
+
+def test_values_that_json_cannot_hold_may_be_dropped(kit):
+    """A nested column of bytes is an error of its records, and none where it is left out."""
+    nested = pa.array([[b"x"], [b"y"]], pa.list_(pa.binary()))
+    pq.write_table(pa.table({"a": [1, 2], "n": nested}), str(kit.source / "x.parquet"))
+    with pytest.raises(RecordError, match=r"row 0, column 'n' \(json\): bytes inside of a nested"):
+        convert(str(kit.source), kit.out)
+    convert(str(kit.source), kit.out + "2", drop=("n",))
+    assert kit.samples(kit.out + "2") == [{"a": 1}, {"a": 2}]
+
+
+def test_times_beyond_nanoseconds_keep_their_year(kit):
+    """Converted rows are those that are read in place."""
+    times = pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31)]).cast(pa.timestamp("us"))
+    path = str(kit.source / "x.parquet")
+    pq.write_table(pa.table({"t": times}), path, use_deprecated_int96_timestamps=True)
+    convert(path, kit.out)
+    assert kit.samples() == [{"t": "0001-01-01T00:00:00"}, {"t": "9999-12-31T00:00:00"}]
+
+
+def test_patterns_and_urls_name_tables(kit):
+    """A pattern takes what it matches, on a disk and behind a URL."""
+    for name in ("a", "b", "c"):
+        pq.write_table(pa.table({"x": [name]}), str(kit.source / f"{name}.parquet"))
+    convert(f"{kit.source}/[ab]*.parquet", kit.out)
+    assert [sample["x"] for sample in kit.samples()] == ["a", "b"]
+    with http_server(str(kit.source)) as url:
+        convert(f"{url}/{{b,c}}.parquet", kit.out + "2")
+    assert [sample["x"] for sample in kit.samples(kit.out + "2")] == ["b", "c"]
+    with pytest.raises(SourceError, match=r"no files of parquet"):
+        convert(f"{kit.source}/z*.parquet", kit.out + "3")
+
+
+def test_a_delta_table_is_its_last_version(kit):
+    """Files of versions before are left out; as a folder of Parquet they would be rows twice."""
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    place = str(kit.source / "table")
+    deltalake.write_deltalake(place, pa.table({"x": [1, 2]}))
+    deltalake.write_deltalake(place, pa.table({"x": [3]}), mode="overwrite")
+    convert(place, kit.out)
+    assert [sample["x"] for sample in kit.samples()] == [3]
 
 
 def test_images_of_hugging_face_tables_are_files(kit):
@@ -190,8 +269,6 @@ class TestHuggingFace:
 
 def test_arrays_share_the_memory_of_the_table():
     """Lists of numbers are not turned into Python numbers on their way."""
-    from mds.writers.convert.inputs.arrow import python_values
-
     column = pa.array([[1, 2], [], [3]], pa.list_(pa.int32())).slice(1)
     values = python_values(column)
     assert [value.tolist() for value in values] == [[], [3]]

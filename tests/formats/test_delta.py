@@ -363,6 +363,17 @@ def test_columns_that_files_call_otherwise(tmp_path):
     assert [s["text"] for s in of(folder, tmp_path / "one", columns=["text"])] == ["x", "y"]
 
 
+def test_names_in_capitals_and_small_letters_are_the_same(tmp_path):
+    """Delta keeps the case of a name and compares without; the table's is what a sample has."""
+    add = _file(tmp_path / "table", ID=[1, 2], s=[{"Deep": 5}, {"Deep": 6}])
+    inside = {"type": "struct", "fields": [_field("deep")]}
+    by_hand(tmp_path / "table", [_field("Id"), _field("S", inside)], [add])
+    assert rows_of(of(tmp_path / "table", tmp_path), "Id") == [
+        {"Id": 1, "S": {"deep": 5}},
+        {"Id": 2, "S": {"deep": 6}},
+    ]
+
+
 def test_files_outside_of_the_folder_are_refused(tmp_path):
     """A shallow copy names files of another table."""
     add = _file(tmp_path / "table", id=[1]) | {"path": "s3://other/table/a.parquet"}

@@ -86,7 +86,7 @@ def test_every_snapshot(tmp_path, catalog):
     with pytest.raises(FormatError, match="there is no snapshot 12 any more; the last are"):
         of(folder_of(made, tmp_path), tmp_path, Iceberg(snapshot=12))
     for wrong in (-1, "3", 1.5, True):
-        with pytest.raises(ConfigError, match="snapshot= is the number"):
+        with pytest.raises(ConfigError, match="snapshot= is a whole number"):
             Iceberg(snapshot=wrong)
 
 
@@ -241,6 +241,23 @@ def test_files_that_were_added_without_numbers(tmp_path, catalog):
         shown(made, tmp_path)
 
 
+def test_doubles_that_only_a_manifest_has_are_whole_or_refused(tmp_path, catalog):
+    """The decoder of pyiceberg cuts their digits; what the file has itself is right either way."""
+    whole = pa.table({"id": [1, 2], "d": [0.1, 0.1]})
+    made = catalog.create_table("db.doubles", schema=whole.schema)
+    with made.update_spec() as change:
+        change.add_identity("d")
+    made.append(whole)
+    assert {sample["d"] for sample in of(folder_of(made, tmp_path), tmp_path / "one")} == {0.1}
+    _leave_out(folder_of(made, tmp_path), "d")
+    try:
+        found = {sample["d"] for sample in of(folder_of(made, tmp_path), tmp_path / "two")}
+    except FormatError as error:
+        assert "column 'd' is not in the file, and pyiceberg reads the double" in str(error)  # noqa: PT017
+    else:
+        assert found == {0.1}
+
+
 def test_values_for_files_of_before_are_refused(tmp_path, catalog):
     """A default of the table stands for what a file lacks, which would be None here."""
     made = make_table(catalog, 1)
@@ -268,15 +285,19 @@ def test_partitions_of_files_that_do_not_hold_them(tmp_path, catalog):
     dataset = of(folder, tmp_path)
     expected = [(1, "2024-05-06"), (2, None)]
     assert sorted((s["id"], s["day"]) for s in dataset) == expected
-    for path in folder.rglob("*.parquet"):  # as those that were taken over from Hive
+    _leave_out(folder, "day")
+    without = of(folder, tmp_path / "again", columns=["day"])
+    assert sorted((s["day"] for s in without), key=str) == ["2024-05-06", None]
+
+
+def _leave_out(folder, column):
+    """Files of the sizes that they had, without a column, as those taken over from Hive."""
+    for path in folder.rglob("*.parquet"):
         size = path.stat().st_size
-        columns = pq.read_table(path, partitioning=None).drop(["day"])
-        pq.write_table(columns, path)
+        pq.write_table(pq.read_table(path, partitioning=None).drop([column]), path)
         padded = path.read_bytes()
         assert len(padded) <= size
         path.write_bytes(padded[:4] + bytes(size - len(padded)) + padded[4:])
-    without = of(folder, tmp_path / "again", columns=["day"])
-    assert sorted((s["day"] for s in without), key=str) == ["2024-05-06", None]
 
 
 @pytest.mark.parametrize("content", ["POSITION_DELETES", "EQUALITY_DELETES"])

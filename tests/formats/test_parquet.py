@@ -393,6 +393,16 @@ def test_times_of_96_bits(tmp_path):
     plain = pa.table({"t": pa.array(times[:1], pa.timestamp("us"))})
     pq.write_table(plain, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
     assert of(tmp_path / "files", tmp_path)[0]["t"] == expected[0]
+    whole = pa.table(
+        {
+            "l": [[None, told] for told in whole["t"].to_pylist()[:2]],
+            "s": [{"t": told} for told in whole["t"].to_pylist()[:2]],
+        }
+    )
+    pq.write_table(whole, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
+    found = of(tmp_path / "files", tmp_path)
+    assert found[0] == {"l": [None, "2024-01-01T01:00:00"], "s": {"t": "2024-01-01T01:00:00"}}
+    assert found[1] == {"l": [None, "9999-12-31T03:00:00"], "s": {"t": "9999-12-31T03:00:00"}}
     late = pa.table({"t": pa.array([300_000_000_000_000_000], pa.timestamp("us"))})
     pq.write_table(late, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(FormatError, match=r"row group 0, column 't': .*out of range"):

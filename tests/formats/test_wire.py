@@ -1,5 +1,6 @@
 """Over a wire: how often files are asked for, what comes, and trouble on the way."""
 
+import contextlib
 import multiprocessing
 
 import numpy as np
@@ -156,3 +157,73 @@ def test_values_over_the_wire_are_those_of_the_files(wire, tmp_path):
         assert sample["text"] == row["text"]
         assert sample["tokens"].tolist() == row["tokens"]
         assert sample["score"] == np.float32(row["score"])
+
+
+class TestFootersOfAll:
+    """The file ``_metadata`` that Spark and Dask write beside the files."""
+
+    @pytest.fixture
+    def place(self, tmp_path):
+        """A folder with such a file, of files in folders of their own."""
+        folder, found = tmp_path / "s3" / "bucket" / "spark", []
+        for number in range(FILES):
+            key = f"day={number:02}/x.parquet"
+            (folder / key).parent.mkdir(parents=True)
+            rows = table(number * 10, 10)
+            pq.write_table(rows, folder / key, row_group_size=4, metadata_collector=found)
+            found[-1].set_file_path(key)
+        pq.write_metadata(found[0].schema.to_arrow_schema(), folder / "_metadata", found)
+        return folder
+
+    @pytest.fixture
+    def serve(self, tmp_path, monkeypatch):
+        """Starts an S3 server of that folder; gives the proxy before it."""
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+            monkeypatch.setenv(f"AWS_{name}", "x")
+        with contextlib.ExitStack() as stack:
+
+            def start():
+                server = stack.enter_context(servers.s3_server(str(tmp_path / "s3")))
+                proxy = stack.enter_context(FaultProxy(server))
+                monkeypatch.setenv("S3_ENDPOINT_URL", proxy.url)
+                return proxy
+
+            yield start
+
+    def test_take_the_place_of_those_of_each_file(self, place, serve, tmp_path):
+        """One request for all of them, one to see that they are of the files; same samples."""
+        wire, url = serve(), "s3://bucket/spark/**/*.parquet"
+        dataset = of(tmp_path / "c", url)
+        assert dataset.num_shards == 3 * FILES
+        assert wire.count("GET /bucket/.*_metadata") == 1
+        assert wire.count("GET /bucket/.*x.parquet") == 1
+        asked = wire.count()
+        of(tmp_path / "c", url)
+        assert wire.count() - asked == 1
+        plain = of(tmp_path / "p", str(place / "**" / "*.parquet"))
+        assert [str(sample) for sample in dataset] == [str(sample) for sample in plain]
+
+    @pytest.mark.parametrize("what", ["replaced", "new", "no footers"])
+    def test_what_does_not_fit_is_ignored_with_a_sentence(
+        self, place, serve, tmp_path, caplog, what
+    ):
+        """Files that changed since, one that came since, and a file that holds something else."""
+        paths = sorted(place.glob("*/x.parquet"))
+        whole = [pq.read_table(each) for each in paths]
+        if what == "replaced":
+            for number, each in enumerate(paths):
+                whole[number] = table(1000 + number, 10)
+                pq.write_table(whole[number], each, row_group_size=7, compression="none")
+        elif what == "new":
+            (place / "day=99").mkdir()
+            pq.write_table(table(5, 3), place / "day=99" / "x.parquet")
+            whole.append(table(5, 3))
+        else:
+            (place / "_metadata").write_bytes(b"PAR1 something else")
+        serve()
+        dataset = of(tmp_path / "c", "s3://bucket/spark/**/*.parquet")
+        ids = {sample["id"] for sample in dataset}
+        assert ids == {*pa.concat_tables(whole)["id"].to_pylist()}
+        (told,) = [each.getMessage() for each in caplog.records if each.name == "mds.formats"]
+        assert ("is not used, every file is looked at" in told) == (what != "new")
+        assert ("does not know day=99/x.parquet" in told) == (what == "new")

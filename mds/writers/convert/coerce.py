@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from mds.formats.json_values import as_json
+
 Coerce = Callable[[Any], Any]
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _FLOATS = {"float16", "float32", "float64", "str_float"}
@@ -41,7 +43,7 @@ def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coer
         return None
     if family == "json" and from_text:
         return _json_text
-    return {"str": _text, "bytes": _bytes, "json": _to_json_value}.get(family)
+    return {"str": _text, "bytes": _bytes, "json": as_json}.get(family)
 
 
 def fill_missing(
@@ -166,30 +168,11 @@ def _bytes(value: Any) -> Any:
 
 def _json_text(value: Any) -> Any:
     if not isinstance(value, str):
-        return _to_json_value(value)
+        return as_json(value)
     try:
         return json.loads(value)
     except ValueError as error:
         raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
-
-
-def _to_json_value(value: Any) -> Any:
-    """A value with everything that JSON has no word for replaced by what says the same."""
-    if isinstance(value, dict):
-        return {str(key): _to_json_value(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_json_value(each) for each in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
-    if isinstance(value, (bytes, bytearray)):
-        raise ValueError("bytes inside a json column; give them a column of their own")  # noqa: TRY004
-    return value
 
 
 def _parse(parse: Callable[[str], Any], text: str, wanted: str) -> Any:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, WriterError, need
 from mds.format.layout import INDEX_NAME
+from mds.formats.arrow_values import python_values
 from mds.storage import is_local, join, local_path, open_store
 from mds.storage.url import Url, reveal
-from mds.writers.convert.inputs.arrow import python_values
 from mds.writers.mds import MDSWriter
 from mds.writers.merge import holding, merge_held
 

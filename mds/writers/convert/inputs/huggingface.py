@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
 from mds.format.layout import INDEX_NAME
+from mds.formats.arrow_types import encoding_of
 from mds.formats.infer import Column, show_value
 from mds.units import format_bytes
-from mds.writers.convert.inputs.arrow import encoding_of_bytes, encoding_of_type
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
+from mds.writers.convert.inputs.portable import portable_encoding
 
 _ROWS = 256
 
@@ -63,8 +64,6 @@ class HuggingFaceInput(Input):
         for name, feature in sorted(table.features.items()):
             values = [row[name] for row in rows]
             encoding, note = _encoding(feature, table.data.schema.field(name).type, values)
-            if any(value is None for value in values) and encoding != "json":
-                encoding, note = "json", "sometimes null"
             example = show_value(values[0]) if values else ""
             columns.append(Column(name, encoding, example, note, _class_names(feature)))
         return columns
@@ -178,9 +177,7 @@ def _class_names(feature: Any) -> tuple[str, ...]:
 def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]:
     import datasets
 
-    if isinstance(feature, (datasets.Image, datasets.Audio)):
-        return encoding_of_bytes(values)
-    if isinstance(feature, datasets.ClassLabel):
+    if isinstance(feature, datasets.ClassLabel) and None not in values:
         names = ", ".join(feature.names[:4])
         return "int", f"{len(feature.names)} classes: {names}" + ", ..." * (len(feature.names) > 4)
-    return encoding_of_type(kind, values)
+    return portable_encoding(encoding_of(kind, may_be_none=False, may_be_empty=False), values)

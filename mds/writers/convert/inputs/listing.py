@@ -30,8 +30,13 @@ class Listing:
     """
 
     def __init__(
-        self, root: str, names: Sequence[str], left_out: Counter[str] | None = None
+        self,
+        root: str,
+        names: Sequence[str],
+        left_out: Counter[str] | None = None,
+        states: Sequence[tuple[int, object]] | None = None,
     ) -> None:
+        """Of files on a disk, or of others whose ``states`` (size, version) are known."""
         self.root = root
         #: What was passed over, by kind.
         self.left_out: Counter[str] = left_out or Counter()
@@ -39,12 +44,14 @@ class Listing:
         self.sizes = array("q", bytes(8 * len(self.names)))
         digest = blake2b(digest_size=16)
         for number, name in enumerate(self.names):
-            state = os.stat(self.path(name))
-            self.sizes[number] = state.st_size
-            digest.update(
-                f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode("utf-8", "replace")
-            )
+            size, version = self._state(name) if states is None else states[number]
+            self.sizes[number] = size
+            digest.update(f"{name}\0{size}\0{version}\n".encode("utf-8", "replace"))
         self.digest = digest.hexdigest()
+
+    def _state(self, name: str) -> tuple[int, object]:
+        state = os.stat(self.path(name))
+        return state.st_size, state.st_mtime_ns
 
     @classmethod
     def scan(cls, root: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Listing:
@@ -63,7 +70,7 @@ class Listing:
         for name, why_not in _walk(root):
             if why_not:
                 left_out[why_not] += 1
-            elif (not include or _matches(name, include)) and not _matches(name, exclude):
+            elif is_wanted(name, include, exclude):
                 names.append(name)
                 if not len(names) % _FILES_BETWEEN_EVENTS:
                     emit(Listed(root, len(names)))
@@ -126,6 +133,11 @@ def ending(name: str) -> str:
     if last in (".gz", ".zst", ".zstd", ".bz2", ".xz"):
         return os.path.splitext(stem)[1] + last
     return last
+
+
+def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether a file is taken, by its name or its relative path."""
+    return (not include or _matches(name, include)) and not _matches(name, exclude)
 
 
 def _walk(root: str) -> Iterator[tuple[str, str]]:

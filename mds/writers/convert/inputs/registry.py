@@ -11,7 +11,6 @@ import re
 from mds.errors import ConfigError
 from mds.plugins import load_plugin, plugin_names
 from mds.text.near import did_you_mean
-from mds.writers.convert.inputs.arrow import ArrowInput
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
@@ -19,6 +18,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.jsonl import JsonLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.text_lines import TextLinesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
 
@@ -31,7 +31,7 @@ inputs: dict[str, type[Input]] = {
     "lines": TextLinesInput,
     "jsonl": JsonLinesInput,
     "csv": DelimitedTextInput,
-    "parquet": ArrowInput,
+    "parquet": TablesInput,
     "webdataset": WebDatasetInput,
     "hf": HuggingFaceInput,
     "mds": MdsInput,

@@ -1,0 +1,108 @@
+"""Columns of Arrow as Python values, as encodings take them one by one.
+
+Dates and times are text as ISO 8601 writes it, with digits that Python's do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.errors import EncodingError
+from mds.formats.arrow_types import is_file, list_dtype, pyarrow
+from mds.formats.json_values import as_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WITHOUT_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
+
+
+def python_values(column: pa.Array) -> Sequence[Any]:
+    """The values of a column, None where there is none; lists of numbers share its memory.
+
+    Images and sound are the bytes of their files. Raises EncodingError for a value that Python does
+    not have.
+    """
+    column = plain(column)
+    types, kind = pyarrow().types, column.type
+    if is_file(kind):
+        found: list[Any] = column.flatten()[kind.get_field_index("bytes")].to_pylist()
+        return found
+    if types.is_temporal(kind):
+        texts = iter(values_for(column.drop_null(), "str"))
+        return [next(texts) if there else None for there in column.is_valid().to_pylist()]
+    if list_dtype(kind) is None or column.null_count or column.flatten().null_count:
+        return _python(column)
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if types.is_fixed_size_list(kind):
+        return list(flat.reshape(len(column), kind.list_size))
+    ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))
+    return np.split(flat, ends[:-1]) if len(ends) else []
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """A column without dictionaries and extensions."""
+    pa = pyarrow()
+    while True:
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        elif isinstance(column, pa.DictionaryArray):
+            kind = column.dictionary.type
+            if str(kind) in _WITHOUT_VIEWS:  # pyarrow takes no views by their numbers
+                values = column.dictionary.cast(_WITHOUT_VIEWS[str(kind)])
+                column = pa.DictionaryArray.from_arrays(column.indices, values)
+            column = column.dictionary_decode()
+        elif str(column.type) in _WITHOUT_VIEWS:
+            column = column.cast(_WITHOUT_VIEWS[str(column.type)])
+        else:
+            return column
+
+
+def values_for(column: pa.Array, encoding: str) -> list[Any]:
+    """Python values for an encoding that takes them one by one."""
+    types, kind = pyarrow().types, column.type
+    if encoding == "str":
+        if types.is_time64(kind) and kind.unit == "ns":
+            return [_time_of_day(value) for value in column.cast("int64").to_pylist()]
+        if types.is_timestamp(kind) and kind.unit == "ns":
+            texts = np.datetime_as_string(column.cast("int64").to_numpy().view("<M8[ns]"))
+            return [f"{text}+00:00" if kind.tz else str(text) for text in texts.tolist()]
+        return [_text(value) for value in _python(column)]
+    if encoding == "json":
+        return [as_json(value) for value in _python(column)]
+    return _python(column)
+
+
+def _python(column: pa.Array) -> list[Any]:
+    if "time64[ns]" in str(column.type):
+        raise EncodingError(
+            "times in nanoseconds inside of a nested column, of which Python keeps microseconds; "
+            "leave it out with columns=."
+        )
+    try:
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    except (OverflowError, ValueError, KeyError) as error:
+        told = str(error).strip("\"'").rstrip(".")
+        raise EncodingError(
+            f"a value is none that Python has ({told}); leave it out with columns=."
+        ) from error
+    return values
+
+
+def _time_of_day(nanoseconds: int) -> str:
+    """A time as ISO 8601 has it, with the digits that Python's does not hold."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    told = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
+    return f"{told}.{rest:09}" if rest % 1000 else _with_micros(told, rest // 1000)
+
+
+def _with_micros(told: str, microseconds: int) -> str:
+    return f"{told}.{microseconds:06}" if microseconds else told
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, (date, datetime, time)) else str(value)

@@ -1,0 +1,60 @@
+"""Formats whose shards come as record batches of Arrow: Parquet, Arrow files, tables of them.
+
+They say how a shard becomes record batches. The samples of the cache and the records of a
+conversion follow from these, so there is one reader of each kind of file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import MdsError
+from mds.formats.arrow_bytes import block_of_batch, unreadable
+from mds.formats.base import Format
+from mds.formats.facts import Block, FilePlan, ShardPlace
+
+if TYPE_CHECKING:
+    from mds.format.layout import Columns
+    from mds.formats.source import Files
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columnar(Format):
+    """A format of record batches. Inherit it and write `plan_file` and `batches`."""
+
+    @abstractmethod
+    def batches(
+        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+    ) -> Iterator[Any]:
+        """The rows of a shard as record batches, which hold those of the columns that it has.
+
+        Raises FormatError where it cannot be decoded; ``where`` names the shard.
+        """
+
+    def known_nulls(self, plan: FilePlan) -> frozenset[str]:
+        """Columns of a file of which it is sure that they hold None, or an empty list.
+
+        A plan has more as ``optional``: those of which the file does not say.
+        """
+        return frozenset(
+            name for name, kind in plan.columns.items() if kind.startswith(("optional[", "tensor:"))
+        )
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """The rows of a shard, out of the columns that are wanted."""
+        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        try:
+            for batch in self.batches(shard, shard.columns.names, files, where):
+                yield block_of_batch(batch, shard, where)
+        except (MdsError, MemoryError):
+            raise
+        except Exception as error:
+            raise unreadable(where, "it cannot be decoded", error) from error
+
+    def slow_columns(self, columns: Columns) -> Sequence[str]:
+        """Those that are nested: their values are what JSON has of them."""
+        pairs = zip(columns.names, columns.encodings, strict=True)
+        return [name for name, kind in pairs if kind in ("json", "optional[json]")]

@@ -1,0 +1,206 @@
+"""Tables of columns: Parquet, Arrow files and streams, Delta and Iceberg, through their formats.
+
+Files are planned and read by `mds.formats`, as a dataset of them would be: there is no second
+reader here. A part is a run of shards (row groups, record batches) of one file. What a format has a
+younger encoding for becomes one that every reader knows (`portable.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+from mds.errors import ConfigError, FormatError, SourceError
+from mds.formats.arrow_files import Arrow
+from mds.formats.arrow_values import python_values
+from mds.formats.columnar import Columnar
+from mds.formats.columns import as_columns, merge_encodings
+from mds.formats.facts import DataFile, FilePlan, ShardPlace
+from mds.formats.infer import Column, show_value
+from mds.formats.parquet import Parquet
+from mds.formats.place import parse_place
+from mds.formats.registry import DELTA_LOG, format_of_files
+from mds.formats.source import Files, open_pinned
+from mds.storage import is_local, open_store, redact
+from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
+from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.listing import Listing, is_wanted
+from mds.writers.convert.inputs.portable import portable_encoding
+
+#: Records by which columns are told, beside what files say of them; files planned at a time.
+_PROBED, _SIDE_BY_SIDE = 100, 16
+#: Rows that are Python values at a time.
+_ROWS = 1024
+
+
+class TablesInput(FileInput):
+    """The rows of all files, which have columns that go together."""
+
+    title: ClassVar[str] = "table of columns"
+    endings: ClassVar[frozenset[str]] = frozenset({*Parquet.endings, *Arrow.endings})
+
+    def __init__(self, listing: Listing, kind: Columnar | None = None) -> None:
+        super().__init__(listing)
+        #: Of all files; None where their endings say it.
+        self._kind = kind
+        self._found: Sequence[DataFile] = [
+            DataFile(name, size) for name, size in zip(listing.names, listing.sizes, strict=True)
+        ]
+        self._facts: Mapping[str, bytes] = {}
+        self._plans: dict[str, FilePlan] = {}
+        self._encodings: dict[str, str] = {}
+        self._nulls: set[str] = set()
+
+    @classmethod
+    def recognizes(cls, path: str) -> bool:
+        """Files that a URL or a pattern means, and tables with a log."""
+        return _kind_at(path) is not None
+
+    @classmethod
+    def open(cls, path: str, options: InputOptions) -> Input:
+        """The tables of a file, a folder, a URL or a pattern."""
+        kind = _kind_at(path)
+        if kind is None:
+            return super().open(path, options)
+        place = kind.narrow(parse_place(path, kind.endings))
+        files = open_pinned(place.root, open_store)
+        try:
+            told = kind.find(place, files)
+        except FormatError as error:
+            raise SourceError(str(error)) from error
+        found = [f for f in told.files if is_wanted(f.key, options.include, options.exclude)]
+        if not found:
+            raise SourceError(f"{redact(path)}: there are no files of {kind.name}.")
+        states = [(file.size, file.version) for file in found]
+        made = cls(Listing(files.store.url, [file.key for file in found], None, states), kind)
+        made._found, made._facts = found, told.facts
+        made._plan()
+        return made
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """The tables of these files."""
+        del options
+        made = cls(listing)
+        made._plan()
+        return made
+
+    def _plan(self) -> None:
+        """What there is in each file. Raises SourceError for one that cannot be read."""
+        files = self._open()
+        files.facts = self._facts
+
+        def look(file: DataFile) -> FilePlan:
+            return self._kind_of(file.key).plan_file(file, files)
+
+        try:
+            with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-tables") as pool:
+                for file, plan in zip(self._found, pool.map(look, self._found), strict=True):
+                    self._add(file, plan)
+        except FormatError as error:
+            raise SourceError(str(error)) from error
+        for plan in self._plans.values():
+            self._nulls |= self._encodings.keys() - plan.columns.keys()
+
+    def _add(self, file: DataFile, plan: FilePlan) -> None:
+        self._plans[file.key] = plan
+        self._nulls |= self._kind_of(file.key).known_nulls(plan)
+        for name, encoding in plan.columns.items():
+            before = self._encodings.setdefault(name, encoding)
+            merged = merge_encodings(before, encoding)
+            if merged is None:
+                first = next(key for key, each in self._plans.items() if name in each.columns)
+                raise SourceError(
+                    f"{self._open().url(file)}: column {name!r} is {encoding}, in {first} it is "
+                    f"{before}. Convert the files one by one."
+                )
+            self._encodings[name] = merged
+
+    def infer_columns(self) -> Sequence[Column]:
+        """The columns of all files."""
+        rows = [record for _, record in zip(range(_PROBED), self.probe(), strict=False)]
+        columns = []
+        for name, encoding in sorted(self._encodings.items()):
+            values = [row[name] for row in rows if name in row]
+            kind, note = portable_encoding(encoding, values, has_nulls=name in self._nulls)
+            columns.append(Column(name, kind, show_value(values[0]) if values else "", note))
+        return columns
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """Runs of shards, each of one file."""
+        number = 0
+        for file in self._found:
+            plan, row = self._plans[file.key], 0
+            shards = _shards_of(file, plan)
+            step = max(1, len(shards) * size // max(file.size, 1))
+            for start in range(0, len(shards), step):
+                run = shards[start : start + step]
+                yield InputPart(
+                    number,
+                    file.size * len(run) // len(shards),
+                    (file.key, run, row),
+                    self.split_of.get(file.key),
+                )
+                number += 1
+                row += sum(shard.samples for shard in run)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """One sample a row."""
+        name, shards, row = part.address
+        kind, files = self._kind_of(name), self._open()
+        for shard in shards:
+            where, wanted = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
+            for batch in kind.batches(shard, wanted, files, where):
+                there = [each for each in wanted if each in batch.schema.names]
+                for begin in range(0, batch.num_rows, _ROWS):
+                    piece = batch.slice(begin, _ROWS)
+                    columns = [python_values(piece.column(each)) for each in there]
+                    for values in zip(*columns, strict=True):
+                        yield row, dict(zip(there, values, strict=True))
+                        row += 1
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """File and row, from 0."""
+        return f"{self._open().url(part.address[0])}, row {position}"
+
+    def describe(self) -> str:
+        """Files, bytes and rows."""
+        rows = sum(sum(plan.samples) for plan in self._plans.values())
+        return f"{self.listing}, {rows:,} rows"
+
+    def _kind_of(self, name: str) -> Columnar:
+        if self._kind is not None:
+            return self._kind
+        return Parquet() if name.lower().endswith(Parquet.endings) else Arrow()
+
+    def _open(self) -> Files:
+        return Files(open_store(self.root or "."))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_found": [], "_facts": {}, "_plans": {}}
+
+
+def _shards_of(file: DataFile, plan: FilePlan) -> list[ShardPlace]:
+    columns = as_columns(plan.columns)
+    spans = plan.spans or [(at, at) for at in range(len(plan.samples))]
+    return [
+        ShardPlace(file, span, samples, plan.note, columns)
+        for span, samples in zip(spans, plan.samples, strict=True)
+        if samples
+    ]
+
+
+def _kind_at(path: str) -> Columnar | None:
+    """The format of what a URL, a pattern or the folder of a table means; None for other paths."""
+    if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
+        return None
+    is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))
+    if is_local(path) and not is_table and "*" not in path:
+        return None
+    try:
+        found = format_of_files(path)
+    except ConfigError:  # a pattern of other files
+        return None
+    return found if isinstance(found, Columnar) else None

@@ -110,7 +110,7 @@ class Arrow(Columnar):
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
     ) -> Iterator[Any]:
         """The rows of a shard, some thousands at a time."""
-        del names  # whoever takes a batch takes of it what is wanted
+        del names  # a batch is decoded whole, and lent out column by column
         body = files.range(shard.file, *shard.span)
         try:
             is_file = shard.note == _BY_FOOTER

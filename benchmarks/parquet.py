@@ -3,9 +3,9 @@
     python -m benchmarks.parquet          two minutes; --smoke: seconds
 
 Each measure runs in turn with what it is compared to, in every round; the table has the medians.
-HF datasets are measured where they are installed. "Decoded" is a second epoch, from the cache
-folder; "cold" begins with nothing, against S3 on this machine that answers 30 ms late. The bias:
-all files are in the page cache, and a busy machine slows both sides.
+HF datasets and litdata (with polars) are measured where they are installed. "Decoded" is a second
+epoch, from the cache folder; "cold" begins with nothing, against S3 on this machine that answers
+30 ms late. The bias: all files are in the page cache, and a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import functools
 import importlib.util
 import io
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -73,6 +74,89 @@ def hf_epoch(folder: str, cache: str) -> Measure:
             pass
 
     return run
+
+
+def litdata_epoch(folder: str) -> Measure:
+    """The same by litdata's loader of Parquet files, whose index of them is made before."""
+    import litdata
+    from litdata.streaming.item_loader import ParquetLoader
+
+    litdata.index_parquet_dataset(folder)
+
+    def run() -> None:
+        dataset = litdata.StreamingDataset(folder, item_loader=ParquetLoader(), shuffle=True)
+        for _ in litdata.StreamingDataLoader(dataset, batch_size=32, collate_fn=_stacked):
+            pass
+
+    return run
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """A batch of rows, which litdata gives as dicts or tuples of their values."""
+    import torch
+
+    values = [row["tokens"] if isinstance(row, dict) else row[0] for row in rows]
+    return torch.stack([torch.as_tensor(np.asarray(value)) for value in values])
+
+
+def start(url: str, cache: str, *, is_first: bool) -> None:
+    """A dataset of many files, of which this machine knows nothing yet, or all."""
+    if is_first:
+        shutil.rmtree(cache, ignore_errors=True)
+    assert StreamingDataset(remote=url, local=cache, batch_size=32).num_shards
+
+
+def plain_start(endpoint: str, bucket: str, *, is_first: bool) -> None:
+    """A listing, and the last 64 KB of each file, by 32 threads of boto3."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(max_pool_connections=32)
+    client = boto3.client("s3", endpoint_url=endpoint, config=config)
+    found = client.list_objects_v2(Bucket=bucket)["Contents"]
+
+    def tail(each: Any) -> bytes:
+        first = max(0, each["Size"] - (64 << 10))
+        answer = client.get_object(Bucket=bucket, Key=each["Key"], Range=f"bytes={first}-")
+        data: bytes = answer["Body"].read()
+        return data
+
+    if is_first:
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(tail, found))
+
+
+def worker_memory(folder: str, cache: str, results: Any) -> None:
+    """Private memory of a process that shuffles all rows, above what it has after its imports."""
+    import torch  # noqa: F401 - what a worker has imported
+
+    dataset = StreamingDataset(
+        remote=folder, local=cache, batch_size=32, shuffle=True, shuffle_block_size=1 << 18
+    )
+    before = most = _private()
+    for number, _ in enumerate(StreamingDataLoader(dataset, batch_size=32)):
+        if number % 256 == 0:
+            most = max(most, _private())
+    results.put((max(most, _private()) - before, before))
+
+
+def _private() -> int:
+    """Bytes that this process has written itself; pages of files in the cache cost nothing."""
+    with open("/proc/self/smaps_rollup") as file:
+        told = [int(line.split()[1]) for line in file if line.startswith("Private_Dirty:")]
+    return 1024 * sum(told)
+
+
+def measure_memory(folder: str, cache: str) -> None:
+    """Print it: of a first epoch, which decodes, and of a second one."""
+    context = multiprocessing.get_context("spawn")
+    for name in ("cold", "decoded"):
+        results = context.Queue()
+        job = context.Process(target=worker_memory, args=(folder, cache, results))
+        job.start()
+        taken, before = results.get()
+        job.join()
+        print(f"memory of a worker, {name}: {taken / 1e6:.0f} MB above {before / 1e6:.0f} MB")
 
 
 def cold(url: str, cache: str) -> None:
@@ -155,6 +239,18 @@ def main() -> None:
                 pairs["tokens in batches, decoded"] = (
                     functools.partial(epoch, ours, 0), theirs, "HF datasets",
                 )  # fmt: skip
+            if importlib.util.find_spec("litdata"):
+                shutil.copytree(f"{root}/tokens", f"{root}/tokens-litdata")
+                pairs["tokens in batches, decoded, beside litdata"] = (
+                    functools.partial(epoch, ours, 0),
+                    litdata_epoch(f"{root}/tokens-litdata"),
+                    "litdata",
+                )
+        for number in range(20 if small else 1000):
+            ids = np.arange(1000) + 1000 * number
+            os.makedirs(f"{root}/s3/many", exist_ok=True)
+            table = pa.table({"id": ids, "score": ids / 7, "text": [f"row {n}" for n in ids]})
+            pq.write_table(table, f"{root}/s3/many/{number:04}.parquet", row_group_size=100)
         server = stack.enter_context(s3_server(f"{root}/s3", etags=False))
         url = stack.enter_context(proxy_process(server, latency=0.03))
         os.environ["S3_ENDPOINT_URL"] = url
@@ -163,7 +259,19 @@ def main() -> None:
             lambda: plain(url, f"{root}/s3/numbers"),
             "plain ranges",
         )
+        for name, is_first in (("first", True), ("second", False)):
+            pairs[f"{name} start, 10,000 row groups in 1,000 files, 30 ms"] = (
+                functools.partial(
+                    start, "s3://many/*.parquet", f"{root}/many-{name}", is_first=is_first
+                ),
+                functools.partial(plain_start, url, "many", is_first=is_first),
+                "plain requests",
+            )
+        start("s3://many/*.parquet", f"{root}/many-second", is_first=True)
         measure(pairs, 1 if small else 3)
+        rows_of_memory = 4096 if small else 262_144
+        write_tables(f"{root}/rows", rows_of_memory, "text", 4096)
+        measure_memory(f"{root}/rows", f"{root}/rows-cache")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
     python benchmarks/schedule.py [--rounds 5] [--smoke]
 
-batch      milliseconds to count what one global batch, anywhere in 200,000, has of each stream
+counts     milliseconds to count what one global batch, anywhere in 200,000, has of each stream
+row        milliseconds for the sample ids of one global batch of 100 million samples, `seekable`,
+           in the passes that are at hand; and anywhere in 200,000 steps, with as many new passes as
+           there are streams in most of them
+edits      nanoseconds an id that 100 edits of ten dropped samples add to the plan of a worker, and
+           the loader below with them over the same without, in turns
 deviation  the most samples by which a stream is away from the integral of its share, at each of
            200,000 steps along a line, a cosine and three knots
 stops      200 resumes on other worlds, with five changes of weights: global batches that differ
@@ -68,6 +73,56 @@ def batch_milliseconds(streams: int, batch: int, rounds: int) -> float:
     return statistics.median(found) * 1e3
 
 
+def row_milliseconds(streams: int, rounds: int, *, is_anywhere: bool) -> float:
+    """Milliseconds of processor time for the ids of a global batch, the median of many."""
+    run, batch = run_of(streams), 840
+    plan = EpochPlan(
+        [{"shards": np.full(100_000 // streams, 1000)} for _ in run.names],
+        World(1, 1, 1, 0),
+        schedule=run,
+        batch_size=batch,
+        epoch_size=STEPS * batch,
+        shuffle=True,
+        shuffle_algo="seekable",
+    )
+    rng = np.random.default_rng(1)
+    steps = rng.integers(0, plan.steps, 30 * rounds) if is_anywhere else range(5000, 5000 + 30)
+    plan.batch(5000)
+    found = []
+    for step in steps:
+        begin = time.process_time()
+        plan.batch(int(step))
+        found.append(time.process_time() - begin)
+    return statistics.median(found) * 1e3
+
+
+def drops(count: int, samples: int) -> list[dict[str, object]]:
+    """So many edits, each of ten samples."""
+    rng = np.random.default_rng(2)
+    return [
+        {"epoch": 0, "from": 0, "drop": np.unique(rng.integers(0, samples, 10)).tolist(), "why": ""}
+        for _ in range(count)
+    ]
+
+
+def edit_nanoseconds(ids: int, rounds: int) -> float:
+    """Nanoseconds of processor time that 100 edits add to each id of a worker, the median."""
+    streams, found = [{"shards": np.full(4000, 1000)}], []
+    order = {"batch_size": 64, "shuffle": True, "shuffle_algo": "seekable"}
+    for _ in range(rounds):
+        spent = []
+        for edits in ((), drops(100, 4_000_000)):
+            plan = EpochPlan(streams, World(1, 1, 1, 0), edits=edits, **order)
+            begin, count = time.process_time(), 0
+            for block in plan.blocks(0, 0, 0):
+                count += len(block)
+                if count >= ids:
+                    break
+            spent.append((time.process_time() - begin) / count)
+        found.append(spent[1] - spent[0])
+    return statistics.median(found) * 1e9
+
+
 def deviation(streams: int, batch: int, steps: int) -> float:
     """The most samples away from the integral, at every step, of two shapes of ramps."""
     most = 0.0
@@ -105,7 +160,9 @@ def write_streams(folder: pathlib.Path, samples: int) -> None:
                 writer.write({"x": np.full(64, number, np.int32), "id": number})
 
 
-def samples_per_second(folder: pathlib.Path, *, is_scheduled: bool) -> float:
+def samples_per_second(
+    folder: pathlib.Path, *, is_scheduled: bool = False, edits: int = 0
+) -> float:
     """Samples a second of processor time, from the second batch on."""
     order = {"batch_size": 64, "shuffle": True, "shuffle_algo": "py1e"}
     places = {name: str(folder / name) for name in ("a", "b")}
@@ -117,6 +174,8 @@ def samples_per_second(folder: pathlib.Path, *, is_scheduled: bool) -> float:
         shares = zip(places.values(), (1.0, 2.0), strict=True)
         listed = [Stream(local=place, proportion=share) for place, share in shares]
         dataset = StreamingDataset(streams=listed, batching_method="stratified", **order)
+    for edit in drops(edits, dataset.num_samples):
+        dataset.drop(edit["drop"])
     batches = iter(StreamingDataLoader(dataset))
     next(batches)
     begin, count = time.process_time(), 0
@@ -134,20 +193,26 @@ def main() -> None:
     steps, samples, stops = (2000, 2000, 5) if settings.smoke else (STEPS, 200_000, 200)
     found: dict[str, float] = {}
     for streams in (2, 40):
-        found[f"batch, {streams} streams, ms"] = batch_milliseconds(streams, 840, settings.rounds)
+        found[f"counts, {streams} streams, ms"] = batch_milliseconds(streams, 840, settings.rounds)
+        for is_anywhere, name in ((False, "at hand"), (True, "anywhere")):
+            value = row_milliseconds(streams, settings.rounds, is_anywhere=is_anywhere)
+            found[f"row {name}, {streams} streams, ms"] = value
         found[f"deviation, {streams} streams, samples"] = deviation(streams, 840, steps)
     found[f"stops, {stops}, batches that differ"] = differing_batches(stops)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_streams(folder, samples)
-        rates: dict[bool, list[float]] = {True: [], False: []}
+        rates: dict[str, list[float]] = {"plain": [], "scheduled": [], "edited": []}
         for _ in range(settings.rounds):
-            for kind, measured in rates.items():
-                measured.append(samples_per_second(folder, is_scheduled=kind))
-    found["loader, scheduled, samples/s"] = statistics.median(rates[True])
-    found["loader, scheduled over stratified"] = statistics.median(
-        a / b for a, b in zip(*rates.values(), strict=True)
-    )
+            rates["plain"].append(samples_per_second(folder))
+            rates["scheduled"].append(samples_per_second(folder, is_scheduled=True))
+            rates["edited"].append(samples_per_second(folder, edits=100))
+    found["loader, scheduled, samples/s"] = statistics.median(rates["scheduled"])
+    plain = rates.pop("plain")
+    for kind, measured in rates.items():
+        ratio = statistics.median(a / b for a, b in zip(measured, plain, strict=True))
+        found[f"loader, {kind} over stratified"] = ratio
+    found["100 edits, ns an id"] = edit_nanoseconds(20_000 if settings.smoke else 10**6, 3)
     for what, value in found.items():
         print(f"{what:<40} {value:,.3f}")
     print(json.dumps(found))

@@ -7,6 +7,7 @@ step has come. These functions are methods of Samples.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from mds.arguments import shown
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
-from mds.plan.edits import MAX_WHY, check_reserve, drops_of
+from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_many_dropped
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.schedule import check_weights
 from mds.plan.state import MAX_EDITS, parse_state
@@ -202,12 +203,16 @@ def _numbers(samples: Iterable[int], count: int) -> list[int]:
     if not isinstance(samples, (str, bytes, bytearray, memoryview)):
         # Else it is no iterable, or has lists of different lengths.
         with contextlib.suppress(TypeError, ValueError):
-            given = np.asarray(samples if isinstance(samples, np.ndarray) else [*samples])
+            # No more than are needed to tell that they are too many.
+            few = itertools.islice(samples, MAX_DROPPED + 1)
+            given = np.asarray(samples if isinstance(samples, np.ndarray) else [*few])
     if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not given.size):
         raise ConfigError(
             f"drop() takes the numbers of samples, got {shown(samples)}. Write "
             "drop([77123, 88012])."
         )
+    if len(given) > MAX_DROPPED and not isinstance(samples, np.ndarray):
+        raise too_many_dropped(f"More than {MAX_DROPPED:,}")
     # Ascending, so that ranks agree on what takes the places where they were given a set.
     found: list[int] = np.unique(given.astype(np.int64)).tolist()
     wrong = [number for number in found if not 0 <= number < count]

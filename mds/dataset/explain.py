@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mds.dataset.notebook import Explanation
 from mds.errors import ConfigError
+from mds.plan.edits import drops_of, skips_of
+from mds.plan.gaps import Gaps
 from mds.plan.mixture import MAX_STEPS
 from mds.transforms.costs import describe_costs
 from mds.units import format_bytes
@@ -90,6 +94,7 @@ def explain(
     rows = [
         *_settings(shards, plan, ranks, predownload, has_batches, packs),
         *_mixture(plan),
+        *_edits(plan),
         *_costs(shards, plan, cache_limit),
         *(row for each in costs for row in _file_costs(each)),
         *describe_costs(chain),
@@ -170,6 +175,21 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         once = f"all given once after step {step:,}" if step < MAX_STEPS - 1 else "never all given"
         passes = turns[1] / samples if samples else 0.0
         rows.append((f"  {name}", told, f"{passes:.2f} passes by the end of the epoch; {once}"))
+    return rows
+
+
+def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
+    """What was dropped and skipped while the training ran."""
+    drops, rows = drops_of(plan.edits), []
+    if drops:
+        count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
+        others = "their places stay empty" if plan.spec.packing else "others of their streams come"
+        rows.append(("dropped samples", f"{count:,}", f"each from its step on; {others}"))
+    skipped = Gaps(skips_of(plan.edits, plan.epoch))
+    if len(skipped.firsts):
+        unit = "packs" if plan.spec.packing else "samples"
+        count = int((skipped.lasts - skipped.firsts).sum())
+        rows.append(("skipped", f"{count:,}", f"{unit} of this epoch, in whole global batches"))
     return rows
 
 

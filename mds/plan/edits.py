@@ -135,10 +135,7 @@ def check_reserve(drops: Iterable[Drop], per_stream: Sequence[int]) -> None:
     """Refuse to drop more than the rest of a stream can stand in for (ConfigError)."""
     ids = _all_ids(drops)
     if len(ids) > MAX_DROPPED:
-        raise ConfigError(
-            f"{len(ids):,} samples would be dropped, and {MAX_DROPPED:,} is the most: leave them "
-            "out with select()."
-        )
+        raise too_many_dropped(f"{len(ids):,}")
     ends = np.cumsum(np.asarray(per_stream, np.int64))
     counts = np.bincount(np.searchsorted(ends, ids, side="right"), minlength=len(ends))
     for stream, (count, size) in enumerate(zip(counts.tolist(), per_stream, strict=True)):
@@ -148,6 +145,14 @@ def check_reserve(drops: Iterable[Drop], per_stream: Sequence[int]) -> None:
                 "Another of its samples takes the place of each, so half of a stream is the most: "
                 "leave them out with select()."
             )
+
+
+def too_many_dropped(count: str) -> ConfigError:
+    """What is said of more dropped samples than a state is to carry."""
+    return ConfigError(
+        f"{count} samples would be dropped, and {MAX_DROPPED:,} is the most: leave them out with "
+        "select()."
+    )
 
 
 def _all_ids(drops: Iterable[Drop]) -> Ids:

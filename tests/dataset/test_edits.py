@@ -412,3 +412,31 @@ def test_a_plan_carries_its_edits():
     again = EpochPlan([{"shards": [100]}], plan.world, batch_size=4, edits=edits, resume=state)
     assert np.array_equal(again.batch(0), plan.batch(11))
     assert {1, 2}.isdisjoint(np.concatenate([*plan.following().blocks(0, 0, 0)]).tolist())
+
+
+def test_too_many_samples_are_refused_before_they_are_listed(folder):
+    """However many they are: no more are taken than tell that they are too many."""
+    dataset, taken = loader_of(folder).dataset, 0
+
+    def numbers():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield 0
+
+    for samples in (range(10**12), numbers()):
+        with pytest.raises(ConfigError, match=r"More than 100,000 samples would be dropped"):
+            dataset.drop(samples)
+    assert taken == 100_001
+
+
+def test_explain_tells_what_was_dropped_and_skipped(folder):
+    """As many samples as there are, each once, and what does not come of this epoch."""
+    loader = loader_of(folder)
+    assert "dropped" not in loader.dataset.explain()
+    loader.dataset.drop([3, 5])
+    loader.dataset.drop([5, 9])
+    loader.skip(range(2, 4))
+    told = loader.dataset.explain()
+    assert "dropped samples      3" in told
+    assert f"skipped              {2 * BATCH}" in told

@@ -163,10 +163,15 @@ def skip(dataset: EditableDataset, steps: Any) -> int:
     edits: list[dict[str, Any]] = []
     epoch, place = training.place_of(steps.start, begun[0])
     last_epoch, last = training.place_of(steps.stop, begun[0])
-    while (epoch, place) < (last_epoch, last) and len(edits) <= MAX_EDITS:  # more is refused below
+    while (epoch, place) < (last_epoch, last) and len(edits) <= MAX_EDITS:
         end = last if epoch == last_epoch else training.in_epoch(epoch) * training.batch
         edits.append({"epoch": epoch, "from": place, "skip": end - place})
         epoch, place = epoch + 1, 0
+    if len(edits) > MAX_EDITS:
+        raise ConfigError(
+            f"skip(steps={steps}): these are steps of more than {MAX_EDITS:,} epochs, and a state "
+            "has an entry for each. Skip fewer, or begin a new run."
+        )
     _edit(dataset, edits)
     return training.step_at(last_epoch, last)
 

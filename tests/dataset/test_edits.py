@@ -440,3 +440,11 @@ def test_explain_tells_what_was_dropped_and_skipped(folder):
     told = loader.dataset.explain()
     assert "dropped samples      3" in told
     assert f"skipped              {2 * BATCH}" in told
+
+
+def test_a_skip_of_more_epochs_than_a_state_has_room_for_is_refused(folder):
+    """In words of steps and epochs, and nothing is skipped."""
+    loader = loader_of(folder)
+    with pytest.raises(ConfigError, match=r"steps of more than 10,000 epochs"):
+        loader.skip(range(2, 10_002 * STEPS))
+    assert "edits" not in loader.state_dict()

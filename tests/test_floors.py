@@ -219,9 +219,10 @@ FILES = {
     "plan": [
         {"audit", "gaps", "mixture", "orders", "packing", "sampling", "state", "weights"},
         {"keyed_sampling", "pack_reading", "partition", "schedule", "spec"},
-        {"edits", "passes"},
+        {"edits", "pack_schedule", "passes"},
         {"pack_drops", "stream_passes"},
         {"global_batches", "scheduled_epoch"},
+        {"pack_windows"},
         {"drops"},
         {"stream_batches"},
         {"scheduled_batches"},

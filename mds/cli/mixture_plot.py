@@ -22,10 +22,12 @@ def letters(streams: int) -> list[str]:
     return [_LETTERS[i] if i < len(_LETTERS) else _OTHERS for i in range(streams)]
 
 
-def draw(counts: NDArray[Any], edges: Sequence[int], now: int | None = None) -> Iterator[str]:
+def draw(
+    counts: NDArray[Any], edges: Sequence[int], now: int | None = None, unit: str = "steps"
+) -> Iterator[str]:
     r"""The shares of streams as a picture of lines, the first stream at the bottom.
 
-    ``counts``: samples of each stream up to each of the ``edges``, in steps, (edges, streams).
+    ``counts``: samples of each stream up to each of the ``edges``, in ``unit``, (edges, streams).
     ``now``: a step that is marked below.
 
     >>> print(*draw(np.array([[0, 0], [6, 6], [9, 15]]), [0, 3, 6], 4), sep="\\n")
@@ -56,4 +58,4 @@ def draw(counts: NDArray[Any], edges: Sequence[int], now: int | None = None) -> 
     if now is not None and edges[0] <= now <= edges[-1]:
         column = min(int(np.searchsorted(edges, now, side="right")) - 1, len(edges) - 2)
         yield " " * (7 + column) + "^"
-    yield f"steps {edges[0]:,} to {edges[-1]:,}"
+    yield f"{unit} {edges[0]:,} to {edges[-1]:,}"

@@ -37,7 +37,8 @@ def plan(
 
     CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside;
     one that was taken before the first step will do. Weights that were set while the run went on
-    are in it. Shares are those of the samples that come, counted and not drawn from the weights.
+    are in it. Shares are those of the samples that come, counted and not drawn from the weights; in
+    a run of packs those of the tokens, by windows of documents instead of steps.
     """
     with errors():
         import numpy as np
@@ -52,7 +53,8 @@ def plan(
         columns = min(max(where.width - _MARGIN, 8), _COLUMNS)
         edges = np.unique(np.linspace(0, found.until, columns + 1).astype(np.int64))
         counts = found.mixture.counts(edges)
-        begin, end = (counts[i + 1] - counts[i] for i in (0, len(edges) - 2))
+        amounts = found.amounts(edges)
+        begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
         shown = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT)
         for i, (letter, name) in enumerate(
             zip(letters(len(found.names)), found.names, strict=True)
@@ -73,10 +75,10 @@ def plan(
         if as_json:
             return
         if plot:
-            for line in draw(counts, edges.tolist(), rewind.position[1]):
+            for line in draw(amounts, edges.tolist(), found.now, found.unit):
                 where.print(cell(line))
         else:
-            where.print(cell(f"steps 0 to {found.until:,}"))
+            where.print(cell(f"{found.unit} 0 to {found.until:,}"))
         print_table(where, shown)
 
 

@@ -17,6 +17,7 @@ from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
 from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_many_dropped
 from mds.plan.mixture import MAX_STEPS
+from mds.plan.pack_schedule import first_shares
 from mds.plan.schedule import check_weights
 from mds.plan.state import MAX_EDITS, parse_state
 
@@ -78,9 +79,11 @@ def set_weights(
       which they hold; None is the next one that the loader gives.
 
     They hold to the end: what the schedule has for later steps, and weights that were set for later
-    ones, are set aside. Call it on every rank after the same step with the same arguments; nothing
-    is sent between ranks, and different ones show in the order hash. Without a StreamingDataLoader
-    under way, weights hold from the next epoch on. They are part of the state.
+    ones, are set aside. In a run of packs the window of documents that is under way comes first,
+    and the step that is returned has the first pack behind it. Call it on every rank after the same
+    step with the same arguments; nothing is sent between ranks, and different ones show in the
+    order hash. Without a StreamingDataLoader under way, weights hold from the next epoch on. They
+    are part of the state.
 
     Raises ConfigError for weights that make no sense, a step that is over, and without a schedule.
 
@@ -96,8 +99,11 @@ def set_weights(
     order.schedule.check_names(set(checked))
     step = _step(self, at_step)
     changed = order.schedule.with_weights(step, checked)
-    changed.mixture(order.weights.choose, 1)  # refuses what gives no samples
-    _edit(self, [{"step": step, "weights": checked}])
+    first_shares(changed, order.weights.choose)  # refuses what gives no samples
+    edit: dict[str, Any] = {"step": step, "weights": checked}
+    if self.packing is not None:
+        edit["window"], step = _next_window(self, step)
+    _edit(self, [edit])
     return step
 
 
@@ -187,19 +193,41 @@ def begin_again(
     self._order.epochs.load(parse_state(state))
 
 
+def _next_window(dataset: EditableDataset, step: int) -> tuple[int, int]:
+    """The first window of the training that has not begun at a step, and the step that it is in."""
+    training = TrainingSteps(dataset)
+    epoch, place = training.place_of(step, _earliest(dataset)[0])
+    packs = training.packs(epoch)
+    first = packs.plan.scheduled.first if packs.plan.scheduled is not None else 0
+    cursors = _cursors(dataset, epoch, place)
+    window, pack = map(int, cursors[0]) if cursors is not None else (0, 0)
+    if not pack:
+        return first + window, step
+    end = place + len(packs.load(0, window)) - pack
+    is_last = window + 1 >= int(packs.windows[0])
+    inside = -(-end // training.batch) if is_last else end // training.batch
+    return first + window + 1, training.before(epoch) + inside
+
+
 def _windows(dataset: EditableDataset, epoch: int, place: int) -> list[int]:
     """Of each canonical node the first window of documents that has not begun at a place."""
+    cursors = _cursors(dataset, epoch, place)
+    return [int(window) + bool(pack) for window, pack in cursors] if cursors is not None else []
+
+
+def _cursors(dataset: EditableDataset, epoch: int, place: int) -> Any:
+    """The window and the pack of each canonical node at a place; None at the beginning."""
     loop, pending = dataset._loop(), dataset._order.epochs.pending
     cursors: Any = None
     if not place:
-        return []
+        return None
     if pending is not None and (pending.epoch, pending.sample_in_epoch) == (epoch, place):
         cursors = pending.cursors
     elif loop is not None and loop.packs is not None and loop.position == (epoch, place):
         cursors = loop.packs[1]
     if cursors is None:
         cursors = TrainingSteps(dataset).packs(epoch).table.cursors(place)[0]
-    return [int(window) + bool(pack) for window, pack in cursors]
+    return cursors
 
 
 def _numbers(samples: Iterable[int], count: int) -> list[int]:

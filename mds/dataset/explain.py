@@ -164,7 +164,8 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
     run, epoch = plan.schedule, plan.scheduled
     if run is None or epoch is None or epoch.first == epoch.last:
         return []
-    rows = [("schedule", f"step {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
+    unit = run.unit[:-1]
+    rows = [("schedule", f"{unit} {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
     first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
     for i, (name, samples, turns) in enumerate(
         zip(run.names, plan.choose, epoch.turns(), strict=True)
@@ -172,7 +173,9 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
         told = begin if begin == end else f"{begin} to {end}"
         step = epoch.mixture.steps_of(i, samples)
-        once = f"all given once after step {step:,}" if step < MAX_STEPS - 1 else "never all given"
+        once = (
+            f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
+        )
         passes = turns[1] / samples if samples else 0.0
         rows.append((f"  {name}", told, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows

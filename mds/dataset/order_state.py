@@ -19,6 +19,7 @@ from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
+from mds.plan.pack_schedule import first_shares
 from mds.plan.state import (
     EXTENDED_VERSION,
     MAX_SAMPLES,
@@ -104,7 +105,7 @@ class OrderState:
             )
         proportion: Sequence[float] = fresh.weights.proportion
         if self.schedule is not None and sum(samples):
-            proportion = self.schedule.mixture(fresh.weights.choose, 1).shares(0)
+            proportion = first_shares(self.schedule, fresh.weights.choose)
         for i, stream in enumerate(streams):
             stream.proportion = proportion[i]
             stream.repeat = fresh.weights.repeat[i]
@@ -251,6 +252,7 @@ class OrderState:
             initial or world.num_nodes,
             version=EXTENDED_VERSION,
             unit="packs",
+            schedule=None if self.schedule is None else self.schedule.to_json(),
             edits=tuple(self.epochs.edits),
         )
         if packs is not None and begun is not None:
@@ -280,7 +282,8 @@ class OrderState:
         """
         point = parse_state(state)
         check_files(point.data, self._data)
-        check_edits(point.edits, self.schedule, self._shards.samples_per_stream.tolist())
+        per_stream, is_packed = self._shards.samples_per_stream.tolist(), lengths is not None
+        check_edits(point.edits, self.schedule, per_stream, is_packed=is_packed)
         if lengths is not None:
             plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
             PackPlan(plan, lengths).check(point)

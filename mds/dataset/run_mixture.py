@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import StateError
 from mds.plan import PackPlan
+from mds.plan.pack_schedule import PackedRun, TokenMixture
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from mds.dataset.rewind import Rewind
     from mds.plan.mixture import Mixture
 
 
 class RunMixture(NamedTuple):
-    """Names of the streams, samples of a pass through each, and how many come by any step."""
+    """Names of the streams, samples of a pass through each, and how many come by any step.
+
+    ``now``: the step that comes next. ``unit``: what steps are; of a run of packs windows.
+    """
 
     names: tuple[str, ...]
     samples: tuple[int, ...]
     mixture: Mixture
     until: int
+    now: int
+    unit: str
+
+    def amounts(self, steps: NDArray[np.int64]) -> NDArray[Any]:
+        """What shares are of, before each of ``steps``: samples, or in packs about the tokens."""
+        mixture = self.mixture
+        return mixture.tokens(steps) if isinstance(mixture, TokenMixture) else mixture.counts(steps)
 
 
 def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
@@ -36,9 +50,10 @@ def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
             "the state is of a run without a schedule: the shares of its streams are those of "
             "their sizes, repeat= and choose=, and stay."
         )
+    choose, batch = tuple(map(int, plan.choose)), plan.shape.global_batch
+    if isinstance(run, PackedRun):
+        now = scheduled.first + (rewind.point.cursors[0][0] if rewind.point.cursors else 0)
     if until is None:
-        batch = plan.shape.global_batch
-        last = max(run.schedule.step_of(at, batch) for at, _ in run.schedule.knots)
-        last = max([last, *(at for at, _ in run.live)])
-        until = max(last + last // 4, now, rewind.steps_per_epoch, 1)
-    return RunMixture(run.names, tuple(map(int, plan.choose)), scheduled.mixture, until)
+        last = max([*(span.first for span in run.stretches(choose, batch)), *dict(run.live)])
+        until = max(last + last // 4, now, run.epoch_steps(plan.epoch_size, batch), 1)
+    return RunMixture(run.names, choose, scheduled.mixture, until, now, run.unit)

@@ -128,7 +128,7 @@ class Samples(DatasetFacts):
         self._check_streams()
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        run = check_schedule(schedule, streams, batching_method, is_packed=packing is not None)
+        run = check_schedule(schedule, streams, batching_method, packing)
         self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
@@ -170,7 +170,8 @@ class Samples(DatasetFacts):
         last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
         plan, packs = self._order.plan(last, world), None
         if self.packing is not None:
-            packs = count_packs(PackPlan(plan, document_lengths(self)))
+            packed = PackPlan(plan, document_lengths(self))
+            plan, packs = packed.plan, count_packs(packed)
         assert self._ranks is not None
         return explain(
             type(self).__name__,

@@ -25,6 +25,7 @@ from mds.arguments import (
 )
 from mds.errors import ArgumentError, ConfigError
 from mds.formats.base import Format
+from mds.plan.pack_schedule import check_packed_schedule
 from mds.plan.packing import Packing
 from mds.plan.schedule import Schedule, ScheduledRun
 from mds.plan.state import MAX_SEED
@@ -173,7 +174,7 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 
 
 def check_schedule(
-    schedule: Schedule | None, streams: object, batching_method: str, *, is_packed: bool = False
+    schedule: Schedule | None, streams: object, batching_method: str, packing: Packing | None
 ) -> ScheduledRun | None:
     """The schedule of streams by their names. Raises ConfigError where it cannot be followed."""
     if schedule is None:
@@ -187,9 +188,11 @@ def check_schedule(
             f"schedule= and batching_method={batching_method!r}: a schedule says itself how many "
             "samples of each stream a batch has. Leave batching_method out."
         )
-    if is_packed:
+    if packing is not None:
+        check_packed_schedule(schedule, packing)
+    elif schedule.unit == "tokens" and schedule.tokens_per_sample is None:
         raise ConfigError(
-            "schedule= and packing=: a schedule counts samples of a global batch, and a pack has "
-            "documents of all streams. Use one of them, or shares of streams with packing=."
+            "schedule: unit='tokens' counts samples by tokens_per_sample=, or documents by their "
+            "lengths with packing=: give one of them."
         )
     return ScheduledRun(schedule, tuple(streams))

@@ -5,11 +5,12 @@ carries all of them, in the order in which they were made. Places of the last tw
 state counts, samples or packs of all ranks, from the beginning of an epoch.
 
     {"step": 1200, "weights": {"web": 0.5, "math": 0.5}}      other weights of a schedule
+    {"step": 1200, "weights": {...}, "window": 37}            the same with packs
     {"epoch": 0, "from": 4096, "skip": 512}                   so many places never come
     {"epoch": 0, "from": 4096, "drop": [77], "why": "noise"}  samples that never come from there on
 
 A drop in a run of packs has ``windows``, too: of each canonical node the first window that had not
-begun, which is packed without the documents.
+begun, which is packed without the documents. Weights hold from a ``window`` of the run on.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledR
     """The schedule of a run with the weights that were set meanwhile."""
     for edit in edits:
         if run is not None and "weights" in edit:
-            run = run.with_weights(edit["step"], edit["weights"])
+            run = run.with_weights(edit.get("window", edit["step"]), edit["weights"])
     return run
 
 
@@ -104,15 +105,21 @@ def describe_edit(edit: Edit) -> str:
     return f"{len(edit['drop'])} samples dropped from {where} on: {ids}{why}"
 
 
-def check_edits(edits: Iterable[Edit], run: ScheduledRun | None, per_stream: Sequence[int]) -> None:
+def check_edits(
+    edits: Iterable[Edit],
+    run: ScheduledRun | None,
+    per_stream: Sequence[int],
+    *,
+    is_packed: bool = False,
+) -> None:
     """Refuse edits of a state that are none, or do not fit a run (StateError).
 
-    ``per_stream``: how many samples each stream has.
+    ``per_stream``: how many samples each stream has. ``is_packed``: whether places count packs.
     """
     edits = list(edits)
     for edit in edits:
         kind = set(edit)
-        if kind == {"step", "weights"}:
+        if kind == {"step", "weights"} | ({"window"} if is_packed else set()):
             _check_weights(edit, run)
         elif kind == {"epoch", "from", "skip"}:
             last = MAX_SAMPLES - _within(edit, "from", 0, MAX_SAMPLES)
@@ -162,6 +169,8 @@ def _all_ids(drops: Iterable[Drop]) -> Ids:
 
 def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
     step = _within(edit, "step", 0, MAX_STEPS - 1)
+    if "window" in edit:
+        _within(edit, "window", 0, MAX_STEPS - 1)
     try:
         weights = check_weights(edit["weights"], f"from step {step} on")
         if run is not None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError, StateError
+from mds.errors import ConfigError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.build import EpochInputs
@@ -94,7 +94,7 @@ class EpochPlan:
         self.spec, self.schedule, self.edits = spec, schedule, tuple(edits)
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
-        per_stream = [int(sizes.sum()) for sizes in self._sizes]
+        per_stream = self.stream_samples
         size = None if epoch_size is None else parse_count(epoch_size)
         if weights is None:
             resolve = resolve_weights if schedule is None else resolve_passes
@@ -129,6 +129,11 @@ class EpochPlan:
         """Samples of the epoch."""
         return self.weights.epoch_size
 
+    @property
+    def stream_samples(self) -> list[int]:
+        """Samples that each stream has."""
+        return [int(sizes.sum()) for sizes in self._sizes]
+
     @cached_property
     def shape(self) -> Shape:
         """Nodes, ranks, workers and batch size, after replication."""
@@ -152,13 +157,8 @@ class EpochPlan:
         """Which global batches of a scheduled training the epoch is."""
         if self.schedule is None:
             return None
-        return scheduled_epoch(
-            self.schedule, self.choose, self.shape.global_batch, self.epoch, self._epoch_steps
-        )
-
-    @property
-    def _epoch_steps(self) -> int:
-        return -(-self.epoch_size // self.shape.global_batch)
+        batch = self.shape.global_batch
+        return scheduled_epoch(self.schedule, self.choose, batch, self.epoch, self.epoch_size)
 
     @cached_property
     def orders(self) -> Sequence[Order | StreamPasses]:
@@ -201,13 +201,15 @@ class EpochPlan:
     @property
     def epoch_steps(self) -> int:
         """Global batches of the whole epoch, those that were seen or skipped among them."""
-        return self._epoch_steps if self.schedule is not None else self._batches(0).count
+        if self.schedule is not None:
+            return self.schedule.epoch_steps(self.epoch_size, self.shape.global_batch)
+        return self._batches(0).count
 
     @cached_property
     def drops(self) -> DropTable:
         """The samples that were dropped, and what comes for them in this epoch."""
-        per_stream = [int(sizes.sum()) for sizes in self._sizes]
-        return DropTable.of(drops_of(self.edits), per_stream, self.shuffle_seed, self.epoch)
+        drops, seed = drops_of(self.edits), self.shuffle_seed
+        return DropTable.of(drops, self.stream_samples, seed, self.epoch)
 
     @property
     def steps(self) -> int:
@@ -327,9 +329,7 @@ class EpochPlan:
         shape = self.shape
         found = self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
         if self.schedule is not None:
-            found["global_batch_size"] = shape.global_batch
-            found["epoch_steps"] = self._epoch_steps
-            found["schedule"] = self.schedule.key(self.choose, shape.global_batch)
+            found |= self.schedule.facts(self.choose, shape.global_batch, self.epoch_size)
         if self.spec.batching_method == "per_stream":
             found["batches_of_streams"] = self._batches_of_streams
         return found
@@ -350,12 +350,6 @@ class EpochPlan:
         Not done when a plan is made: a state is checked once, when it is loaded.
         """
         point = parse_state(state)
-        if point.is_ours and (point.schedule is None) != (self.schedule is None):
-            had, has = ("none", "one") if self.schedule is not None else ("one", "none")
-            raise StateError(
-                f"the state is of a run with {had} for a schedule, and this dataset has {has}: "
-                "give it the same schedule=."
-            )
         point.check(self.dataset_facts(), self.order_facts())
 
     def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> ResumePoint:
@@ -377,12 +371,19 @@ class EpochPlan:
 
     def following(self) -> EpochPlan:
         """The plan of the next epoch, with what a state set still in force."""
+        return self._like(self.resume_point.following(), self.schedule)
+
+    def with_run(self, run: ScheduledRun) -> EpochPlan:
+        """The same plan with a schedule that is counted in another way."""
+        return self._like(self.resume_point, run)
+
+    def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
-        plan.schedule, plan.edits = self.schedule, self.edits
+        plan.schedule, plan.edits = schedule, self.edits
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
         plan._sizes, plan.small_order = self._sizes, self.small_order
-        plan._init_from(self.resume_point.following())
+        plan._init_from(point)
         return plan
 
     def _slots(self, node: int, rank: int) -> Ids:

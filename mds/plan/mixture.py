@@ -158,26 +158,26 @@ class Mixture:
 
     def integrals(self, steps: Ids) -> NDArray[np.float64]:
         """The samples of each stream that its shares amount to before steps, (steps, streams)."""
-        return self._integral(steps).astype(np.float64) * (self.batch / ONE)
+        return self.integral(steps).astype(np.float64) * (self.batch / ONE)
 
     def shares(self, step: int) -> list[float]:
         """The share of each stream in the global batch ``step``."""
-        first, last = self._integral(np.array([step, step + 1]))
+        first, last = self.integral(np.array([step, step + 1]))
         return [value / ONE for value in (last - first).tolist()]
 
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
         """Samples due by times: how many, how far the next is (of ONE), and the shares there."""
         step, offset = np.divmod(times, self.batch)
-        here = self._integral(step)
-        return _due(self.batch, here, offset[:, None], self._integral(step + 1) - here)
+        here = self.integral(step)
+        return _due(self.batch, here, offset[:, None], self.integral(step + 1) - here)
 
     def _near(self, steps: Ids) -> _Near:
         """The same for times in the global batches on both sides of the begin of ``steps``."""
-        around = self._integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
+        around = self.integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
         before, here, after = around.reshape(3, len(steps), self.streams)
         return _Near(self.batch, steps * self.batch, here, here - before, after - here)
 
-    def _integral(self, steps: Ids) -> Ids:
+    def integral(self, steps: Ids) -> Ids:
         """Integrals of the shares before steps, (steps, streams), in global batches of ONE."""
         stretch = np.searchsorted(self._starts, steps, side="right") - 1
         if len(stretch) and int(stretch.min()) == int(stretch.max()):

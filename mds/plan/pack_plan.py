@@ -9,7 +9,7 @@ the end of the epoch stays empty: nothing is repeated, and the ranks stay in ste
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,8 +22,11 @@ from mds.plan.gaps import Gaps
 from mds.plan.orders import Order
 from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, TakenPacks
-from mds.plan.packing import Packs, balance, pack_window
+from mds.plan.pack_schedule import Documents, PackedRun
+from mds.plan.pack_windows import OrderWindows, ScheduledWindows, Windows
+from mds.plan.packing import Packing, Packs, balance, pack_window
 from mds.plan.state import ResumePoint, parse_state
+from mds.plan.stream_passes import StreamPasses
 from mds.process.fork_safe import cached_property
 from mds.shuffle.permutation import derive_key
 
@@ -50,6 +53,9 @@ class DocumentLengths(Protocol):
 
     def take(self, ids: Ids) -> Ids:
         """The lengths of samples, int64."""
+
+    def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
+        """The documents of streams of so many samples, and their tokens as they are packed."""
 
 
 class RankPacks(NamedTuple):
@@ -91,7 +97,9 @@ class PackPlan:
     def __init__(self, plan: EpochPlan, lengths: DocumentLengths) -> None:
         packing = plan.spec.packing
         assert packing is not None
-        self.plan, self.packing, self.lengths = plan, packing, lengths
+        self.packing, self.lengths = packing, lengths
+        self.window = self._window(plan)
+        self.plan = plan = self._by_tokens(plan)
         self.epoch, self.shape = plan.epoch, plan.shape
         self.position = plan.sample_in_epoch
         point = plan.resume_point
@@ -107,47 +115,47 @@ class PackPlan:
         #: What `count` gives, where that is kept.
         self.counts: list[Ids] | None = None
 
-    @cached_property
-    def window(self) -> int:
+    def _window(self, plan: EpochPlan) -> int:
         """Samples of a window: more of short documents, never more than a shuffle block."""
         samples = self.packing.window(self.lengths.total, max(self.lengths.count, 1))
-        if not self.plan.spec.shuffle:
-            return samples
-        return max(min(samples, self.plan.shuffle_block_size), 1)
+        return max(min(samples, plan.shuffle_block_size), 1) if plan.spec.shuffle else samples
+
+    def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
+        """The plan with its schedule, if it has one, counted in windows."""
+        if plan.schedule is None or isinstance(plan.schedule, PackedRun):
+            return plan
+        documents = self.lengths.packed(plan.stream_samples, self.packing)
+        step_tokens = plan.shape.global_batch * self.packing.room
+        return plan.with_run(
+            PackedRun.of(
+                plan.schedule, documents, plan.choose, plan.epoch_size, self.window, step_tokens
+            )
+        )
 
     def following(self) -> PackPlan:
         """The plan of the next epoch."""
         return PackPlan(self.plan.following(), self.lengths)
 
     @cached_property
-    def _order(self) -> Order | None:
-        """The order of the samples of all streams; None without samples."""
-        if not self.plan.orders:
-            return None
-        order = self.plan.orders[0]
-        assert isinstance(order, Order), "a schedule is refused beside packing"
-        return order
+    def _documents(self) -> Windows:
+        """The windows of the epoch."""
+        plan = self.plan
+        order = plan.orders[0] if plan.orders else None
+        if plan.scheduled is None:
+            assert order is None or isinstance(order, Order)
+            return OrderWindows(order, self.window)
+        assert order is None or isinstance(order, StreamPasses)
+        name = digest(repr(plan.dataset_facts()), *plan.inputs.params)
+        return ScheduledWindows(plan.scheduled, order, name)
 
-    @cached_property
-    def _starts(self) -> Ids:
-        order = self._order
-        return order.starts() if order is not None else np.zeros(1, np.int64)
-
-    @cached_property
+    @property
     def windows(self) -> Ids:
-        """How many windows each canonical node has."""
-        found: Ids = -(-np.diff(self._starts) // self.window)
-        return found
-
-    @cached_property
-    def _lookup(self) -> Callable[[Ids], Ids]:
-        return self.plan.orders[0].lookup()
+        """How many windows each canonical node has; with a schedule how many there are."""
+        return self._documents.counts
 
     def load(self, node: int, window: int) -> Packs:
         """Pack one window of a canonical node."""
-        first = int(self._starts[node]) + window * self.window
-        last = min(first + self.window, int(self._starts[node + 1]))
-        ids = self._drops.left(self._lookup(np.arange(first, last)), node, window)
+        ids = self._drops.left(self._documents.ids(node, window), node, window)
         plan = self.plan
         key = None
         if plan.spec.shuffle:
@@ -287,9 +295,7 @@ class PackPlan:
         ``place`` is that of its pack in the batch of the rank.
         """
         shape, places = self.shape, set()
-        for position in self.plan.orders[0].find(sample).tolist():
-            node = int(np.searchsorted(self._starts, position, side="right")) - 1
-            window = (position - int(self._starts[node])) // self.window
+        for node, window in self._documents.find(sample):
             packs = self.load(node, window)
             at = np.flatnonzero(packs.ids == sample)
             for pack in (np.searchsorted(packs.bounds, at, side="right") - 1).tolist():
@@ -331,9 +337,9 @@ class PackPlan:
 
     def key(self) -> str:
         """A name for all that the packs of the epoch depend on."""
-        order = self._order.key() if self._order is not None else ""
-        edits = [edit for edit in self.plan.edits if "drop" in edit]
-        return digest(order, repr(sorted(self.order_facts().items(), key=str)), repr(edits))
+        edits = [edit for edit in self.plan.edits if "skip" not in edit]
+        facts = sorted(self.order_facts().items(), key=str)
+        return digest(self._documents.key(), repr(facts), repr(edits))
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
         """Refuse a state of other data or another order, listing the differences (StateError)."""

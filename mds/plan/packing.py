@@ -103,6 +103,14 @@ class Packing:
             samples *= 2
         return samples
 
+    def tokens(self, lengths: Ids) -> int:
+        """The tokens of documents that are packed: those that overflow are cut, or left out."""
+        if self.overflow == "cut":
+            lengths = np.minimum(lengths, self.room)
+        elif self.overflow == "drop":
+            lengths = lengths[lengths <= self.room]
+        return int(lengths.sum())
+
     def facts(self) -> dict[str, Any]:
         """What a state must agree with; plain JSON."""
         kind = {"packing_capacity": self.capacity} if self.capacity else {}

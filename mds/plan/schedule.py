@@ -44,7 +44,7 @@ class Schedule:
       to the next one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
     - ``unit`` (str, default 'steps'): What knots count since the training began, over all epochs:
       ``"steps"`` are global batches, ``"samples"`` and ``"tokens"`` are rounded up to whole ones.
-    - ``tokens_per_sample`` (int | None, default None, tokens): Needed for tokens.
+    - ``tokens_per_sample`` (int | None, default None, tokens): Needed for tokens, save in packs.
     - ``spent`` (str, default 'again'): What comes when a stream has given all its samples:
       ``"again"`` goes through them once more, shuffled anew; ``"stop"`` ends the training before
       the first global batch that asks for more; ``"error"`` refuses the epoch in which that is.
@@ -131,7 +131,7 @@ class Schedule:
                 raise ConfigError(
                     f"schedule: no {what} {value!r}: choose one of {', '.join(names)}."
                 )
-        if (unit == "tokens") != (tokens is not None):
+        if unit != "tokens" and tokens is not None:
             raise ConfigError(
                 "schedule: unit='tokens' and tokens_per_sample= go together, so that global "
                 f"batches can be counted; got unit {unit!r} and tokens_per_sample {tokens!r}."
@@ -214,6 +214,8 @@ class ScheduledRun:
     schedule: Schedule
     names: tuple[str, ...]
     live: tuple[tuple[int, Weights], ...] = ()
+    #: What its steps are.
+    unit = "steps"
 
     def __post_init__(self) -> None:
         if len(self.names) > MAX_STREAMS:
@@ -261,6 +263,18 @@ class ScheduledRun:
         Raises ConfigError when a stream without samples has a share.
         """
         return _mixture(self, tuple(samples), batch)
+
+    def epoch_steps(self, epoch_size: int, batch: int) -> int:
+        """Global batches of an epoch of so many samples."""
+        return -(-epoch_size // batch)
+
+    def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
+        """What a state must agree with; plain JSON."""
+        return {
+            "global_batch_size": batch,
+            "epoch_steps": self.epoch_steps(epoch_size, batch),
+            "schedule": self.key(samples, batch),
+        }
 
     def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
         """The shares as the schedule was written."""

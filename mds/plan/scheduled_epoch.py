@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScheduledEpoch:
-    """Global batches ``first`` to ``last`` - 1 of a training.
+    """Global batches ``first`` to ``last`` - 1 of a training; of one with packs, windows.
 
     ``largest_shares``: of each stream, in the schedule as it was written.
     """
@@ -36,16 +36,18 @@ class ScheduledEpoch:
 
 
 def scheduled_epoch(
-    run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, steps: int
+    run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
 ) -> ScheduledEpoch:
-    """Epoch number ``epoch`` of a run, each of ``steps`` global batches of ``batch`` samples.
+    """Epoch number ``epoch`` of a run, of ``epoch_size`` samples, ``batch`` a global batch.
 
     Raises PlanError when a stream would give more than it may.
     """
-    mixture = run.mixture(samples, batch)
+    mixture, steps = run.mixture(samples, batch), run.epoch_steps(epoch_size, batch)
     first, last = epoch * steps, (epoch + 1) * steps
     if last >= MAX_STEPS:
-        raise PlanError(f"epoch {epoch} of {steps:,} steps: a schedule is for {MAX_STEPS:,} steps.")
+        raise PlanError(
+            f"epoch {epoch} of {steps:,} {run.unit}: a schedule is for {MAX_STEPS:,} {run.unit}."
+        )
     limits = run.limits(samples)
     if limits is not None:
         ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
@@ -53,11 +55,12 @@ def scheduled_epoch(
         if end < last and run.schedule.spent != "stop":
             name, limit = run.names[ends.index(end)], limits[ends.index(end)]
             passes = limit // max(samples[ends.index(end)], 1)
+            unit = run.unit[:-1]
             raise PlanError(
-                f"epoch {epoch} is the steps {first:,} to {last - 1:,} of the training, and stream "
-                f"{name!r} has given all it may, {passes} pass{'es' * (passes > 1)}, after step "
-                f"{end:,}: give it a smaller weight, a shorter epoch_size or more max_passes, or "
-                "spent='stop' to end there."
+                f"epoch {epoch} is the {run.unit} {first:,} to {last - 1:,} of the training, and "
+                f"stream {name!r} has given all it may, {passes} pass{'es' * (passes > 1)}, after "
+                f"{unit} {end:,}: give it a smaller weight, a shorter epoch_size or more "
+                "max_passes, or spent='stop' to end there."
             )
         last = min(last, end)
         first = min(first, last)

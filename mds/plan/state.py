@@ -130,6 +130,13 @@ class ResumePoint:
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
         """Refuse to go on with other data or another order than the state's (StateError)."""
+        has_schedule = "schedule" in order
+        if self.is_ours and (self.schedule is not None) != has_schedule:
+            had, has = ("none", "one") if has_schedule else ("one", "none")
+            raise StateError(
+                f"the state is of a run with {had} for a schedule, and this dataset has {has}: "
+                "give it the same schedule=."
+            )
         found = differences("dataset", self.dataset, dataset)
         found += differences("order", self.order, order)
         if found:
@@ -200,10 +207,13 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
             f"the state has turn {extension['turn']} and num_canonical_nodes "
             f"{values['num_canonical_nodes']}; it is one of them, counted from 0."
         )
-    if cursors is not None and len(cursors) != values["num_canonical_nodes"]:
+    # A schedule has one row of windows, for documents of all canonical nodes.
+    rows = values["num_canonical_nodes"] if extension.get("schedule") is None else 1
+    if cursors is not None and len(cursors) != rows:
         raise StateError(
             f"the state has {len(cursors)} cursors and num_canonical_nodes "
-            f"{values['num_canonical_nodes']}; each canonical node has one."
+            f"{values['num_canonical_nodes']}; each canonical node has one, and a run with a "
+            "schedule one in all."
         )
     return ResumePoint(
         **values,

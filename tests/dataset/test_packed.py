@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.cache.pack_files import PackFile
 from mds.cache.source import cache_root
 from mds.dataset import pack_counts, reading
@@ -528,12 +528,6 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
         StreamingDataLoader(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="packing is a Packing"):
         make(corpus, packing=8192)
-    with pytest.raises(ConfigError, match="schedule= and packing="):
-        StreamingDataset(
-            streams={"a": Stream(local=corpus)},
-            packing=Packing(9),
-            schedule=Schedule({0: {"a": 1}}),
-        )
     with pytest.raises(PlanError, match="exact='mask'"):
         make(corpus, exact="mask")
     with pytest.raises(PlanError, match="'split', 'cut' or 'drop'"):

@@ -1,0 +1,113 @@
+"""Windows of documents that are packed one by one: of an order, or of a schedule.
+
+Of an order each canonical node has its own, consecutive stretches. A schedule has one sequence of
+them, with documents of every stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from mds.format.hashing import digest
+from mds.process.fork_safe import cached_property
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mds.plan.orders import Lookup, Order
+    from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.stream_passes import StreamPasses
+
+    Ids = NDArray[np.int64]
+
+
+class Windows(Protocol):
+    """The windows of an epoch, in rows that are read side by side."""
+
+    #: How many each row has.
+    counts: Ids
+
+    def ids(self, row: int, window: int) -> Ids:
+        """The documents of a window, in their order."""
+
+    def find(self, sample: int) -> list[tuple[int, int]]:
+        """The row and the window of each place of a document."""
+
+    def key(self) -> str:
+        """A name for all that the documents depend on."""
+
+
+class OrderWindows:
+    """Windows of ``size`` documents of an order, a row for each canonical node.
+
+    Without an order there are none.
+    """
+
+    def __init__(self, order: Order | None, size: int) -> None:
+        self._order, self._size = order, size
+        self._starts = order.starts() if order is not None else np.zeros(1, np.int64)
+        self.counts = -(-np.diff(self._starts) // size)
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        assert self._order is not None
+        return self._order.lookup()
+
+    def ids(self, row: int, window: int) -> Ids:
+        """The documents of a window, in their order."""
+        first = int(self._starts[row]) + window * self._size
+        return self._lookup(np.arange(first, min(first + self._size, int(self._starts[row + 1]))))
+
+    def find(self, sample: int) -> list[tuple[int, int]]:
+        """The row and the window of each place of a document."""
+        found = []
+        for position in self._order.find(sample).tolist() if self._order is not None else ():
+            row = int(np.searchsorted(self._starts, position, side="right")) - 1
+            found.append((row, (position - int(self._starts[row])) // self._size))
+        return found
+
+    def key(self) -> str:
+        """A name for all that the documents depend on."""
+        return self._order.key() if self._order is not None else ""
+
+
+class ScheduledWindows:
+    """Windows of a schedule, all in one row; ``passes`` are the orders of all streams.
+
+    ``name``: for what they depend on.
+    """
+
+    def __init__(self, epoch: ScheduledEpoch, passes: StreamPasses | None, name: str) -> None:
+        self._epoch, self._passes, self._name = epoch, passes, name
+        self.counts = np.array([epoch.last - epoch.first if passes else 0], np.int64)
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        assert self._passes is not None
+        return self._passes.lookup()
+
+    def ids(self, row: int, window: int) -> Ids:
+        """The documents of a window: of each stream those that are due, evenly spread."""
+        del row
+        at = self._epoch.first + window
+        first, last = self._epoch.mixture.counts(np.array([at, at + 1]))
+        sizes = last - first
+        streams = np.repeat(np.arange(len(sizes)), sizes)
+        within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        places = ((2 * within + 1) << 32) // (2 * sizes[streams])
+        order = np.argsort(places, kind="stable")
+        return self._lookup(np.stack([streams, first[streams] + within])[:, order])
+
+    def find(self, sample: int) -> list[tuple[int, int]]:
+        """The row and the window of each place of a document."""
+        found = []
+        for stream, turn in self._passes.find(sample).T if self._passes is not None else ():
+            (window,) = self._epoch.mixture.steps_of_turns(int(stream), np.array([turn]))
+            found.append((0, int(window) - self._epoch.first))
+        return found
+
+    def key(self) -> str:
+        """A name for all that the documents depend on."""
+        return digest(self._name, self._epoch.first, self._epoch.last)

@@ -23,7 +23,7 @@ from mds.plan.orders import Order
 from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, TakenPacks
 from mds.plan.pack_schedule import Documents, PackedRun
-from mds.plan.pack_windows import OrderWindows, ScheduledWindows, Windows
+from mds.plan.pack_windows import DocumentWindows, OrderWindows, ScheduledWindows
 from mds.plan.packing import Packing, Packs, balance, pack_window
 from mds.plan.state import ResumePoint, parse_state
 from mds.plan.stream_passes import StreamPasses
@@ -137,7 +137,7 @@ class PackPlan:
         return PackPlan(self.plan.following(), self.lengths)
 
     @cached_property
-    def _documents(self) -> Windows:
+    def _documents(self) -> DocumentWindows:
         """The windows of the epoch."""
         plan = self.plan
         order = plan.orders[0] if plan.orders else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-class Windows(Protocol):
+class DocumentWindows(Protocol):
     """The windows of an epoch, in rows that are read side by side."""
 
     #: How many each row has.

@@ -366,6 +366,7 @@ FILES = {
             "mds",
         },
         {"convert.dataframe", "convert.inputs.images", "convert.keep_shards", "text"},
+        {"convert.inputs.pairs"},
         {"__init__", "convert.inputs.registry", "engines"},
         {"convert.inputs.detect"},
         {"convert.conversion"},

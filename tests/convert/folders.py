@@ -126,9 +126,34 @@ FOLDERS = [
     (
         "pictures, each with a text",
         {"1.jpg": JPEG, "1.txt": "a cat", "2.jpg": JPEG, "2.txt": "a dog"},
+        "files with texts of their names",
+        ["image", "path", "text"],
+        2,
+    ),
+    (
+        "annotations in a folder of their own",
+        {"JPEGImages/1.jpg": JPEG, "Annotations/1.xml": "<a/>", "README.md": "x"},
+        "files with texts of their names",
+        ["image", "path", "text"],
+        1,
+    ),
+    (
+        "pictures and texts of other names",
+        {"1.jpg": JPEG, "a.txt": "a cat", "2.jpg": JPEG, "b.txt": "a dog"},
         "files",
         ["bytes", "path"],
         4,
+    ),
+    (
+        "transcripts of a chapter",
+        {
+            "84/1/84-1-0.flac": b"fLaC",
+            "84/1/84-1-1.flac": b"fLaC",
+            "84/1/84-1.trans.txt": "84-1-0 ONE\n84-1-1 TWO THREE\n",
+        },
+        "files with texts of their names",
+        ["audio", "path", "text"],
+        2,
     ),
     (
         "large numbers",

@@ -26,6 +26,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.jsonl import JsonLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.text_lines import TextLinesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
@@ -72,6 +73,36 @@ class TestLabelledImages(TestImages):
         kit.write("2.jpg", kit.jpeg)
         kit.write("labels.csv", "file,age\n1.jpg,7\n")
         return str(kit.source), "2.jpg: labels.csv has no row for it"
+
+
+class TestPairs(InputContract):
+    input = PairedFilesInput
+
+    @pytest.fixture
+    def place(self, kit):
+        for i in range(12):
+            split = "train" if i % 3 else "val"
+            kit.write(f"{split}/{i}.jpg", kit.jpeg + bytes([i]))
+            kit.write(f"{split}/{i}.txt", f"caption {i} é\n")
+        return str(kit.source)
+
+    @pytest.fixture
+    def damaged(self, kit):
+        for i in range(3):
+            kit.write(f"{i}.jpg", kit.jpeg)
+            kit.write(f"{i}.txt", b"\xff" if i == 1 else b"good")
+        return str(kit.source), "1.jpg: its text 1.txt, line 1, column 1: byte 0xff is not UTF-8"
+
+
+class TestTranscripts(TestPairs):
+    @pytest.fixture
+    def place(self, kit):
+        for i in range(12):
+            kit.write(f"84/{i % 2}/84-{i}.flac", b"fLaC" + bytes([i]))
+        for part in range(2):
+            lines = [f"84-{i} SOUND NUMBER {i}\n" for i in range(part, 12, 2)]
+            kit.write(f"84/{part}/84-{part}.trans.txt", "".join(lines))
+        return str(kit.source)
 
 
 class TestAudio(InputContract):

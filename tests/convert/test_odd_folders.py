@@ -440,3 +440,44 @@ def test_files_are_counted_while_they_are_listed(kit, monkeypatch):
     with subscribe(seen.append):
         prepare(str(kit.source), kit.out)
     assert [event.files for event in seen if isinstance(event, Listed)] == [2, 4]
+
+
+def test_pictures_and_their_captions_are_samples(kit):
+    """Each with the text of its name; what has no partner is left out and told, in one line."""
+    for at in range(10):
+        kit.write(f"{at}.jpg", kit.jpeg)
+        kit.write(f"{at}.txt", f"caption {at}")
+    kit.write("alone.jpg", kit.jpeg)
+    kit.write("README.txt", "about these")
+    made = prepare(str(kit.source), kit.out)
+    paired, left = made.source.notes
+    assert paired.startswith("each picture has the text of the .txt of its name; --as files")
+    assert left == "2 files without a partner left out (README.txt, alone.jpg)"
+    convert(str(kit.source), kit.out)
+    told = [(each["path"], each["text"]) for each in kit.samples()]
+    assert told == [(f"{at}.jpg", f"caption {at}") for at in range(10)]
+    whole = convert(str(kit.source), kit.out + "-files", kind="files")
+    assert sum(each.samples for each in whole.splits) == 22
+
+
+def test_few_pictures_with_a_text_are_no_pairs(kit):
+    """Nine files of ten have to belong together, and names are to be there once."""
+    for at in range(10):
+        kit.write(f"{at}.jpg", kit.jpeg)
+        kit.write(f"{at if at < 7 else at + 100}.txt", "x")
+    assert prepare(str(kit.source), kit.out).source.title == "files"
+    with pytest.raises(SourceError, match="nine of ten files are no pictures or sounds"):
+        prepare(str(kit.source), kit.out, kind="paired")
+
+
+def test_transcripts_of_sounds_are_samples(kit):
+    """A line for each sound, by the first word; another encoding may be asked for."""
+    kit.write("84/1/84-1-0.flac", b"fLaC0")
+    kit.write("84/1/84-1-1.flac", b"fLaC1")
+    kit.write("84/1/84-1.trans.txt", "84-1-0 UNE FÊTE\n84-1-1 TWO  WORDS\n".encode("cp1252"))
+    with pytest.raises(SourceError, match=r"84-1\.trans\.txt: the transcripts cannot be read"):
+        prepare(str(kit.source), kit.out)
+    convert(str(kit.source), kit.out, encoding="cp1252")
+    assert [(each["path"], each["text"]) for each in kit.samples()] == [
+        ("84/1/84-1-0.flac", "UNE FÊTE"), ("84/1/84-1-1.flac", "TWO  WORDS"),
+    ]  # fmt: skip

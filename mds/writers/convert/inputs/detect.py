@@ -16,6 +16,7 @@ from mds.errors import ConfigError, SourceError
 from mds.storage.url import is_local, local_path
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.listing import Listing, ending
+from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.registry import all_inputs, find_input
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
         kind = kind_of.get(_known_ending(listing.names[0], kind_of), "files")
         return kinds[kind].from_files(listing, options)
     own = [name for name in listing.names if not _is_companion(name)]
+    pairs = PairedFilesInput.find(listing, options, own)
+    if pairs is not None:
+        return pairs
     kind_of_name = {name: kind_of.get(_known_ending(name, kind_of), "files") for name in own}
     counts = Counter(kind_of_name.values())
     for each in kinds.values():

@@ -18,6 +18,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.jsonl import JsonLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.text_lines import TextLinesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
@@ -27,6 +28,7 @@ ENTRY_POINTS = "mds.inputs"
 inputs: dict[str, type[Input]] = {
     "images": ImagesInput,
     "audio": AudioInput,
+    "paired": PairedFilesInput,
     "text": TextFilesInput,
     "lines": TextLinesInput,
     "jsonl": JsonLinesInput,

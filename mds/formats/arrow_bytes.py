@@ -14,7 +14,7 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, FormatError
 from mds.formats.arrow_types import is_file, list_dtype, pyarrow
-from mds.formats.arrow_values import plain, values_for
+from mds.formats.arrow_values import numbers_of, plain, values_for
 from mds.formats.encode import Bytes, ColumnBytes, join_columns
 from mds.formats.facts import Block, ShardPlace
 
@@ -72,7 +72,7 @@ def with_wide_times(batch: Any, other: Any, where: str) -> Any:
             if not _holds(narrow.type, wide):
                 batch = batch.set_column(at, name, wide)
             continue
-        numbers = [each.cast("int64").fill_null(0).to_numpy() for each in (narrow, wide)]
+        numbers = [numbers_of(each.cast("int64").fill_null(0)) for each in (narrow, wide)]
         is_same = numbers[0] // 1000 == numbers[1]
         if is_same.all():
             continue
@@ -106,7 +106,7 @@ def unreadable(where: str, what: str, error: BaseException) -> FormatError:
 def _optional(column: pa.Array, inner: str) -> ColumnBytes:
     if column.null_count:
         present = column.drop_null()
-        marks = column.is_valid().to_numpy(zero_copy_only=False).tolist()
+        marks = numbers_of(column.is_valid()).tolist()
     else:
         present, marks = column, [True] * len(column)
     found = iter(_pieces(_present(present, inner)))
@@ -142,7 +142,7 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
-    values = _cast(column.to_numpy(zero_copy_only=False), dtype)
+    values = _cast(numbers_of(column), dtype)
     return _as_bytes(values.reshape(-1, 1))
 
 
@@ -182,8 +182,7 @@ def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
             "a list holds a null; read the column with encodings={NAME: 'json'}, or leave it out "
             "with columns=."
         )
-    values: np.ndarray[Any, Any] = flat.to_numpy(zero_copy_only=False)
-    return values
+    return numbers_of(flat)
 
 
 def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
@@ -195,7 +194,7 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
     if pyarrow().types.is_fixed_size_list(column.type):
         lengths = [column.type.list_size] * len(column)
     else:
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False).tolist()
+        lengths = numbers_of(column.value_lengths()).tolist()
     heads: dict[int, bytes] = {}
     out, at = [], 0
     for length in lengths:

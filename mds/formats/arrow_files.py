@@ -23,6 +23,7 @@ from mds.formats.arrow_types import (
     list_dtype,
     pyarrow,
 )
+from mds.formats.arrow_values import numbers_of
 from mds.formats.columnar import Columnar
 from mds.formats.columns import merge_encodings
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
@@ -247,7 +248,7 @@ def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, st
         out[name] = encoding_of(
             kind,
             may_be_none=bool(column.null_count),
-            may_be_empty=lengths is not None and bool((lengths.to_numpy() == 0).any()),
+            may_be_empty=lengths is not None and bool((numbers_of(lengths) == 0).any()),
             feature=feature,
         )
     return out

@@ -18,6 +18,7 @@ from mds.encodings import parse_encoding
 from mds.encodings.base import DecodeKind
 from mds.formats.arrow_bytes import block_of_batch, bytes_of, unreadable
 from mds.formats.arrow_types import is_bytes, list_dtype, number_name, pyarrow
+from mds.formats.arrow_values import numbers_of
 from mds.formats.made_reader import MadeReader
 from mds.process.mmaps import map_descriptor
 from mds.readers.base import Batch, Rows
@@ -115,11 +116,12 @@ class ArrowReader(MadeReader):
         self._check_open()
         assert self._batch is not None
         numbers = self._numbers(rows)
-        sizes, data = block_of_batch(self._batch.take(pyarrow().array(numbers)), self._shard,
-                                     self.where)  # fmt: skip
+        pa, places = pyarrow(), np.ascontiguousarray(numbers, np.int64)
+        taken = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        sizes, data = block_of_batch(self._batch.take(taken), self._shard, self.where)
         offsets = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        taken = joint_reader(
+        found = joint_reader(
             self.schema,
             len(numbers),
             data,
@@ -127,7 +129,7 @@ class ArrowReader(MadeReader):
             columns=self._selection,
             offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more
         )
-        return taken.rows(range(len(numbers)), copy=copy)
+        return found.rows(range(len(numbers)), copy=copy)
 
     def close(self) -> None:
         """Let go of the file; values that were given out have bytes of their own."""
@@ -152,7 +154,7 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
         return get
     if inner is field:
         raise ValueError("a null where none was planned")
-    found, there = get, column.is_valid().to_numpy(zero_copy_only=False).tolist()
+    found, there = get, numbers_of(column.is_valid()).tolist()
     return lambda row: found(row) if there[row] else None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.errors import MdsError
 from mds.formats.arrow_bytes import block_of_batch, unreadable
+from mds.formats.arrow_types import pyarrow
 from mds.formats.base import Format
 from mds.formats.facts import Block, FilePlan, ShardPlace
 
@@ -53,6 +54,9 @@ class Columnar(Format):
             raise
         except Exception as error:
             raise unreadable(where, "it cannot be decoded", error) from error
+        finally:
+            # Each thread that decodes would keep what it had for one shard.
+            pyarrow().default_memory_pool().release_unused()
 
     def slow_columns(self, columns: Columns) -> Sequence[str]:
         """Those that are nested: their values are what JSON has of them."""

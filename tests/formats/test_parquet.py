@@ -4,6 +4,8 @@ import datetime as dt
 import io
 import json
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -407,3 +409,24 @@ def test_times_of_96_bits(tmp_path):
     pq.write_table(late, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(FormatError, match=r"row group 0, column 't': .*out of range"):
         of(tmp_path / "files", tmp_path)[0]
+
+
+def test_rows_are_read_without_pandas(tmp_path):
+    """Pyarrow imports it, where it is installed, for many a small thing: 45 MB in every worker."""
+    write_files(tmp_path / "files")
+    with pa.ipc.new_file(tmp_path / "rows.arrow", table(0, 9).schema) as file:
+        file.write_table(table(0, 9))
+    code = """
+import sys
+from mds import StreamingDataLoader, StreamingDataset
+for place in ("files", "rows.arrow"):
+    url, cache = f"{sys.argv[1]}/{place}", f"{sys.argv[1]}/cache-{place}"
+    dataset = StreamingDataset(remote=url, local=cache, batch_size=4)
+    assert len(dataset[3]["tokens"]) == 16
+    for batch in StreamingDataLoader(dataset, batch_size=4):
+        batch["id"]
+print("pandas" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -179,6 +179,8 @@ class EpochPlan:
     @cached_property
     def global_batches(self) -> GlobalBatches:
         """The global batches."""
+        if not self.edits:  # as in most runs
+            return self._batches(self.sample_in_epoch)
         found = self._batches(self.sample_in_epoch, skips_of(self.edits, self.epoch))
         return DroppedBatches(found, self.drops) if len(self.drops) else found
 

@@ -1,11 +1,10 @@
 """Samples that are dropped and steps that are skipped while a training runs."""
 
-import json
-
 import numpy as np
 import pytest
+from runs import as_json, loader_over, write_streams
 
-from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
+from mds import Stream, StreamingDataLoader, StreamingDataset, World
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderHash
@@ -20,13 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made, first = tmp_path_factory.mktemp("streams"), 0
-    for name, size in zip("ab", SIZES, strict=True):
-        with MDSWriter(out=str(made / name), columns={"id": "int"}, size_limit=400) as writer:
-            for number in range(first, first + size):
-                writer.write({"id": number})
-        first += size
-    return made
+    return write_streams(tmp_path_factory.mktemp("streams"), dict(zip("ab", SIZES, strict=True)))
 
 
 def loader_of(folder, kind="threads", workers=0, state=None, ranks=1, rank=0, batch=BATCH, **more):
@@ -37,11 +30,7 @@ def loader_of(folder, kind="threads", workers=0, state=None, ranks=1, rank=0, ba
         topology=World(1, ranks, 1, rank) if ranks > 1 else None,
         **more,
     )
-    settings = {"num_workers": workers, "workers": kind} if workers else {}
-    loader = StreamingDataLoader(dataset, **settings)
-    if state is not None:
-        loader.load_state_dict(state)
-    return loader
+    return loader_over(dataset, kind, workers, state)
 
 
 def place_of(state):
@@ -56,7 +45,7 @@ def train(loaders, stop, edits=()):
     All ranks run here, in step. Edits are (step, function of a loader, what it returns), each made
     when the training comes to its step.
     """
-    found, state = {}, json.loads(json.dumps(loaders[0].state_dict()))
+    found, state = {}, as_json(loaders[0].state_dict())
     made = set()
 
     def edit(step):
@@ -72,7 +61,7 @@ def train(loaders, stop, edits=()):
             found[place_before(loaders[0], len(batches[0]["id"]))] = np.sort(
                 np.concatenate([b["id"] for b in batches])
             ).tolist()
-            state = json.loads(json.dumps(loaders[0].state_dict()))
+            state = as_json(loaders[0].state_dict())
             if place_of(state) >= stop:
                 break
             edit(place_of(state))
@@ -352,7 +341,7 @@ def test_a_step_is_a_number_of_numpy_too(folder):
     """As counters are."""
     loader = loader_of(folder)
     assert loader.dataset.drop([1], at_step=np.int64(40)) == 40
-    assert json.loads(json.dumps(loader.state_dict()))["edits"][0]["from"] == 40 * BATCH
+    assert as_json(loader.state_dict())["edits"][0]["from"] == 40 * BATCH
 
 
 def test_the_last_step_that_a_training_can_have_is_skipped(folder):
@@ -361,7 +350,7 @@ def test_the_last_step_that_a_training_can_have_is_skipped(folder):
     batches = iter(loader)
     next(batches)
     assert loader.skip(range((1 << 31) - 1, 1 << 31)) == 1 << 31
-    state = json.loads(json.dumps(loader.state_dict()))
+    state = as_json(loader.state_dict())
     rest = [batch["id"].tolist() for batch in batches]
     assert [batch["id"].tolist() for batch in loader_of(folder, state=state)] == rest
 

@@ -1,12 +1,12 @@
 """Documents that are dropped and steps that are skipped in a run of packs."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
+from runs import loader_over
 
-from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset, World
+from mds import MDSWriter, Packing, StreamingDataset, World
 from mds.dataset import steps
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
@@ -38,11 +38,7 @@ def loader_of(corpus, ranks=1, rank=0, workers=0, kind="threads", state=None, **
     dataset = StreamingDataset(
         local=corpus, topology=World(1, ranks, 1, rank), batch_size=BATCH // ranks, **settings
     )
-    more = {"num_workers": workers, "workers": kind} if workers else {}
-    loader = StreamingDataLoader(dataset, **more)
-    if state is not None:
-        loader.load_state_dict(json.loads(json.dumps(state)))
-    return loader
+    return loader_over(dataset, kind, workers, state)
 
 
 def documents_of(batch):

@@ -1,12 +1,12 @@
 """Scheduled mixtures through datasets and loaders: any workers, any resume, weights set live."""
 
-import json
 import pickle
 
 import numpy as np
 import pytest
+from runs import as_json, loader_over, write_streams
 
-from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds import Schedule, Stream, StreamingDataset, World
 from mds.errors import ConfigError, StateError
 from mds.plan import OrderHash
 
@@ -26,14 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("streams")
-    first = 0
-    for name, size in SIZES.items():
-        with MDSWriter(out=str(made / name), columns={"id": "int"}, size_limit=400) as writer:
-            for number in range(first, first + size):
-                writer.write({"id": number})
-        first += size
-    return made
+    return write_streams(tmp_path_factory.mktemp("streams"), SIZES)
 
 
 def dataset_of(folder, ranks=1, rank=0, schedule=None, **more):
@@ -49,12 +42,7 @@ def dataset_of(folder, ranks=1, rank=0, schedule=None, **more):
 
 
 def loader_of(folder, kind="threads", workers=0, state=None, **more):
-    dataset = dataset_of(folder, **more)
-    settings = {"num_workers": workers, "workers": kind} if workers else {}
-    loader = StreamingDataLoader(dataset, **settings)
-    if state is not None:
-        loader.load_state_dict(state)
-    return loader
+    return loader_over(dataset_of(folder, **more), kind, workers, state)
 
 
 def place_of(state):
@@ -67,7 +55,7 @@ def train(loaders, stop, edits=EDITS):
 
     All ranks run here, in step. Edits are made after their step.
     """
-    found, state = [], json.loads(json.dumps(loaders[0].state_dict()))
+    found, state = [], as_json(loaders[0].state_dict())
     step = place_of(state)
     while step < stop:
         for batches in zip(*loaders, strict=True):
@@ -81,7 +69,7 @@ def train(loaders, stop, edits=EDITS):
                     assert said == {at_step or step}
             if step == stop:
                 break
-    state = json.loads(json.dumps(loaders[0].state_dict()))
+    state = as_json(loaders[0].state_dict())
     assert place_of(state) == step
     return found, state
 

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
+
 
 def table(first, rows, seed=0):
     """Rows of tokens, text, an id and a score; ``first`` is the id of the first one."""
@@ -83,3 +85,23 @@ def as_told(name, value):
     if name == "struct":
         return {**value, "c": value["c"].isoformat()}
     return dict(value) if name == "map" else value
+
+
+def mixed_with_mds(remote, reads, tmp_path):
+    """Ids of an epoch over a table, whose ids are below 1000, and shards of MDS, from there on.
+
+    Three of ten are of the table, which ``reads`` reads.
+    """
+    with MDSWriter(out=str(tmp_path / "mds"), columns={"id": "int", "text": "str"}) as writer:
+        for number in range(1000, 1030):
+            writer.write({"id": number, "text": str(number)})
+    streams = [
+        Stream(remote=str(remote), local=str(tmp_path / "a"), proportion=0.3, format=reads),
+        Stream(local=str(tmp_path / "mds"), proportion=0.7),
+    ]
+    dataset = StreamingDataset(streams=streams, shuffle=True, epoch_size=40, batch_size=4)
+    loader = StreamingDataLoader(dataset, batch_size=4)
+    found = [number for batch in loader for number in batch["id"].tolist()]
+    assert len(found) == 40
+    assert sum(number < 1000 for number in found) == 12
+    return found

@@ -10,9 +10,9 @@ pa = pytest.importorskip("pyarrow")
 deltalake = pytest.importorskip("deltalake")
 
 import pyarrow.parquet as pq  # noqa: E402
-from tables import table  # noqa: E402
+from tables import mixed_with_mds, table  # noqa: E402
 
-from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.dataset.rewind import Rewind  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
@@ -225,22 +225,7 @@ def test_new_versions_look_at_new_files_alone(tmp_path):
 def test_beside_shards_of_mds_in_one_mix(tmp_path):
     """A version of a table and MDS with the same columns are streams of one dataset."""
     folder = write_versions(tmp_path / "table", 3)
-    with MDSWriter(out=str(tmp_path / "mds"), columns={"id": "int", "text": "str"}) as writer:
-        for number in range(1000, 1030):
-            writer.write({"id": number, "text": str(number)})
-    streams = [
-        Stream(
-            remote=str(folder), local=str(tmp_path / "a"), proportion=0.3,
-            format=Delta(version=1, columns=["id", "text"]),
-        ),
-        Stream(local=str(tmp_path / "mds"), proportion=0.7),
-    ]  # fmt: skip
-    dataset = StreamingDataset(streams=streams, shuffle=True, epoch_size=40, batch_size=4)
-    found = [
-        n for batch in StreamingDataLoader(dataset, batch_size=4) for n in batch["id"].tolist()
-    ]
-    assert len(found) == 40
-    assert sum(number < 1000 for number in found) == 12
+    found = mixed_with_mds(folder, Delta(version=1, columns=["id", "text"]), tmp_path)
     assert {number for number in found if number < 1000} <= set(range(10))
 
 

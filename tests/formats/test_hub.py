@@ -1,13 +1,12 @@
 """Files of the Hub: patterns, a branch that moves on, requests that are counted."""
 
-import multiprocessing
-
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 from tables import table, write_files  # noqa: E402
+from together import run_together  # noqa: E402
 
 from devtools import dialects  # noqa: E402
 from devtools.httpserver import http_server  # noqa: E402
@@ -118,21 +117,13 @@ def test_a_start_asks_for_the_commit_and_the_list(hub, tmp_path):
     assert hub.count() - asked == 3
 
 
-def _start(cache, barrier):
-    barrier.wait()
+def _start(cache):
     assert of(cache).num_samples == 28
 
 
 def test_processes_of_a_node_ask_as_often_as_one(hub, tmp_path):
     """Some that start together list once, and look at each file once."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4)
-    jobs = [context.Process(target=_start, args=(tmp_path / "c", barrier)) for _ in range(4)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join()
-    assert [job.exitcode for job in jobs] == [0] * 4
+    run_together("spawn", 4, _start, tmp_path / "c")
     assert hub.count("HEAD /datasets/org/name/resolve/") == 5
     assert hub.count("GET /api/.*/revision/main") <= 4
     assert hub.count("GET /cdn/") == 5

@@ -13,9 +13,9 @@ from pyiceberg import manifest  # noqa: E402
 from pyiceberg.catalog.sql import SqlCatalog  # noqa: E402
 from pyiceberg.transforms import IdentityTransform  # noqa: E402
 from pyiceberg.types import LongType  # noqa: E402
-from tables import table  # noqa: E402
+from tables import mixed_with_mds, table  # noqa: E402
 
-from mds import MDSWriter, Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds import StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError  # noqa: E402
 from mds.formats import Iceberg  # noqa: E402
 from mds.storage.memory import MemoryStore  # noqa: E402
@@ -361,20 +361,5 @@ def test_a_file_of_an_expired_snapshot(tmp_path, catalog):
 
 def test_beside_shards_of_mds_in_one_mix(tmp_path, catalog):
     """A snapshot of a table and MDS with the same columns are streams of one dataset."""
-    made = make_table(catalog)
-    with MDSWriter(out=str(tmp_path / "mds"), columns={"id": "int", "text": "str"}) as writer:
-        for number in range(1000, 1030):
-            writer.write({"id": number, "text": str(number)})
-    streams = [
-        Stream(
-            remote=str(folder_of(made, tmp_path)), local=str(tmp_path / "a"), proportion=0.3,
-            format=Iceberg(columns=["id", "text"]),
-        ),
-        Stream(local=str(tmp_path / "mds"), proportion=0.7),
-    ]  # fmt: skip
-    dataset = StreamingDataset(streams=streams, shuffle=True, epoch_size=40, batch_size=4)
-    found = [
-        n for batch in StreamingDataLoader(dataset, batch_size=4) for n in batch["id"].tolist()
-    ]
-    assert len(found) == 40
-    assert sum(number < 1000 for number in found) == 12
+    folder = folder_of(make_table(catalog), tmp_path)
+    mixed_with_mds(folder, Iceberg(columns=["id", "text"]), tmp_path)

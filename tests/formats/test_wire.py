@@ -1,7 +1,6 @@
 """Over a wire: how often files are asked for, what comes, and trouble on the way."""
 
 import contextlib
-import multiprocessing
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 from tables import table, write_files  # noqa: E402
+from together import run_together  # noqa: E402
 
 from devtools import servers  # noqa: E402
 from devtools.proxy import Fault, FaultProxy  # noqa: E402
@@ -55,21 +55,9 @@ def test_a_start_asks_each_file_once_and_the_next_one_none(wire, tmp_path):
     assert wire.count(r"GET /bucket/data/part") == FILES
 
 
-def _start(cache, barrier):
-    barrier.wait()
-    of(cache)
-
-
 def test_processes_that_start_together_ask_as_often_as_one(wire, tmp_path):
     """One lists and looks at the files; the others take what it found."""
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(6)
-    jobs = [context.Process(target=_start, args=(tmp_path / "c", barrier)) for _ in range(6)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(60)
-        assert job.exitcode == 0
+    run_together("fork", 6, of, tmp_path / "c")
     assert wire.count(r"GET /bucket/data/part") == FILES
     # A process that came to the lock before another one listed lists for itself.
     assert wire.count(r"GET /bucket\?") <= 6

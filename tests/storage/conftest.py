@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import threading
 import uuid
 
 import pytest
@@ -128,3 +131,29 @@ def read(path):
     """The bytes of a file."""
     with open(os.fspath(path), "rb") as file:
         return file.read()
+
+
+@pytest.fixture
+def trickling():
+    """``trickling(start)``: the port of a server that says this and then a byte now and then."""
+    over, ends = threading.Event(), []
+
+    def begin(start):
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def trickle():
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(start)
+                while not over.wait(0.05):
+                    client.sendall(b"a")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        ends.extend([thread.join, listener.close])
+        return listener.getsockname()[1]
+
+    yield begin
+    over.set()
+    for end in ends:
+        end()

@@ -141,26 +141,13 @@ def test_what_came_is_given_before_the_error():
         assert whole(pool.get(ASK)) == b"next"
 
 
-def test_a_rate_below_the_least_is_a_stall():
+def test_a_rate_below_the_least_is_a_stall(trickling):
     """The rate is counted in the time of waiting."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def trickle():
-            client, _ = listener.accept()
-            with client, contextlib.suppress(OSError):
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
-                while not over.wait(0.05):
-                    client.sendall(b"a")
-
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        pool = Connections(Host("127.0.0.1", listener.getsockname()[1], 60))
-        body = pool.get(ASK).body(LeastRate(1000, 0.4), "there")
-        with pytest.raises(StalledError, match=r"get there: only \d+ bytes came"):
-            list(body)
-        over.set()
-        thread.join()
+    port = trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
+    pool = Connections(Host("127.0.0.1", port, 60))
+    body = pool.get(ASK).body(LeastRate(1000, 0.4), "there")
+    with pytest.raises(StalledError, match=r"get there: only \d+ bytes came"):
+        list(body)
 
 
 def test_a_body_that_is_forgotten_closes_its_connection():

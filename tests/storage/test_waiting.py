@@ -1,6 +1,5 @@
 """How long a store is waited for, what is said meanwhile, and what ends at once."""
 
-import contextlib
 import http.client
 import http.server
 import os
@@ -129,26 +128,12 @@ def test_a_trickle_that_stays_is_an_error_with_its_rate(large):
     assert patient.get_range("large", 0, 5000) == noise(300_000)[:5000]
 
 
-def test_headers_that_trickle_are_a_stall():
+def test_headers_that_trickle_are_a_stall(trickling):
     """A byte of them now and then keeps no request alive."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def trickle():
-            client, _ = listener.accept()
-            with client, contextlib.suppress(OSError):
-                client.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
-                while not over.wait(0.2):
-                    client.sendall(b"a")
-
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        store = open_store(url, timeout=1, retry=RetryPolicy(attempts=1))
-        with pytest.raises(StalledError, match=r"get .*/x"):
-            store.get("x")
-        over.set()
-        thread.join()
+    port = trickling(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    store = open_store(f"http://127.0.0.1:{port}", timeout=1, retry=RetryPolicy(attempts=1))
+    with pytest.raises(StalledError, match=r"get .*/x"):
+        store.get("x")
 
 
 def test_a_slow_server_of_files_is_a_stall_too(tmp_path):

@@ -96,7 +96,7 @@ def _run(code, *arguments):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -119,7 +119,7 @@ def take(lock):
     assert lock._cond.acquire(timeout=60), lock
     return lock._cond.release
 
-def fork_while_held(locks, work, seconds=100):
+def fork_while_held(locks, work, seconds=500):
     """Fork while another thread holds the locks; the child does ``work`` in that time or dies."""
     held, done = threading.Event(), threading.Event()
     def hold():

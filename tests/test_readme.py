@@ -28,7 +28,7 @@ def test_the_readme_from_top_to_bottom_in_an_empty_folder(tmp_path, monkeypatch,
             commands += 1
             if commands > OF_THE_GATE:
                 script = ["bash", "-euo", "pipefail", "-c", code]
-                subprocess.run(script, check=True, timeout=120, env={**os.environ, "PATH": tools})
+                subprocess.run(script, check=True, timeout=600, env={**os.environ, "PATH": tools})
         else:
             exec(compile(code, "README.md", "exec"), names)
     assert len(names["following"]["text"]) == 32

@@ -32,7 +32,7 @@ from mds.errors import ReplacedError
 
 BLOCK = 64
 SAMPLES = 96
-SECONDS = 120
+SECONDS = 600
 
 
 def tokens(variant, number):

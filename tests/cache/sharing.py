@@ -8,7 +8,7 @@ import sys
 import threading
 
 JOBS = os.path.join(os.path.dirname(__file__), "jobs.py")
-SECONDS = 60
+SECONDS = 600
 
 
 def start(*arguments, **options):

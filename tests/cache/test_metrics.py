@@ -103,7 +103,7 @@ def test_a_signal_brings_the_state_of_a_process_that_hangs():
         process.send_signal(signal.SIGUSR1)
         assert "state of process" in process.stderr.readline()
         assert "hread" in process.stderr.readline()
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=600)
         assert process.returncode == 0
 
 

@@ -77,7 +77,7 @@ def test_a_job_of_eight_processes_survives_any_kills(request, folder, tmp_path, 
                 if number % 40 == 20 and not limit:
                     shutil.rmtree(folder, ignore_errors=True)  # others write into it
             enough.touch()
-            nobody_waits_for_ever(running, 120)
+            nobody_waits_for_ever(running, 600)
         finally:
             for process in running:
                 process.kill()
@@ -100,7 +100,7 @@ def test_epochs_of_forked_workers_over_plain_http(remote, folder, workers):
 def test_epochs_over_a_bad_wire(bad_wire, folder, limit):
     """What is dropped, refused, cut, shortened and damaged is asked for again."""
     jobs = [start("epochs", bad_wire, folder, limit, EPOCHS, seed) for seed in range(4)]
-    nobody_waits_for_ever(jobs, 120 + 10 * EPOCHS)
+    nobody_waits_for_ever(jobs, 600 + 10 * EPOCHS)
 
 
 @pytest.mark.parametrize("limit", [0, LIMIT])
@@ -115,7 +115,7 @@ def test_clocks_may_jump(remote, folder, limit):
                 with contextlib.suppress(OSError):  # it went in the meantime
                     os.utime(os.path.join(path, name), (when, when))
         threading.Event().wait(0.02)
-    nobody_waits_for_ever(jobs, 1)
+    nobody_waits_for_ever(jobs, 60)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_jobs_of_several_users_survive_kills_and_stops(request, group_folder, fo
                 running[victim].communicate()
                 running[victim] = start("epochs_of_a_user", *jobs[victim])
             enough.touch()
-            nobody_waits_for_ever(running, 120)
+            nobody_waits_for_ever(running, 600)
         finally:
             for process in running:
                 process.kill()

@@ -21,7 +21,7 @@ def test_datasets_on_one_folder_never_give_each_others_samples(tmp_path):
         [sys.executable, program, "0", str(SCHEDULES), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60 + 30 * SCHEDULES,
+        timeout=600 + 30 * SCHEDULES,
         check=False,
         env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
     )

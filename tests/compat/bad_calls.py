@@ -166,7 +166,7 @@ def prepare(tmp):
 
 def end_of(call, space):
     """How a call ends: "fine", or the builtin types of its error."""
-    signal.alarm(30)
+    signal.alarm(300)
     try:
         eval(call, dict(space))
     except Exception as error:  # noqa: BLE001 - how it ends is what is asked

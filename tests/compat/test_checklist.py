@@ -319,7 +319,7 @@ def test_9_start_methods(numbers, context):
     """Item 9: workers may be forked, spawned, or made by the fork server."""
     dataset = StreamingDataset(local=numbers, batch_size=10, shuffle=True)
     loader = DataLoader(
-        dataset, batch_size=10, num_workers=2, multiprocessing_context=context, timeout=60
+        dataset, batch_size=10, num_workers=2, multiprocessing_context=context, timeout=600
     )
     assert sorted(torch.cat([b["n"] for b in loader]).tolist()) == list(range(200))
 

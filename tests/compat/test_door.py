@@ -159,7 +159,7 @@ SCRIPT = """
         queue = context.Queue()
         process = context.Process(target=child, args=(queue,))
         process.start()
-        print(queue.get(timeout=60))
+        print(queue.get(timeout=600))
         process.join()
 """
 

@@ -24,7 +24,7 @@ def run(python, file, **environment):
             stderr=errors,
             text=True,
             check=False,
-            timeout=500,
+            timeout=600,
             env={**os.environ, **environment},
         )
         errors.seek(0)

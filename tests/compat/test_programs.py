@@ -21,7 +21,7 @@ def digests(python, **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=600,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -39,7 +39,7 @@ def test_commands_and_python_of_the_page(folder):
         script = "set -e\n" + block
         done = subprocess.run(
             ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
-            check=False, timeout=200,
+            check=False, timeout=600,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
     assert (folder / "out" / "again" / "index.json").exists()
@@ -58,7 +58,7 @@ def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
     ):
         done = subprocess.run(
             [sys.executable, *command], cwd=kit.source, capture_output=True, check=False,
-            timeout=200, text=True,
+            timeout=600, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
     assert "10 passed" in done.stdout

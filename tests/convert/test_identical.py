@@ -145,7 +145,7 @@ def test_kill_between_any_two_renames_and_resume(kit, renames):
     convert(path, kit.out, **OPTIONS)
     out = kit.out + "2"
     killed = subprocess.run(
-        [sys.executable, "-c", KILL, path, out, str(renames)], check=False, timeout=100
+        [sys.executable, "-c", KILL, path, out, str(renames)], check=False, timeout=600
     )
     assert killed.returncode in (-signal.SIGKILL, 0)
     convert(path, out, resume=True, **OPTIONS)
@@ -167,7 +167,7 @@ def test_killed_with_its_processes_still_resumes(kit):
     out = kit.out + "2"
     # The pipe ends when the last process that holds it does.
     killed = subprocess.run(
-        [sys.executable, script, path, out], check=False, timeout=100, stdout=subprocess.PIPE
+        [sys.executable, script, path, out], check=False, timeout=600, stdout=subprocess.PIPE
     )
     assert killed.returncode == -signal.SIGKILL
     assert not os.path.exists(os.path.join(out, "index.json"))

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import faulthandler, sys, threading
-faulthandler.dump_traceback_later(100, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 from mds import StreamingDataset, StreamingDataLoader
 
 data, what = sys.argv[1:]
@@ -37,7 +37,7 @@ def test_threads_go_on_while_workers_are_forked(make, what):
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, make(), what],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr

@@ -117,5 +117,5 @@ def test_the_ranks_of_a_launcher_evaluate_once(make, tmp_path):
         subprocess.Popen([sys.executable, "-c", RANK, make(), calls], stdout=subprocess.PIPE)
         for _ in range(3)
     ]
-    assert [rank.communicate(timeout=100)[0] for rank in ranks] == [b"50\n"] * 3
+    assert [rank.communicate(timeout=600)[0] for rank in ranks] == [b"50\n"] * 3
     assert len(calls.read_text()) == 100

@@ -88,7 +88,7 @@ loader = iter(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
 next(loader)
 """
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 def test_what_outlives_its_modules_ends_in_silence(make):
@@ -100,5 +100,7 @@ def note(event):
     pass
 events.subscribe(note).__enter__()
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=600, capture_output=True
+    )
     assert done.stderr == b""

@@ -27,7 +27,7 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", str(folder / "trees"), str(ROOT / "docs"), str(folder / "html")],
-        capture_output=True, text=True, check=False, cwd=ROOT, timeout=400,
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "html"

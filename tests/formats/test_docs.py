@@ -91,7 +91,7 @@ def test_the_page_on_parquet_runs(capsys):
             continue
         done = subprocess.run(
             ["bash", "-c", f"set -e\n{block}"], env={**os.environ, "PATH": path},
-            capture_output=True, check=False, timeout=200,
+            capture_output=True, check=False, timeout=600,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
     assert capsys.readouterr().out.splitlines() == ["{'label': 0}", "{'n': 3}"]

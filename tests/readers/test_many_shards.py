@@ -57,7 +57,7 @@ def read(hows, folder, *url, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=3000 if IS_LONG else 300,
+        timeout=3000 if IS_LONG else 600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

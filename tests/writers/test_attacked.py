@@ -61,7 +61,7 @@ class Schedule:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
         def wait():
-            said, _ = child.communicate(timeout=120)
+            said, _ = child.communicate(timeout=600)
             assert child.returncode == 0
             self.ends[said] += 1
 
@@ -82,7 +82,7 @@ class Schedule:
         thread.start()
 
         def wait():
-            thread.join(120)
+            thread.join(600)
             assert not thread.is_alive()
             self.ends[ends[0]] += 1
 

@@ -101,7 +101,7 @@ def test_a_killed_writer_leaves_no_index_and_is_replaced(places):
     started = context.Event()
     process = context.Process(target=_write_for_ever, args=(places, started))
     process.start()
-    assert started.wait(60)
+    assert started.wait(600)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert not list(pathlib.Path(places[0]).parent.rglob("index.json"))

@@ -242,7 +242,7 @@ class Meeting(MDSWriter):
     def encode_sample(self, sample):
         if sample["x"] == 0:
             self.inside.set()
-            assert self.tried.wait(60)
+            assert self.tried.wait(600)
         return super().encode_sample(sample)
 
 
@@ -253,7 +253,7 @@ def test_a_thread_that_meets_another_is_refused(tmp_path):
     writer.inside, writer.tried = threading.Event(), threading.Event()
     thread = threading.Thread(target=writer.write, args=({"x": 0},))
     thread.start()
-    assert writer.inside.wait(60)
+    assert writer.inside.wait(600)
     for act in (lambda: writer.write({"x": 1}), writer.finish):
         with pytest.raises(WriterError, match="two threads use this writer"):
             act()

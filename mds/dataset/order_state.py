@@ -134,7 +134,7 @@ class OrderState:
             resume=point,
             weights=self.weights,
             dataset=self._shards.fingerprint,
-            schedule=apply_weights(self.schedule, edits),
+            schedule=apply_weights(self.schedule, edits) if edits else self.schedule,
             edits=edits,
         )
 

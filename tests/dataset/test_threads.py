@@ -10,12 +10,18 @@ import pytest
 from mds.loader.threads import ThreadedWorkers
 
 
+@pytest.fixture
 def running():
-    """Names of worker threads that are alive."""
-    return [t for t in threading.enumerate() if t.name.startswith("mds-loader")]
+    """A function that lists the worker threads that are alive since the test began."""
+    others = {*threading.enumerate()}
+    return lambda: [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("mds-loader") and thread not in others
+    ]
 
 
-def test_batches_come_from_the_lanes_in_turn_and_short_lanes_are_passed_over():
+def test_batches_come_from_the_lanes_in_turn_and_short_lanes_are_passed_over(running):
     """The order is that of a DataLoader's workers."""
     parts = [[0, 3, 6], [1, 4], [2, 5, 7, 8]]
     with ThreadedWorkers([lambda p=p: iter(p) for p in parts], ahead=2) as workers:
@@ -23,7 +29,7 @@ def test_batches_come_from_the_lanes_in_turn_and_short_lanes_are_passed_over():
     assert not running()
 
 
-def test_an_error_is_raised_where_its_batch_would_have_come():
+def test_an_error_is_raised_where_its_batch_would_have_come(running):
     """The batches before it arrive, and it is the very exception object."""
     error = ValueError("sample 3 is bad")
 
@@ -58,7 +64,7 @@ def test_no_more_than_asked_for_is_made_ahead():
         assert len(made) == 4
 
 
-def test_a_loop_that_is_left_early_stops_the_threads():
+def test_a_loop_that_is_left_early_stops_the_threads(running):
     """Dropping the iterator is enough, and generators are closed in their own thread."""
     closed = threading.Event()
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ import pytest
 from scenarios import SIZES, write_streams
 
 from devtools import incumbent
+from devtools.servers import free_port
 
 PROGRAM = str(pathlib.Path(__file__).with_name("migrate_program.py"))
 PYTHONS = {"mds": sys.executable, "streaming": incumbent.PYTHON}
@@ -31,9 +31,7 @@ def run(library, config, ranks):
 def run_phase(library, config, ranks):
     work = pathlib.Path(config["work"])
     (work / "config.json").write_text(json.dumps(config))
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     running = []
     for rank in range(ranks):
         environment = {

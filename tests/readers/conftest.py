@@ -1,5 +1,6 @@
 """Datasets made from encodings and layout alone, so that reading is tested without the writers."""
 
+import gc
 import json
 import struct
 from itertools import pairwise
@@ -132,3 +133,12 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit():
     return Kit
+
+
+@pytest.fixture
+def no_garbage():
+    """Nothing that earlier tests have left is let go of in the middle of this one."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -108,29 +108,25 @@ def test_most_shards_by_number(kit, tmp_path):
     assert seen["samples"] == 2 * MOST
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_dropped_reader_lets_go_at_once(kit, tmp_path):
     """Nothing of a reader waits for the garbage collector: its map ends with its last use."""
-    import gc
-
     from mds.process.mmaps import count_maps
 
     folder = kit.mixed(tmp_path / "mixed", *[3] * 5)
     fixed = kit.fixed(tmp_path / "fixed", *[3] * 5)
-    gc.disable()
-    try:
-        before = count_maps()
-        for each in (folder, fixed):
-            dataset = LocalDataset(str(each))
-            kept = [dataset[number] for number in range(len(dataset))]
-            dataset[-1]
-            assert count_maps() == before + 5
-            del dataset
-            assert count_maps() == before
-            assert kit.same(kept[0]["tokens"][:1], np.zeros(1, np.int32))
-    finally:
-        gc.enable()
+    before = count_maps()
+    for each in (folder, fixed):
+        dataset = LocalDataset(str(each))
+        kept = [dataset[number] for number in range(len(dataset))]
+        dataset[-1]
+        assert count_maps() == before + 5
+        del dataset
+        assert count_maps() == before
+        assert kit.same(kept[0]["tokens"][:1], np.zeros(1, np.int32))
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_view_outlives_its_dataset(kit, tmp_path):
     """Views keep their file mapped, through closing and after; then it is let go of."""
     from mds.process.mmaps import count_maps
@@ -150,6 +146,7 @@ def test_a_view_outlives_its_dataset(kit, tmp_path):
     assert count_maps() == before
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_the_first_sample_waits_for_few_shards(kit, tmp_path):
     """Small samples come as columns of a stretch, and the first stretch is a short one."""
     from mds import StreamingDataset

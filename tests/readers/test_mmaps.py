@@ -13,6 +13,11 @@ from mds.process import mmaps
 from mds.process.mmaps import count_maps, map_descriptor
 
 
+@pytest.fixture(autouse=True)
+def _nothing_else_is_let_go(no_garbage):
+    """Maps and descriptors are counted."""
+
+
 @pytest.fixture
 def path(tmp_path):
     """A file of 10,000 bytes."""

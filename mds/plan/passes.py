@@ -49,6 +49,11 @@ class PassOrders:
             return []
         return [self._order(number) for number in self._passes]
 
+    @property
+    def can_be_together(self) -> bool:
+        """Whether `plain_order` gives the orders of its passes."""
+        return bool(self._passes) and _is_plain(self._order(self._passes[0]))
+
     def plain_order(self, number: int) -> RandomAccessOrder | None:
         """The order of a pass, where it is computed at any position and has every sample once."""
         order = self._order(number)

@@ -66,7 +66,7 @@ class ScheduledBatches(StreamBatches):
         # A stream's first place in the batch is where the one before it ends.
         shift = (begin + sizes).reshape(-1) - lines
         out = np.empty((2, len(wanted)), np.int64)
-        np.remainder(found, streams, out=out[0])
+        out[0] = np.tile(np.arange(streams), len(steps))[found]
         np.add(shift[found], wanted, out=out[1])
         return out
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mds.process.fork_safe import cached_property
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -55,6 +57,11 @@ class StreamPasses:
             turns = stream.find(sample)
             found.append(np.stack([np.full(len(turns), number), turns]))
         return np.concatenate(found, axis=1)
+
+    @cached_property
+    def has_together(self) -> bool:
+        """Whether any stream can be asked together with others."""
+        return any(stream.can_be_together for stream in self.streams)
 
     def take_up(self, streams: Ids, passes: Ids) -> AtHand:
         """Have the latest of these passes of each stream at hand, where it can be."""
@@ -115,6 +122,8 @@ class TurnLookup:
     def __call__(self, positions: Ids) -> Ids:
         """Sample ids of positions."""
         streams, turns = positions
+        if not self._passes.has_together:
+            return self._one_by_one(streams, turns)
         samples, at_hand = self._passes.per_stream[streams], self._passes.at_hand
         numbers = turns // samples
         is_there = at_hand.passes[streams] == numbers
@@ -126,8 +135,15 @@ class TurnLookup:
             return self._together(at_hand, streams, elements)
         out = np.empty(len(turns), np.int64)
         out[is_there] = self._together(at_hand, streams[is_there], elements[is_there])
-        for stream in np.unique(streams[~is_there]).tolist():
-            mine = np.flatnonzero((streams == stream) & ~is_there)
+        out[~is_there] = self._one_by_one(streams[~is_there], turns[~is_there])
+        return out
+
+    def _one_by_one(self, streams: Ids, turns: Ids) -> Ids:
+        """Sample ids of turns, of one stream after the other."""
+        small = streams.astype(np.min_scalar_type(len(self._passes.streams)))
+        out = np.empty(len(turns), np.int64)
+        for stream in np.flatnonzero(np.bincount(small)).tolist():
+            mine = np.flatnonzero(small == stream)
             if stream not in self._alone:
                 self._alone[stream] = self._passes.streams[stream].lookup()
             out[mine] = self._alone[stream](turns[mine])

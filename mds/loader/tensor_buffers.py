@@ -16,7 +16,8 @@ import torch
 
 Allocator = Callable[[tuple[int, ...], "np.dtype[Any]"], torch.Tensor]
 
-_MIN_POOLED_BYTES = 512 << 10  # smaller ones the heap gives again
+# Smaller ones the heap gives again. A column of 8 packs of 8,192 has somewhat less than 512 KB.
+_MIN_POOLED_BYTES = 256 << 10
 _MAX_FREE_BLOCKS = 8  # of one pool, that wait to be used again
 
 

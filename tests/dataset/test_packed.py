@@ -24,6 +24,7 @@ from mds.dataset.packed_order import PackedNodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
 from mds.index.companion import write_companion
 from mds.index.lengths import KIND, emit_lengths, lengths_name
+from mds.loader.tensor_buffers import TensorPool
 from mds.plan import PackPlan
 from mds.storage import open_store
 from mds.world import World
@@ -557,3 +558,24 @@ def test_a_cache_limit_and_a_remote_change_nothing(corpus, tmp_path):
         packing=Packing(CAPACITY, overflow="split"),
     )  # fmt: skip
     assert [sorted(packs_of(batch)) for batch in StreamingDataLoader(dataset)] == expected
+
+
+def test_columns_of_packs_are_made_in_memory_of_earlier_batches(tmp_path, monkeypatch):
+    """Memory that is new each time costs more than the copies."""
+    with MDSWriter(out=str(tmp_path), columns={"tokens": "ndarray:int32"}, lengths="tokens") as out:
+        for length in [8000, 191] * 80:
+            out.write({"tokens": np.full(length, 7, np.int32)})
+    taken = []
+    fitting = TensorPool._fitting
+
+    def note(pool, size):
+        free = {*map(id, pool._free)}
+        taken.append(id(block := fitting(pool, size)) in free)
+        return block
+
+    monkeypatch.setattr(TensorPool, "_fitting", note)
+    for batch in StreamingDataLoader(make(str(tmp_path), packing=Packing(8192), batch_size=8)):
+        assert batch["tokens"].numel() < 8 * 8192
+        del batch
+    assert len(taken) == 10 * 3
+    assert sum(taken) >= 9 * 3

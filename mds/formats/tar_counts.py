@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import FormatError
+from mds.formats.tar_members import BLOCK
 
 if TYPE_CHECKING:
     from mds.formats.facts import DataFile
@@ -52,7 +53,9 @@ def _energon(data: bytes, name: str, size: int) -> list[int]:
     del name
     places = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
     is_rising = all(one < other for one, other in itertools.pairwise(places))
-    if len(data) % 8 or not places or places[0] or not is_rising or places[-1] > size:
+    # The first sample may be behind a folder, which other tars begin with.
+    is_whole = not any(place % BLOCK for place in places)
+    if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
         raise ValueError("it is no list of places in it")
     return places
 

@@ -328,6 +328,36 @@ def test_samples_come_by_range_where_it_is_known_where_they_begin(tmp_path, by_e
     assert [sample["cls"] for sample in dataset] == list(range(30))
 
 
+def test_a_note_of_energon_begins_where_the_first_sample_does(tmp_path):
+    """Behind the folder that a tar of a whole folder begins with, and with others in between."""
+    place = tmp_path / "t" / "00000.tar"
+    place.parent.mkdir()
+    starts = []
+    with tarfile.open(place, "w", format=tarfile.GNU_FORMAT) as tar:
+        for number in range(6):
+            if number % 3 == 0:
+                folder = tarfile.TarInfo("./" if number == 0 else f"./{'x' * 120}/")
+                folder.type = tarfile.DIRTYPE
+                tar.addfile(folder)
+            starts.append(tar.offset)
+            parent = "./" if number < 3 else f"./{'x' * 120}/"
+            for ending, data in (("txt", b"t%d" % number), ("bin", bytes([number]) * 70_000)):
+                info = tarfile.TarInfo(f"{parent}{number}.{ending}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        starts.append(tar.offset)
+    assert starts[0] == 512
+    store = MemoryStore(f"memory://tars-{next(_STORES)}")
+    store.put("00000.tar", place.read_bytes())
+    store.put("00000.tar.idx", struct.pack("<7Q", *starts))
+    dataset = of(store.url + "/*.tar", tmp_path)
+    assert dataset[4]["txt"] == "t4"
+    assert [each["bin"][0] for each in dataset] == list(range(6))
+    store.put("00000.tar.idx", struct.pack("<7Q", *(start + 1 for start in starts)))
+    with pytest.raises(FormatError, match="no list of places"):
+        of(store.url + "/*.tar", tmp_path / "odd")
+
+
 def test_places_that_do_not_fit_are_told(tmp_path):
     """A note of another tar is noticed when a sample is read by it."""
     folder = make(tmp_path / "t", [tars.sample(i, bin=bytes(200_000)) for i in range(9)])

@@ -184,11 +184,12 @@ def test_patterns_and_urls_name_tables(kit):
     """A pattern takes what it matches, on a disk and behind a URL."""
     for name in ("a", "b", "c"):
         pq.write_table(pa.table({"x": [name]}), str(kit.source / f"{name}.parquet"))
-    convert(f"{kit.source}/[ab]*.parquet", kit.out)
-    assert [sample["x"] for sample in kit.samples()] == ["a", "b"]
+    for number, pattern in enumerate(("[ab]*.parquet", "[ab].parquet", "{a,b}.parquet")):
+        convert(f"{kit.source}/{pattern}", f"{kit.out}{number}")
+        assert [sample["x"] for sample in kit.samples(f"{kit.out}{number}")] == ["a", "b"]
     with http_server(str(kit.source)) as url:
-        convert(f"{url}/{{b,c}}.parquet", kit.out + "2")
-    assert [sample["x"] for sample in kit.samples(kit.out + "2")] == ["b", "c"]
+        convert(f"{url}/{{b,c}}.parquet", f"{kit.out}-far")
+    assert [sample["x"] for sample in kit.samples(f"{kit.out}-far")] == ["b", "c"]
     with pytest.raises(SourceError, match=r"no files of parquet"):
         convert(f"{kit.source}/z*.parquet", kit.out + "3")
 

@@ -20,7 +20,7 @@ from mds.formats.columns import as_columns, merge_encodings
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
 from mds.formats.infer import Column, show_value
 from mds.formats.parquet import Parquet
-from mds.formats.place import parse_place
+from mds.formats.place import has_pattern, parse_place
 from mds.formats.registry import DELTA_LOG, format_of_files
 from mds.formats.source import Files, open_pinned
 from mds.storage import is_local, open_store, redact
@@ -197,7 +197,7 @@ def _kind_at(path: str) -> Columnar | None:
     if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
         return None
     is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))
-    if is_local(path) and not is_table and "*" not in path:
+    if is_local(path) and not is_table and (os.path.exists(path) or not has_pattern(path)):
         return None
     try:
         found = format_of_files(path)

@@ -7,11 +7,15 @@ library side of `mds verify`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mds.cli.dataset_info import read_index
+from mds.cli.dataset_lengths import read_lengths
 from mds.cli.files_dataset import check_shard, open_dataset
 from mds.encodings import Encoding, parse_encoding
 from mds.errors import MdsError, NotFoundError
@@ -23,9 +27,10 @@ from mds.index.column_notes import KIND as NOTES
 from mds.index.column_notes import check_noted, parse_notes
 from mds.index.companion import companions_of, parse_companion
 from mds.index.lengths import KIND as LENGTHS
-from mds.index.lengths import parse_lengths
+from mds.index.lengths import lengths_name, parse_lengths
 from mds.readers import make_decoder
 from mds.storage import open_store
+from mds.writers.lengths import length_function
 
 #: Faults that are listed of one shard; more are counted.
 MAX_LISTED_RECORDS = 20
@@ -80,10 +85,14 @@ def verify(
                 progress(whole, len(data.table))
         return whole
     index = read_index(url)
+    recorded = {each.column: each.all() for each in read_lengths(url)} if decode else {}
     with open_engine("local", max(1, min(workers, len(index)))) as engine:
         waiting: list[Any] = []
+        at = 0
         for shard in index:
-            waiting.append(engine.submit(verify_shard, url, shard, decode))
+            lengths = {name: all_[at : at + shard.samples] for name, all_ in recorded.items()}
+            at += shard.samples
+            waiting.append(engine.submit(verify_shard, url, shard, decode, lengths))
             if len(waiting) >= 4 * engine.slots:
                 _take(waiting, whole, progress, len(index))
         while waiting:
@@ -107,8 +116,13 @@ def _companion_faults(url: str, index: Index) -> Iterator[str]:
                 yield str(error)
 
 
-def verify_shard(url: str, shard: ShardInfo, decode: bool = True) -> Report:
-    """Check one shard."""
+def verify_shard(
+    url: str,
+    shard: ShardInfo,
+    decode: bool = True,
+    lengths: Mapping[str, NDArray[np.int64]] | None = None,
+) -> Report:
+    """Check one shard; ``lengths``: what is recorded of its samples, by column."""
     report = Report(shards=1)
     report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
     faults = report.faults
@@ -128,11 +142,11 @@ def verify_shard(url: str, shard: ShardInfo, decode: bool = True) -> Report:
     report.samples = shard.samples
     if not decode:
         return report
-    check = _checker(shard, report)
+    check = _checker(shard, report, lengths or {})
     view = memoryview(files[0])
     bad = 0
     for number in range(shard.samples):
-        for fault in check(view[int(offsets[number]) : int(offsets[number + 1])]):
+        for fault in check(number, view[int(offsets[number]) : int(offsets[number + 1])]):
             bad += 1
             if bad <= MAX_LISTED_RECORDS:
                 faults.append(f"{where}: sample {number}: {fault}")
@@ -199,18 +213,27 @@ def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes |
     return data
 
 
-def _checker(shard: ShardInfo, report: Report) -> Callable[[memoryview], Iterator[str]]:
+def _checker(
+    shard: ShardInfo, report: Report, lengths: Mapping[str, NDArray[np.int64]]
+) -> Callable[[int, memoryview], Iterator[str]]:
     columns = shard.schema.columns
     if shard.schema.is_split:
         decoder = make_decoder(shard.schema)
-        return lambda data: _faults_of_line(decoder, data)
+        return lambda _, data: _faults_of_line(decoder, data)
     encodings = [parse_encoding(name) for name in columns.encodings]
     report.unopened |= {
         name for name, each in zip(columns.names, encodings, strict=True) if each.is_unsafe
     }
     variable = columns.sizes.count(None)
+    length_of = {}
+    for column in lengths:
+        try:
+            by_name = dict(zip(columns.names, columns.encodings, strict=True))
+            length_of[column] = length_function(by_name, column)
+        except MdsError as error:  # noqa: PERF203 - one column's fault hides no other's
+            report.faults.append(f"{shard.raw.basename}: {lengths_name(column)}: {error}")
 
-    def check(data: memoryview) -> Iterator[str]:
+    def check(number: int, data: memoryview) -> Iterator[str]:
         try:
             values = split_sample(data, columns.sizes, variable)
         except MdsError as error:
@@ -219,8 +242,25 @@ def _checker(shard: ShardInfo, report: Report) -> Callable[[memoryview], Iterato
         for name, encoding, value in zip(columns.names, encodings, values, strict=True):
             if not encoding.is_unsafe and (fault := _fault(encoding, value)):
                 yield f"column {name!r}: {fault}"
+            elif name in length_of:
+                yield from _length_fault(name, length_of[name], value, int(lengths[name][number]))
 
     return check
+
+
+def _length_fault(
+    name: str, length: Callable[[memoryview], int], value: memoryview, recorded: int
+) -> Iterator[str]:
+    try:
+        found = length(value)
+    except MdsError as error:
+        yield f"column {name!r}: {error}"
+        return
+    if found != recorded:
+        yield (
+            f"column {name!r} has {found} elements, {lengths_name(name)} says {recorded}. "
+            "Record them anew with mds lengths."
+        )
 
 
 def _faults_of_line(decoder: Any, data: memoryview) -> Iterator[str]:

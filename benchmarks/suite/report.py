@@ -129,7 +129,9 @@ def _cell(entry: Measured | None, case: Case) -> str:
         return ""
     unit = f" {case.unit}" if case.unit else ""
     half = (max(entry.values) - min(entry.values)) / 2
-    share = f" ± {100 * half / entry.median:.0f} %" if len(entry.values) > 1 else ""
+    share = ""
+    if len(entry.values) > 1 and entry.median:  # what a function costs may be nothing
+        share = f" ± {100 * half / entry.median:.0f} %"
     setting = (
         f" ({entry.variant})" if entry.variant not in ("", "processes", "threads", "copy") else ""
     )

@@ -27,9 +27,10 @@ DIGEST = "0123456789abcdef" * 2
 
 def fill(folder, count=20):
     """A dataset of a few samples; its store and its index."""
-    with MDSWriter(out=str(folder), columns={"x": "int"}, exist_ok=True, size_limit=200) as writer:
+    columns = {"x": "ndarray:int32"}
+    with MDSWriter(out=str(folder), columns=columns, exist_ok=True, size_limit=200) as writer:
         for i in range(count):
-            writer.write({"x": i})
+            writer.write({"x": np.zeros(i + 1, np.int32)})
     store = open_store(str(folder))
     return store, Index.parse(store.get("index.json"))
 
@@ -151,7 +152,7 @@ def test_a_new_dataset_in_the_place_has_none_of_the_old_one(tmp_path):
 def test_verify_tells_what_is_wrong_with_them(tmp_path):
     """Damage, and one that belongs to another index."""
     store, index = fill(tmp_path / "d")
-    good = emit_lengths("x", np.arange(20))
+    good = emit_lengths("x", np.arange(20) + 1)
     write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), good)
     assert verify(str(tmp_path / "d")).faults == []
     write_companion(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")

@@ -225,10 +225,9 @@ def _checker(
         name for name, each in zip(columns.names, encodings, strict=True) if each.is_unsafe
     }
     variable = columns.sizes.count(None)
-    length_of = {}
+    length_of, by_name = {}, dict(zip(columns.names, columns.encodings, strict=True))
     for column in lengths:
         try:
-            by_name = dict(zip(columns.names, columns.encodings, strict=True))
             length_of[column] = length_function(by_name, column)
         except MdsError as error:  # noqa: PERF203 - one column's fault hides no other's
             report.faults.append(f"{shard.raw.basename}: {lengths_name(column)}: {error}")

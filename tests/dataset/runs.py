@@ -3,6 +3,7 @@
 import json
 
 from mds import MDSWriter, StreamingDataLoader
+from mds.plan import OrderHash
 
 
 def write_streams(folder, sizes):
@@ -28,3 +29,29 @@ def loader_over(dataset, kind="threads", workers=0, state=None):
 def as_json(state):
     """A state as it comes out of a file."""
     return json.loads(json.dumps(state))
+
+
+def train(documents_of, loaders, epochs=1, edits=(), stop=None):
+    """Sorted documents of each global batch, in a list an epoch, the hashes, and the state.
+
+    ``documents_of`` gives the documents of a batch; ``edits``: what is done after which step.
+    """
+    found, hashes, steps, made = [], [], 0, set()
+    for _ in range(epochs):
+        found.append([])
+        for batches in zip(*loaders, strict=True):
+            found[-1].append(sorted(n for batch in batches for n in documents_of(batch)))
+            steps += 1
+            for number, (at, change) in enumerate(edits):
+                if at == steps and number not in made:
+                    made.add(number)
+                    assert len({change(loader) for loader in loaders}) == 1
+            if steps == stop:
+                break
+        whole = OrderHash()
+        for loader in loaders:
+            whole.merge(loader.order_hash)
+        hashes.append(str(whole))
+        if steps == stop:
+            break
+    return found, hashes, loaders[0].state_dict()

@@ -1,16 +1,18 @@
 """Documents that are dropped and steps that are skipped in a run of packs."""
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
+import runs
 from runs import loader_over
 
 from mds import MDSWriter, Packing, StreamingDataset, World
 from mds.dataset import steps
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
-from mds.plan import OrderHash, PackPlan
+from mds.plan import PackPlan
 
 COUNT, CAPACITY, BATCH = 700, 128, 24
 
@@ -49,27 +51,7 @@ def documents_of(batch):
     return [tokens[0] for tokens in found if len(tokens) == len(document(tokens[0]))]
 
 
-def train(loaders, epochs, edits=(), stop=None):
-    """Sorted documents of each global batch, in a list an epoch, the hashes, and the state."""
-    found, hashes, steps, made = [], [], 0, set()
-    for _ in range(epochs):
-        found.append([])
-        for batches in zip(*loaders, strict=True):
-            found[-1].append(sorted(n for batch in batches for n in documents_of(batch)))
-            steps += 1
-            for number, (at, change) in enumerate(edits):
-                if at == steps and number not in made:
-                    made.add(number)
-                    assert len({change(loader) for loader in loaders}) == 1
-            if steps == stop:
-                break
-        whole = OrderHash()
-        for loader in loaders:
-            whole.merge(loader.order_hash)
-        hashes.append(str(whole))
-        if steps == stop:
-            break
-    return found, hashes, loaders[0].state_dict()
+train = functools.partial(runs.train, documents_of)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,20 @@
 """Packs of several streams whose shares of the tokens follow a schedule."""
 
 import collections
+import functools
 import itertools
 import json
 import os
 
 import numpy as np
 import pytest
+import runs
 
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
 from mds.dataset.rewind import Rewind, compare
 from mds.dataset.run_mixture import read_mixture
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError, PlanError, StateError
-from mds.plan import OrderHash
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.schedule import ScheduledRun
@@ -72,27 +73,7 @@ def stream_of(number):
     return next(name for name in reversed([*FIRST]) if FIRST[name] <= number)
 
 
-def train(loaders, epochs=1, edits=(), stop=None):
-    """Sorted documents of each global batch, in a list an epoch, the hashes, and the state."""
-    found, hashes, steps, made = [], [], 0, []
-    for _ in range(epochs):
-        found.append([])
-        for batches in zip(*loaders, strict=True):
-            found[-1].append(sorted(n for batch in batches for n in documents_of(batch)))
-            steps += 1
-            for number, (at, change) in enumerate(edits):
-                if at == steps and number not in made:
-                    made.append(number)
-                    assert len({change(loader) for loader in loaders}) == 1
-            if steps == stop:
-                break
-        whole = OrderHash()
-        for loader in loaders:
-            whole.merge(loader.order_hash)
-        hashes.append(str(whole))
-        if steps == stop:
-            break
-    return found, hashes, loaders[0].state_dict()
+train = functools.partial(runs.train, documents_of)
 
 
 def plan_of(loader, epoch=0):

@@ -70,19 +70,8 @@ def packed_steps(dataset: Any, *, drop_last: bool = False) -> int:
 def check_packed(dataset: Any) -> None:
     """Refuse what packs cannot be made with (ConfigError)."""
     packing = dataset.packing
-    chain = dataset._filter.chain
-    if chain.maps or chain.of_batches or not dataset._filter.keeps_everything:
-        raise ConfigError(
-            "packing= decides on lengths as they are stored, and map(), filter() and "
-            "on_error='skip' change samples after that: convert the dataset with them first, or "
-            "change the batches of the loader."
-        )
-    if dataset._has_own_items:
-        raise ConfigError(
-            f"packing= reads samples as they are stored, and {type(dataset).__name__} makes its "
-            "own in __getitem__ or get_item: use a plain StreamingDataset."
-        )
-    if packing.lengths not in dataset._columns:
+    is_made = dataset._filter.chain.maps or dataset._has_own_items
+    if not is_made and packing.lengths not in dataset._columns:
         raise ConfigError(
             f"Packing counts the lengths of column {packing.lengths!r}, and columns= leaves it out."
         )

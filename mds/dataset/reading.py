@@ -145,7 +145,7 @@ def judge_samples(
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
     key, judge, watch = 0, dataset._filter.judge, epoch.watch
-    get = _item_getter(dataset)
+    get = item_getter(dataset)
     has_functions = bool(chain.of_samples) or dataset._has_own_items
 
     def report(skipped: SkippedSample) -> None:
@@ -161,7 +161,7 @@ def judge_samples(
             continue
         if watch is not None and watch.is_armed and has_functions:
             act = functools.partial(judge, number, get, report, runner, key)
-            yield (*_timed(dataset, epoch, watch, act), key)
+            yield (*time_sample(dataset, epoch, watch, act), key)
         else:
             yield (*judge(number, get, report, runner, key), key)
 
@@ -201,7 +201,7 @@ def _own_items(
     stream: KeyStream | None,
 ) -> Iterator[Any]:
     """Samples of the caller's own ``__getitem__``, and what functions make of them."""
-    get, watch = _item_getter(dataset), epoch.watch
+    get, watch = item_getter(dataset), epoch.watch
 
     def make(number: int) -> Any:
         sample = get(number)
@@ -213,13 +213,13 @@ def _own_items(
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.given += 1
         if watch is not None and watch.is_armed:
-            yield _timed(dataset, epoch, watch, functools.partial(make, number))
+            yield time_sample(dataset, epoch, watch, functools.partial(make, number))
         else:
             yield make(number)
 
 
-def _timed(
-    dataset: ReadableDataset, epoch: WorkerEpoch, watch: Stopwatch, act: Callable[[], Any]
+def time_sample(
+    dataset: ReadableDataset, epoch: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 ) -> Any:
     """What ``act`` makes of a sample; what is not decoding in it counts as the caller's code."""
     dataset._at_hand = TimedReaders(epoch, watch)
@@ -230,7 +230,7 @@ def _timed(
         watch.end_sample()
 
 
-def _item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
+def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
     """What gives a sample before the functions, by the shortest way."""
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__

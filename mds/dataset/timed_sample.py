@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from mds.dataset.worker_epoch import ReadersAtHand
 
 if TYPE_CHECKING:
-    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
 
@@ -18,7 +17,7 @@ class TimedReaders(ReadersAtHand):
     It is their mapping and the reader that was asked for at once.
     """
 
-    def __init__(self, epoch: WorkerEpoch, watch: Stopwatch) -> None:
+    def __init__(self, epoch: ReadersAtHand, watch: Stopwatch) -> None:
         super().__init__()
         self.shards = epoch.shards
         self.readers = self  # type: ignore[assignment]

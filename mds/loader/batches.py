@@ -35,7 +35,7 @@ from mds.loader.batch_masks import mask_padding
 from mds.loader.custom_batches import begin_custom
 from mds.loader.filtered_batches import filtered_batches
 from mds.loader.function_groups import FunctionBatch, function_batches, group_function_batches
-from mds.loader.packed_batches import packed_batches
+from mds.loader.packed_batches import PackedBatches
 from mds.loader.tensor_buffers import Allocator, TensorPool
 from mds.process.fork_safe import cached_property
 from mds.process.stopwatch import Stopwatch
@@ -95,9 +95,17 @@ class Batches(IterableDataset[Any]):
         dataset = self.dataset
         if self._pack_as is not None:
             packs = dataset._begin_packs(worker, workers, group)
-            into = allocate or TensorPool()
-            made = packed_batches(dataset, packs, self._pack_as, into, drop_last=self._drop_last)
-            return _with_making(made, Stopwatch(self._clock))
+            return iter(
+                PackedBatches(
+                    dataset,
+                    packs,
+                    self._maker,
+                    Stopwatch(self._clock),
+                    self._pack_as,
+                    allocate or TensorPool(),
+                    drop_last=self._drop_last,
+                )
+            )
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
         epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:
@@ -351,16 +359,6 @@ def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> in
     bytes_ = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
     fit = MAX_GROUP_BYTES * samples // (max(bytes_, 1) * size)
     return max(1, min(last * 2, MAX_GROUP_BATCHES, fit))
-
-
-def _with_making(batches: Iterator[Batch], watch: Stopwatch) -> Iterator[Batch]:
-    """Batches that are decoded into their place, with what each took."""
-    watch.start()
-    for info, batch in batches:
-        watch.end_samples()
-        yield info._replace(making=watch.take()), batch
-        del batch  # as in `_with_info`
-        watch.start()
 
 
 def _as_tensors(

@@ -55,7 +55,7 @@ def filtered_batches(
         keys = [key for _, fate, key in batch if fate is Fate.KEPT] or [0]
         spare = next(((s,) for s, fate, _ in batch if fate in _READ), spare)
         if not kept:
-            spare = spare or (_any_sample(dataset),)
+            spare = spare or (any_sample(dataset),)
         info = batch_info(epoch, position, len(batch))
         skipped, dropped = take_dropped([epoch])
         real = sum(fate is not Fate.PADDING for _, fate, _ in batch)
@@ -79,7 +79,7 @@ def filtered_batches(
 _READ = (Fate.KEPT, Fate.DROPPED)
 
 
-def _any_sample(dataset: Samples) -> Any:
+def any_sample(dataset: Samples) -> Any:
     """A sample that all functions have seen, for a worker that has met none yet.
 
     The first one that the filters keep or that nothing but a filter keeps from it.

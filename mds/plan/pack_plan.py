@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _PLACES = 20  # bits for the place of a piece in its pack
 _START = 40  # bits for a sample id; its piece begins above
+_WINDOW = 32  # bits for the place of a document in its window
 
 
 class DocumentLengths(Protocol):
@@ -61,15 +62,17 @@ class DocumentLengths(Protocol):
 class RankPacks(NamedTuple):
     """The packs of one rank in one step.
 
-    ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``counts`` how
-    many each place of the batch has: 0 for a place without a pack. ``order``: what they add to the
-    order hash. ``position``, ``cursors`` and ``turn``: where the epoch goes on behind this step, of
-    which all ranks together have ``packs``. ``dropped``: pieces whose place is padding.
+    ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``places`` those
+    of their documents in the order, ``counts`` how many pieces each place of the batch has: 0 for a
+    place without a pack. ``order``: what they add to the order hash. ``position``,
+    ``cursors`` and ``turn``: where the epoch goes on behind this step, of which all ranks together
+    have ``packs``. ``dropped``: pieces whose place is padding.
     """
 
     ids: Ids
     starts: Ids
     sizes: Ids
+    places: Ids
     counts: Ids
     order: tuple[int, int]
     position: int
@@ -77,6 +80,18 @@ class RankPacks(NamedTuple):
     turn: int
     packs: int
     dropped: int
+
+    def without(self, gone: NDArray[np.bool_]) -> RankPacks:
+        """The same where some pieces are padding."""
+        left = np.repeat(np.arange(len(self.counts)), self.counts)[~gone]
+        return self._replace(
+            ids=self.ids[~gone],
+            starts=self.starts[~gone],
+            sizes=self.sizes[~gone],
+            places=self.places[~gone],
+            counts=np.bincount(left, minlength=len(self.counts)),
+            dropped=self.dropped + int(gone.sum()),
+        )
 
 
 class _StepPacks(NamedTuple):
@@ -160,7 +175,8 @@ class PackPlan:
         key = None
         if plan.spec.shuffle:
             key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
-        return pack_window(ids, self.lengths.take(ids), self.packing, key)
+        place = (window * len(self.windows) + node) << _WINDOW
+        return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
     def reading(self) -> PackReading:
         """All packs from where this plan begins."""
@@ -182,8 +198,9 @@ class PackPlan:
         for taken, places in self._steps(self.reading()):
             found = []
             for numbers in self._numbers(taken, node)[::every]:
-                ids, _, _, counts = taken.pieces(numbers)
-                found.append(ids[~self._drops.gone(ids, self._of_pieces(places, numbers, counts))])
+                pieces = taken.pieces(numbers)
+                of = self._of_pieces(places, numbers, pieces.counts)
+                found.append(pieces.ids[~self._drops.gone(pieces.ids, of)])
             yield found
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
@@ -203,15 +220,11 @@ class PackPlan:
 
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursors: Ids, turn: int) -> RankPacks:
         taken, places = packs
-        ids, starts, sizes, counts = taken.pieces(numbers)
-        gone = self._drops.gone(ids, self._of_pieces(places, numbers, counts))
-        order = self._summed(packs, numbers)
-        if gone.any():
-            left = np.repeat(np.arange(len(counts)), counts)[~gone]
-            counts = np.bincount(left, minlength=len(counts))
-            ids, starts, sizes = ids[~gone], starts[~gone], sizes[~gone]
-        end, dropped = int(places[-1]) + 1, int(gone.sum())
-        return RankPacks(ids, starts, sizes, counts, order, end, cursors, turn, len(taken), dropped)
+        pieces = taken.pieces(numbers)
+        gone = self._drops.gone(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
+        order, end = self._summed(packs, numbers), int(places[-1]) + 1
+        found = RankPacks(*pieces, order, end, cursors, turn, len(taken), 0)
+        return found.without(gone) if gone.any() else found
 
     @staticmethod
     def _of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
@@ -233,7 +246,7 @@ class PackPlan:
         """What packs add to the order hash: of each piece its place, its sample and its start."""
         taken, places = packs
         real = numbers[numbers < len(taken)]
-        ids, starts, _, counts = taken.pieces(real)
+        ids, starts, _, _, counts = taken.pieces(real)
         ends = np.cumsum(counts)
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
         of_pieces = self._of_pieces(places, real, counts)
@@ -317,7 +330,7 @@ class PackPlan:
     def pieces(self) -> Iterator[Ids]:
         """A number for each piece of each global batch, ascending, from where this plan begins."""
         for taken, places in self._steps(self.reading()):
-            ids, starts, _, counts = taken.pieces(np.arange(len(taken)))
+            ids, starts, _, _, counts = taken.pieces(np.arange(len(taken)))
             gone = self._drops.gone(ids, np.repeat(places, counts))
             yield np.sort((ids + (starts << _START))[~gone])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,19 @@ if TYPE_CHECKING:
     Load = Callable[[int, int], Packs]
 
 _PASSED_AT_ONCE = 1 << 14
+
+
+class Pieces(NamedTuple):
+    """Pieces of packs end to end, and in ``counts`` how many each of the packs has.
+
+    ``places``: of their documents in the order.
+    """
+
+    ids: Ids
+    starts: Ids
+    sizes: Ids
+    places: Ids
+    counts: Ids
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,22 +76,22 @@ class TakenPacks:
             found[real[mine]] = weights[numbers[mine]]
         return found
 
-    def pieces(self, places: Ids) -> tuple[Ids, Ids, Ids, Ids]:
-        """The pieces of packs: ids, starts, sizes, and how many each of the places has."""
-        ids, starts, sizes = [], [], []
+    def pieces(self, places: Ids) -> Pieces:
+        """The pieces of packs; places beyond the last have none."""
+        parts: list[tuple[Ids, ...]] = []
         counts = np.zeros(len(places), np.int64)
         for at, place in enumerate(places.tolist()):
             if place < len(self):
                 packs, number = self.windows[int(self.of[place])], int(self.numbers[place])
                 begin, end = int(packs.bounds[number]), int(packs.bounds[number + 1])
-                ids.append(packs.ids[begin:end])
-                starts.append(packs.starts[begin:end])
-                sizes.append(packs.sizes[begin:end])
+                columns = packs.ids, packs.starts, packs.sizes, packs.places
+                parts.append(tuple(column[begin:end] for column in columns))
                 counts[at] = end - begin
-        nothing = np.zeros(0, np.int64)
-        if not ids:
-            return nothing, nothing, nothing, counts
-        return np.concatenate(ids), np.concatenate(starts), np.concatenate(sizes), counts
+        if not parts:
+            nothing = np.zeros(0, np.int64)
+            return Pieces(nothing, nothing, nothing, nothing, counts)
+        ids, starts, sizes, found = map(np.concatenate, zip(*parts, strict=True))
+        return Pieces(ids, starts, sizes, found, counts)
 
 
 class PackReading:

@@ -130,14 +130,15 @@ class Packs:
     """Packs of a window: pieces of documents, and where each pack begins among them.
 
     Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
-    the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``dropped`` documents and ``cut`` tokens were
-    left out.
+    the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
+    ``dropped`` documents and ``cut`` tokens were left out.
     """
 
     ids: Ids
     starts: Ids
     sizes: Ids
     bounds: Ids
+    places: Ids
     dropped: int = 0
     cut: int = 0
 
@@ -155,11 +156,12 @@ class Packs:
         return _sums(self.sizes * self.sizes, self.bounds)
 
 
-def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None) -> Packs:
+def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
     """The packs of one window: of samples with their lengths, in the order of the samples.
 
-    ``key`` permutes the packs; None leaves them in the order of their first documents. Raises
-    PlanError for a document that is too long under overflow="error".
+    ``key`` permutes the packs; None leaves them in the order of their first documents. ``place``:
+    that of the window's first sample. Raises PlanError for a document that is too long under
+    overflow="error".
     """
     places, starts, sizes, dropped, cut = _fit(ids, lengths, packing)
     if packing.capacity is not None:
@@ -178,7 +180,8 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None) -> Pa
     order = _sorted(of, count)
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(of, minlength=count), out=bounds[1:])
-    return Packs(ids[places[order]], starts[order], sizes[order], bounds, dropped, cut)
+    places = places[order]
+    return Packs(ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut)
 
 
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:

@@ -88,11 +88,6 @@ class OrderSpec:
                 f"packing and batching_method {self.batching_method!r}: a pack has documents of "
                 "all streams. Use batching_method 'random', with the share of each stream."
             )
-        if self.exact == "mask":
-            raise PlanError(
-                "packing and exact='mask': a place without a pack is padding already, with labels "
-                "that are ignored. Leave exact out."
-            )
 
     @property
     def algorithm(self) -> type[Shuffle] | None:

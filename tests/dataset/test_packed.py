@@ -505,14 +505,6 @@ def test_selections_and_shares_go_with_packs(corpus):
     assert sum(map(len, found)) >= sum(len(document(i)["tokens"]) for i in range(100, 300))
 
 
-@pytest.mark.parametrize("change", ["map", "filter", "map_batches"])
-def test_functions_that_change_samples_are_refused(corpus, change):
-    """Lengths were decided on before them."""
-    dataset = getattr(make(corpus), change)(lambda sample: sample)
-    with pytest.raises(ConfigError, match="as they are stored"):
-        StreamingDataLoader(dataset)
-
-
 def test_what_does_not_go_with_packs_is_refused(corpus):
     """Each with the way out."""
     with pytest.raises(ConfigError, match="pack_as='varlen'"):
@@ -529,24 +521,8 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
         StreamingDataLoader(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="packing is a Packing"):
         make(corpus, packing=8192)
-    with pytest.raises(PlanError, match="exact='mask'"):
-        make(corpus, exact="mask")
     with pytest.raises(PlanError, match="'split', 'cut' or 'drop'"):
         list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))
-
-
-class Own(StreamingDataset):
-    """A dataset with samples of its own."""
-
-    def __getitem__(self, at):
-        return super().__getitem__(at)
-
-
-def test_a_subclass_with_samples_of_its_own_is_refused(corpus):
-    """They may have any length."""
-    dataset = Own(local=corpus, batch_size=2, packing=Packing(CAPACITY, overflow="cut"))
-    with pytest.raises(ConfigError, match="Own makes its own"):
-        StreamingDataLoader(dataset)
 
 
 def test_a_cache_limit_and_a_remote_change_nothing(corpus, tmp_path):

@@ -1,0 +1,389 @@
+"""Packs with code of the caller: what functions, filters and classes see, in every world."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError, EncodingError, FunctionError
+from mds.transforms import RowGenerator, pad
+from mds.world import World
+
+# torch warns of more workers than this machine has cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+COUNT, CAPACITY = 500, 96
+COLUMNS = {"tokens": "ndarray:uint16", "number": "int", "place": "ndarray:float32:3"}
+WORLDS = [(1, 0), (2, 2), (3, 1), (8, 3)]
+
+
+def tokens_of(i):
+    """Tokens that tell their document; a few documents are longer than a pack."""
+    length = 250 if i % 50 == 7 else 1 + (i * 7919) % 70
+    return (np.arange(length) * 31 + 1 + i) % 60_000
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Documents, each with its number and a vector that does not follow the tokens."""
+    folder = str(tmp_path_factory.mktemp("documents"))
+    with MDSWriter(out=folder, columns=COLUMNS, lengths="tokens", size_limit=8000) as writer:
+        for i in range(COUNT):
+            place = np.arange(3, dtype=np.float32) + i
+            writer.write({"tokens": tokens_of(i).astype(np.uint16), "number": i, "place": place})
+    return folder
+
+
+def make(folder, world=(1, 0), kind=StreamingDataset, **settings):
+    """A dataset of one rank: of a node of so many ranks; 24 packs a step in any world."""
+    ranks, rank = world
+    settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 2,
+                "shuffle_block_size": 60, "packing": Packing(CAPACITY, overflow="split"),
+                "topology": World(1, ranks, 1, rank), "batch_size": 24 // ranks,
+                **settings}  # fmt: skip
+    return kind(local=folder, **settings)
+
+
+def documents(batch, names):
+    """The documents of a varlen batch: a tuple of lists of the columns, without padding."""
+    columns = [batch[name].tolist() for name in names]
+    pairs = itertools.pairwise(batch["cu_seqlens"].tolist())
+    found = [tuple(tuple(column[a:b]) for column in columns) for a, b in pairs]
+    return [document for document in found if any(document[0])]
+
+
+def run(dataset_of, names, ranks, workers, state=None):
+    """Global batches as sorted documents, and the states of rank 0."""
+    rows, states = [], []
+    for rank in range(ranks):
+        loader = StreamingDataLoader(dataset_of((ranks, rank)), num_workers=workers,
+                                     workers="threads" if workers else "auto")  # fmt: skip
+        if state is not None:
+            loader.load_state_dict(state)
+        for step, batch in enumerate(loader):
+            if step == len(rows):
+                rows.append([])
+            rows[step] += documents(batch, names)
+            if rank == 0:
+                states.append(loader.state_dict())
+    return [sorted(row) for row in rows], states
+
+
+def noise(sample, rng):
+    """A mask of the loss by random numbers, tokens as a list, and a text."""
+    tokens = sample["tokens"].astype(np.int64)
+    kept = rng.random(len(tokens)) < 0.5
+    return {
+        "tokens": tokens.tolist(),
+        "labels": torch.from_numpy(np.where(kept, tokens, -100)),
+        "weight": rng.random(len(tokens)),
+        "text": f"document {sample['number']}",
+        "place": sample["place"],
+    }
+
+
+def test_a_map_that_keeps_lengths_is_the_same_in_every_world(corpus):
+    """With its random numbers, at any resume; they are another epoch's in another epoch."""
+    names = ("tokens", "labels", "weight")
+
+    def noisy(world):
+        return make(corpus, world).map(noise)
+
+    expected, states = run(noisy, names, 1, 0)
+    assert len({document for row in expected for document in row}) > COUNT
+    for ranks, workers in WORLDS[1:]:
+        assert run(noisy, names, ranks, workers)[0] == expected
+    for step in (0, 3, len(states) - 2):
+        ranks, workers = WORLDS[step % len(WORLDS)]
+        assert run(noisy, names, ranks, workers, states[step])[0] == expected[step + 1 :]
+    loader = StreamingDataLoader(noisy((1, 0)))
+    first, second = ([d for b in loader for d in documents(b, names)] for _ in range(2))
+    assert sorted(d[0] for d in first) == sorted(d[0] for d in second)
+    assert not {d[2] for d in first} & {d[2] for d in second}
+
+
+def test_pieces_of_a_document_are_parts_of_what_map_makes_of_the_whole(corpus):
+    """They draw the same numbers, whichever packs and ranks they are in; first labels go."""
+    pieces = {}
+    for rank in range(4):
+        for batch in StreamingDataLoader(make(corpus, (4, rank)).map(noise)):
+            ends = batch["cu_seqlens"].tolist()
+            for text, (a, b) in zip(batch["text"], itertools.pairwise(ends), strict=False):
+                assert batch["labels"][a] == -100
+                labels, tokens = batch["labels"][a + 1 : b], batch["tokens"][a + 1 : b]
+                assert ((labels == tokens) | (labels == -100)).all()
+                found = pieces.setdefault(text, [])
+                found.append((batch["tokens"][a:b].tolist(), batch["weight"][a:b].tolist()))
+    assert len(pieces) == COUNT
+    split = [found for found in pieces.values() if len(found) > 1]
+    assert len(split) == 10
+    for found in split:
+        weights = [weight for _, weights in found for weight in weights]
+        assert len(set(weights)) == len(weights) == 250
+    for text, found in pieces.items():
+        whole = tokens_of(int(text.split()[1])).tolist()
+        assert sorted(t for tokens, _ in found for t in tokens) == sorted(whole)
+
+
+def test_samples_that_come_twice_draw_twice(corpus):
+    """Their places in the order differ, so their random numbers do."""
+    dataset = make(corpus, epoch_size=3 * COUNT).map(noise)
+    seen = [d for b in StreamingDataLoader(dataset) for d in documents(b, ("tokens", "weight"))]
+    long = [d for d in seen if len(d[0]) > 5]
+    assert len({d[0] for d in long}) * 3 == len(long)
+    assert len({d[1] for d in long}) == len(long)
+
+
+def test_columns_of_a_map_come_as_they_are(corpus):
+    """Vectors follow the tokens but those of a stored length; the rest is a value a document."""
+    batch = next(iter(StreamingDataLoader(make(corpus).map(noise))))
+    count = len(batch["cu_seqlens"]) - 1
+    assert batch["tokens"].dtype == batch["labels"].dtype == torch.int64
+    assert batch["weight"].dtype == torch.float64
+    assert batch["place"].shape == (count, 3)
+    assert len(batch["text"]) == count
+    numbers = [int(text.split()[1]) for text in batch["text"]]
+    assert batch["place"][:, 0].tolist() == numbers
+    dense = next(iter(StreamingDataLoader(make(corpus).map(noise), pack_as="dense")))
+    assert dense["weight"].shape == dense["labels"].shape == (24, CAPACITY)
+
+
+def test_a_map_that_changes_a_length_is_named_with_both_numbers(corpus):
+    """And so is a column beside the tokens, other columns, and what is no dict."""
+
+    def shorter(sample):
+        return {"tokens": sample["tokens"][: 3 if sample["number"] == 9 else None]}
+
+    with pytest.raises(FunctionError, match=r"sample 9 behind map\(shorter\) has 3 values .* 12:"):
+        list(StreamingDataLoader(make(corpus).map(shorter)))
+
+    def beside(sample):
+        return {"tokens": sample["tokens"], "mask": np.ones(2)}
+
+    with pytest.raises(FunctionError, match="has 2 values in column 'mask' and"):
+        list(StreamingDataLoader(make(corpus).map(beside)))
+
+    def other(sample):
+        return {"tokens": sample["tokens"]} if sample["number"] % 2 else sample
+
+    with pytest.raises(FunctionError, match="and another one had"):
+        list(StreamingDataLoader(make(corpus).map(other)))
+    with pytest.raises(FunctionError, match="is a list, and packs are made of dicts"):
+        list(StreamingDataLoader(make(corpus).map(list)))
+    with pytest.raises(FunctionError, match="has no column 'tokens'"):
+        list(StreamingDataLoader(make(corpus).map(lambda s: {"number": s["number"]})))
+    with pytest.raises(FunctionError, match=r"str 'x' in column 'tokens'"):
+        list(StreamingDataLoader(make(corpus).map(lambda _: {"tokens": "x"})))
+    with pytest.raises(ConfigError, match="cu_seqlens of another kind"):
+        list(StreamingDataLoader(make(corpus).map(lambda s: {**s, "cu_seqlens": 1})))
+    with pytest.raises(
+        FunctionError, match=r"map\(.*failed on sample \d+ \(of a pack of epoch 0\)"
+    ):
+        list(StreamingDataLoader(make(corpus).map(lambda s: s["none"])))
+
+
+@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
+def test_map_batches_gets_the_packed_batch(corpus, pack_as):
+    """Its columns are arrays; what comes back is the batch, of tensors."""
+    kinds = []
+
+    def shift(columns):
+        kinds.append({name: type(value).__name__ for name, value in columns.items()})
+        columns["tokens"] += 1
+        return {"inputs": columns["tokens"], "labels": columns["labels"], "n": columns["number"]}
+
+    plain = StreamingDataLoader(make(corpus), pack_as=pack_as)
+    shifted = StreamingDataLoader(make(corpus).map_batches(shift), pack_as=pack_as)
+    for batch, other in zip(plain, shifted, strict=True):
+        assert torch.equal(other["inputs"], batch["tokens"] + 1)
+        assert torch.equal(other["labels"], batch["labels"])
+        assert torch.equal(torch.as_tensor(other["n"]), torch.as_tensor(batch["number"]))
+    added = {"cu_seqlens", "max_seqlen"} if pack_as == "varlen" else {"document_ids"}
+    assert kinds[0].keys() == {"tokens", "labels", "position_ids", "number", "place"} | added
+    assert kinds[0]["tokens"] == kinds[0]["place"] == "ndarray"
+    assert plain.state_dict() == shifted.state_dict()
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_keys_of_rows_do_not_depend_on_the_world(corpus, workers):
+    """Of a document each in varlen, of a pack each in dense."""
+
+    def draw(columns, keys):
+        drawn = RowGenerator(keys).random(2)
+        if "cu_seqlens" not in columns:
+            return {"rows": columns["tokens"], "drawn": drawn}
+        rows = np.split(columns["tokens"], columns["cu_seqlens"][1:-1])
+        return {"rows": rows, "drawn": drawn}
+
+    for pack_as in ("varlen", "dense"):
+        found = []
+        for ranks, count in ((1, 0), (3, 2)):
+            seen = {}
+            for rank in range(ranks):
+                dataset = make(corpus, (ranks, rank)).map_batches(draw)
+                loader = StreamingDataLoader(dataset, num_workers=count, pack_as=pack_as,
+                                             workers=workers if count else "auto")  # fmt: skip
+                for batch in loader:
+                    for row, drawn in zip(batch["rows"], batch["drawn"].tolist(), strict=True):
+                        if row.any():
+                            seen[tuple(row.tolist())] = drawn
+            found.append(seen)
+        assert found[0] == found[1]
+        assert len({tuple(drawn) for drawn in found[0].values()}) == len(found[0]) > 100
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_what_a_filter_refuses_is_padding(corpus, ranks):
+    """Counted, and all other documents come; ranks stay in step."""
+
+    def is_odd(sample):
+        return sample["number"] % 2 == 1
+
+    steps, numbers, refused, rows = set(), [], 0, 0
+    for rank in range(ranks):
+        dataset = make(corpus, (ranks, rank)).filter(is_odd)
+        batches = list(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
+        steps.add(len(batches))
+        for batch in batches:
+            numbers += [number for number in batch["number"] if number is not None]
+            assert len(batch["mask"]) == len(batch["cu_seqlens"]) - 1
+            assert batch["mask"].all() == (len(batch["number"]) > 0)
+            rows += int(batch["mask"].sum())
+        refused += int(dataset.stats()["dropped_samples"])
+        assert {s.sample % 2 for s in dataset.skipped} <= {0}
+    assert len(steps) == 1
+    assert {int(number) for number in numbers} == set(range(1, COUNT, 2))
+    assert rows + refused == len(documents_of_all(corpus))
+
+
+def documents_of_all(folder):
+    return [d for b in StreamingDataLoader(make(folder)) for d in documents(b, ("tokens",))]
+
+
+def test_a_batch_of_which_nothing_is_kept_is_a_token_of_padding(corpus):
+    """With the columns of every batch."""
+    dataset = make(corpus).map(noise).filter(lambda sample: sample["text"] == "document 3")
+    batches = list(StreamingDataLoader(dataset))
+    kept = [b for b in batches if b["mask"].any()]
+    assert len(kept) == 1
+    for batch in batches:
+        assert batch.keys() == kept[0].keys()
+        if not batch["mask"].any():
+            assert batch["labels"].tolist() == [-100]
+            assert batch["tokens"].tolist() == [0]
+            assert batch["weight"].dtype == torch.float64
+    assert dataset.stats()["empty_batches"] == len(batches) - 1
+
+
+def broken(sample):
+    """A sample that is broken, as far as a caller can tell."""
+    if sample["number"] in {11, 12}:
+        raise EncodingError("no text")
+    return sample
+
+
+def test_broken_samples_are_padding_with_on_error_skip(corpus):
+    """And an error without it."""
+    dataset = make(corpus, on_error="skip").map(broken)
+    numbers = {int(n) for batch in StreamingDataLoader(dataset) for n in batch["number"]}
+    assert numbers == {*range(COUNT)} - {11, 12}
+    assert sorted(s.sample for s in dataset.skipped) == [11, 12]
+    with pytest.raises(FunctionError, match="no text"):
+        list(StreamingDataLoader(make(corpus).map(broken)))
+
+
+class Larger(StreamingDataset):
+    """A dataset whose samples have larger tokens."""
+
+    def __getitem__(self, at):
+        sample = super().__getitem__(at)
+        return {"tokens": sample["tokens"].astype(np.int64) + 100_000}
+
+
+class Shorter(StreamingDataset):
+    """A dataset whose samples are shorter than was recorded."""
+
+    def get_item(self, sample_id, retry=7):
+        return {"tokens": super().get_item(sample_id, retry)["tokens"][1:]}
+
+
+def test_a_class_with_samples_of_its_own_is_packed(corpus):
+    """As long as was recorded; another length is refused as that of a function is."""
+    rows, _ = run(lambda world: make(corpus, world), ("tokens",), 1, 0)
+    larger, _ = run(lambda world: make(corpus, world, Larger), ("tokens",), 2, 2)
+    assert larger == [
+        sorted((tuple(token + 100_000 for token in d[0]),) for d in row) for row in rows
+    ]
+    with pytest.raises(FunctionError, match=r"behind __getitem__ of Shorter has .* recorded"):
+        list(StreamingDataLoader(make(corpus, kind=Shorter)))
+
+
+class Iterates(StreamingDataset):
+    """A dataset that iterates by itself."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+def test_a_class_that_iterates_by_itself_is_refused(corpus):
+    """It gives samples, and packs would never be made."""
+    with pytest.raises(ConfigError, match="Iterates iterates by itself over samples"):
+        StreamingDataLoader(make(corpus, kind=Iterates))
+
+
+def test_processes_bring_what_functions_make(corpus):
+    """As without workers."""
+    expected = [*StreamingDataLoader(make(corpus).map(noise).map_batches(count_tokens))]
+    loader = StreamingDataLoader(make(corpus).map(noise).map_batches(count_tokens), num_workers=2)
+    for batch, other in zip(expected, loader, strict=True):
+        assert batch["tokens"].tolist() == other["tokens"].tolist()
+        assert batch["weight"].tolist() == other["weight"].tolist()
+        assert batch["text"] == other["text"]
+        assert batch["count"] == other["count"] == batch["tokens"].numel()
+
+
+def count_tokens(columns):
+    """The batch with a number more."""
+    return {**columns, "count": columns["tokens"].size}
+
+
+def test_functions_of_the_library_make_columns_of_documents(corpus):
+    """As collate functions and in map_batches: of columns with a value for each document."""
+
+    def texts(sample):
+        ids = np.arange(sample["number"] % 5 + 1)[None].T
+        return {"tokens": sample["tokens"], "ids": ids}
+
+    for loader in (
+        StreamingDataLoader(make(corpus).map(texts), collate_fn=pad("ids")),
+        StreamingDataLoader(make(corpus).map(texts).map_batches(pad("ids"))),
+    ):
+        batch = next(iter(loader))
+        assert batch["ids"].shape == (len(batch["cu_seqlens"]) - 1, 5, 1)
+        assert set(batch["ids_lengths"].tolist()) == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
+def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
+    """The packs are those of any other run; each rank has as many batches."""
+    counts, real, tokens = set(), 0, 0
+    for rank in range(8):
+        loader = StreamingDataLoader(make(corpus, (8, rank), exact="mask"), pack_as=pack_as)
+        batches = list(loader)
+        counts.add(len(batches))
+        for batch in batches:
+            if pack_as == "dense":
+                assert torch.equal(batch["mask"], (batch["document_ids"] >= 0).any(1))
+                tokens += int((batch["document_ids"] >= 0).sum())
+            else:
+                assert len(batch["mask"]) == len(batch["cu_seqlens"]) - 1
+                tokens += int(batch["tokens"].numel()) - int((~batch["mask"]).sum())
+            real += int(batch["mask"].sum())
+    assert len(counts) == 1
+    assert tokens == sum(len(tokens_of(i)) for i in range(COUNT))
+    plain = list(StreamingDataLoader(make(corpus), pack_as=pack_as))
+    packs = sum(int((b["document_ids"] >= 0).any(1).sum()) for b in plain) if pack_as == "dense" \
+        else sum(len(b["cu_seqlens"]) - 1 for b in plain)  # fmt: skip
+    assert real == packs

@@ -97,9 +97,8 @@ class ShardFetcher:
             return False
         if folder.validate_hash and (folder.number, shard) not in self._verified:
             return False
-        return folder.folder_of(info) == folder.root and (
-            int(entries["stamp"][shard]) == folder.stat(info)[1]
-        )
+        # Files with the stamp that was noted are those that were checked then.
+        return int(entries["stamp"][shard]) == folder.stat(info)[1]
 
     def ensure_local(self, number: int, bid: Bid = URGENT, *, is_ahead: bool = False) -> bool:
         """Have a shard on the disk; False when there is no room for it.

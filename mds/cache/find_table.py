@@ -99,7 +99,7 @@ def find_table(
         table = search.run()
     else:
         table = search.run(functools.partial(read_pinned, open_at(url), pinned, kind))
-    data = FormatData.of(kind, table, columns)
+    data = FormatData.of(kind, table, columns, Url(url))
     index = data.index()
     source = f"{name}-{_digest(data.columns.names)}"
     if data.is_in_place and is_local(place.root):

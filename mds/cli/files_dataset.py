@@ -18,6 +18,7 @@ from mds.index.files_index import FilesIndexError
 from mds.preview.words import Undecodable
 from mds.readers import Reader
 from mds.storage import open_store
+from mds.storage.url import Url
 
 
 def open_dataset(url: str) -> tuple[FormatData, Files] | None:
@@ -31,7 +32,8 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
     except FilesIndexError as error:
         kind = pinned_format(error)
         root = url if error.remote == HERE else error.remote
-        return FormatData.of(kind, read_pinned(store, error, kind)), Files(open_store(root))
+        data = FormatData.of(kind, read_pinned(store, error, kind), where=Url(url))
+        return data, Files(open_store(root))
     except (NotFoundError, NotADirectoryError):
         found = format_of_files(url)
         return None if found is None else open_files(url, found)

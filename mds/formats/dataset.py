@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import FormatError
+from mds.errors import ConfigError, FormatError
 from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
@@ -24,6 +24,7 @@ from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
+from mds.text.near import did_you_mean
 from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
@@ -48,11 +49,18 @@ class FormatData:
     columns: Columns
 
     @classmethod
-    def of(cls, kind: Format, table: FileTable, wanted: Sequence[str] | None = None) -> FormatData:
-        """The dataset of a table; ``wanted`` columns, else those of the format, else all."""
+    def of(
+        cls, kind: Format, table: FileTable, wanted: Sequence[str] | None = None, where: str = ""
+    ) -> FormatData:
+        """The dataset of a table of files at ``where``.
+
+        It has the ``wanted`` columns, else those of the format, else all. Raises ConfigError for
+        one that no file has.
+        """
         chosen = kind.columns if kind.columns is not None else wanted
         found = table.found_columns()
         if chosen is not None:
+            _check_known(where, table, found, chosen)
             # Files may differ in columns that are not wanted.
             found = [(k, {n: e for n, e in c.items() if n in set(chosen)}) for k, c in found]
         columns = kind.merge(found) | _in_no_file(kind, table, found, chosen)
@@ -197,6 +205,24 @@ def make_table(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return FileTable.build(header, found.files, plans)
+
+
+def _check_known(
+    where: str,
+    table: FileTable,
+    found: Sequence[tuple[str, Mapping[str, str]]],
+    chosen: Sequence[str],
+) -> None:
+    """Raise ConfigError for a column that neither a file nor the table has."""
+    known = {name for _, columns in found for name in columns}
+    known.update(table.header.get("columns", ()))
+    for name in chosen:
+        if found and name not in known:
+            names = ", ".join(map(repr, sorted(known)))
+            raise ConfigError(
+                f"{where or found[0][0]}: there is no column {name!r}."
+                f"{did_you_mean(name, known)} The columns are {names}."
+            )
 
 
 def _in_no_file(

@@ -13,6 +13,7 @@ from mds.formats.place import parse_place
 from mds.formats.registry import format_names, format_of_files, parse_format
 from mds.formats.source import Files, open_pinned
 from mds.storage import open_store
+from mds.storage.url import Url
 
 
 def open_files(
@@ -32,4 +33,4 @@ def open_files(
     place = kind.narrow(parse_place(source, kind.endings))
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))
-    return FormatData.of(kind, table, columns), files
+    return FormatData.of(kind, table, columns, Url(source)), files

@@ -94,5 +94,5 @@ def make_decoder(
     chosen = ColumnSelection.parse(columns)
     if not schema.is_split:
         return sample_decoder(fields_of(schema.columns, chosen), where)
-    parse = line_decoder(schema, chosen)
+    parse = line_decoder(schema, chosen, where)
     return lambda data: decode_line(parse, data, where)

@@ -126,11 +126,11 @@ def _decode_of(encoding: Encoding, selection: ColumnSelection) -> Callable[[Any]
     return lambda data: decode(memoryview(bytearray(data)))
 
 
-def check_columns(columns: Columns, chosen: Sequence[str] | None) -> None:
-    """Raise ConfigError unless all chosen columns exist."""
+def check_columns(columns: Columns, chosen: Sequence[str] | None, where: str = "a shard") -> None:
+    """Raise ConfigError unless all chosen columns exist in the data at ``where``."""
     if unknown := sorted(set(chosen or ()) - set(columns.names)):
         known = ", ".join(map(repr, columns.names))
         raise ConfigError(
-            f"there is no column {', '.join(map(repr, unknown))}."
+            f"{where}: there is no column {', '.join(map(repr, unknown))}."
             f"{did_you_mean(unknown[0], columns.names)} The columns are {known}."
         )

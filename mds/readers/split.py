@@ -39,7 +39,7 @@ class SplitReader(Reader):
         super().__init__(schema, samples, where)
         self._data: Data = data
         self._meta: Data = meta
-        self._parse = line_decoder(schema, columns)
+        self._parse = line_decoder(schema, columns, where)
         self._columns = schema.columns.names if columns.names is None else columns.names
         self._offsets = offsets
 
@@ -108,9 +108,11 @@ def decode_line(
         raise EncodingError(f"{where}: {error}") from error
 
 
-def line_decoder(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
+def line_decoder(
+    schema: ShardSchema, columns: ColumnSelection, where: str
+) -> Callable[[str], dict[str, Any]]:
     """A function from a line, its end included, to the sample."""
-    check_columns(schema.columns, columns.names)
+    check_columns(schema.columns, columns.names, where)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
 

@@ -17,7 +17,7 @@ MISTAKES = [
     ("dataset(num_canonical_nodes=0)", "num_canonical_nodes", "=0", "None for the usual"),
     ("dataset(topology=(3, 2))", "topology", "(3, 2)", "as in (0, 2)"),
     ("dataset(columns='id')", "columns", "'id'", "Write columns=['id']"),
-    ("dataset(columns=['nam'])", "column", "'nam'", "Did you mean 'name'?"),
+    ("dataset(columns=['nam'])", "/d: there is no column", "'nam'", "Did you mean 'name'?"),
     ("dataset(epoch_size='many')", "epoch_size", "'many'", "'100k'"),
     ("dataset(cache_limit='lots')", "cache_limit", "'lots'", "'50gb'"),
     ("dataset(predownload=-1)", "predownload", "-1", "None for eight batches"),

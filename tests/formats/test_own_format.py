@@ -119,8 +119,12 @@ def test_settings_of_a_format_are_said_in_one_value(numbers, tmp_path):
     assert one[5] == {"number": 10, "text": "5"}
     assert other[5] == {"number": 15, "text": "5"}
     assert few[5] == {"text": "5"}
-    with pytest.raises(ConfigError, match="no column 'nought'"):
-        of(numbers, tmp_path / "c", columns=["nought"])
+    with pytest.raises(ConfigError) as raised:
+        of(numbers, tmp_path / "c", columns=["number", "txt"])
+    assert str(raised.value) == (
+        f"{numbers}: there is no column 'txt'. Did you mean 'text'? "
+        "The columns are 'number', 'text'."
+    )
 
 
 def test_a_limit_holds(tmp_path):

@@ -3,9 +3,9 @@
     python benchmarks/schedule.py [--rounds 5] [--smoke]
 
 counts     milliseconds to count what one global batch, anywhere in 200,000, has of each stream
-row        milliseconds for the sample ids of one global batch of 100 million samples, `seekable`,
-           in the passes that are at hand; and anywhere in 200,000 steps, with as many new passes as
-           there are streams in most of them
+row        milliseconds for the sample ids of one global batch of 256 of 100 million samples in
+           5,000 shards, `seekable`: in the passes that are at hand; and anywhere in ten million
+           steps, where streams are in other passes than in the step that was asked for before
 edits      nanoseconds an id that 100 edits of ten dropped samples add to the plan of a worker, and
            the loader below with them over the same without, in turns
 deviation  the most samples by which a stream is away from the integral of its share, at each of
@@ -76,13 +76,13 @@ def batch_milliseconds(streams: int, batch: int, rounds: int) -> float:
 
 def row_milliseconds(streams: int, rounds: int, *, is_anywhere: bool) -> float:
     """Milliseconds of processor time for the ids of a global batch, the median of many."""
-    run, batch = run_of(streams), 840
+    run, batch = run_of(streams), 256
     plan = EpochPlan(
-        [{"shards": np.full(100_000 // streams, 1000)} for _ in run.names],
+        [{"shards": np.full(5000 // streams, 20_000)} for _ in run.names],
         World(1, 1, 1, 0),
         schedule=run,
         batch_size=batch,
-        epoch_size=STEPS * batch,
+        epoch_size=50 * STEPS * batch,
         shuffle=True,
         shuffle_algo="seekable",
     )

@@ -269,7 +269,7 @@ FILES = {
     ],
     "shuffle": [
         {"base", "bucket_sort", "permutation"},
-        {"cells", "line", "shard_parts"},
+        {"cells", "keyed_order", "line", "shard_parts"},
         {"seekable_group", "sequential"},
         {"seekable"},
         {"naive", "py1b", "py1br", "py1e", "py1s", "py2s"},

@@ -33,6 +33,7 @@ MAX_STEPS = 1 << 31
 MAX_STREAMS = 1 << 12
 _MASK = ONE - 1
 _HALF = ONE >> 1
+_AT_ONCE = 1 << 12  # samples due that are computed at once while a time is searched
 _MAX_STAIRS = 1 << 20  # of a ramp; 200,000 global batches have one each
 
 
@@ -108,6 +109,16 @@ class Mixture:
             out[mine] = mixtures[k].counts(steps[mine])
         return out
 
+    def ranges(self, steps: Ids) -> tuple[Ids, Ids]:
+        """The counts before and behind the global batches ``steps``, which ascend."""
+        number = len(steps)
+        if number and int(steps[-1]) - int(steps[0]) == number - 1:
+            # Each begins where the one before it ends.
+            counts = self.counts(np.arange(steps[0], steps[-1] + 2))
+            return counts[:-1], counts[1:]
+        counts = self.counts(np.concatenate([steps, steps + 1]))
+        return counts[:number], counts[number:]
+
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
         """The counts, and the time up to which all that was due has come."""
         wanted = steps * self.batch
@@ -117,13 +128,17 @@ class Mixture:
         # early before the change.
         reach = self.streams // 2 + 2
         low, high = np.maximum(wanted - reach - early, time), wanted + reach
-        most = int((high - low).max(initial=0))
-        due = self._near(steps) if most < self.batch else self._due
-        for _ in range(most.bit_length()):
-            middle = (low + high) >> 1
-            is_early = np.maximum(due(middle)[0], come).sum(axis=1) <= wanted
-            low = np.where(is_early, middle, low)
-            high = np.where(is_early, high, middle)
+        width = int((high - low).max(initial=0))
+        due = self._near(steps) if width < self.batch else self._due
+        column = np.arange(len(steps))
+        while width > 1:
+            # A step with many times at once costs what one with a single time does.
+            parts = max(min(width, _AT_ONCE // (len(steps) * self.streams)), 2)
+            edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
+            by_then = np.maximum(due(edges[1:-1])[0], come).sum(axis=2)
+            passed = (by_then <= wanted).sum(axis=0)
+            low, high = edges[passed, column], edges[passed + 1, column]
+            width = int((high - low).max())
         by_now, rest, share = due(low)
         found = np.maximum(by_now, come)
         missing = wanted - found.sum(axis=1)
@@ -168,8 +183,10 @@ class Mixture:
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
         """Samples due by times: how many, how far the next is (of ONE), and the shares there."""
         step, offset = np.divmod(times, self.batch)
-        here = self.integral(step)
-        return _due(self.batch, here, offset[:, None], self.integral(step + 1) - here)
+        flat, shape = step.reshape(-1), (*step.shape, self.streams)
+        here = self.integral(flat).reshape(shape)
+        share = self.integral(flat + 1).reshape(shape) - here
+        return _due(self.batch, here, offset[..., None], share)
 
     def _near(self, steps: Ids) -> _Near:
         """The same for times in the global batches on both sides of the begin of ``steps``."""
@@ -211,7 +228,7 @@ class _Near(NamedTuple):
     after: Ids
 
     def __call__(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        offset = (times - self.at)[:, None]
+        offset = (times - self.at)[..., None]
         share = np.where(offset < 0, self.before, self.after)
         return _due(self.batch, self.here, offset, share)
 

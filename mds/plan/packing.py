@@ -22,7 +22,8 @@ import numpy as np
 from mds.arguments import takes_names
 from mds.errors import ConfigError, PlanError
 from mds.process.fork_safe import cached_property
-from mds.shuffle.permutation import derive_key, keyed_order
+from mds.shuffle.keyed_order import keyed_order
+from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

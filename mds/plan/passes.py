@@ -51,13 +51,14 @@ class PassOrders:
 
     @property
     def can_be_together(self) -> bool:
-        """Whether `plain_order` gives the orders of its passes."""
+        """Whether `first_order` gives the order of a pass."""
         return bool(self._passes) and _is_plain(self._order(self._passes[0]))
 
-    def plain_order(self, number: int) -> RandomAccessOrder | None:
-        """The order of a pass, where it is computed at any position and has every sample once."""
-        order = self._order(number)
-        return order if _is_plain(order) else None
+    def first_order(self) -> RandomAccessOrder:
+        """The order of the first pass, where any position is computed and every sample is once."""
+        order = self._order(self._passes[0])
+        assert _is_plain(order)
+        return order
 
     def lookup(self) -> Lookup:
         """A new function from turns to sample ids; cheapest when turns ascend."""

@@ -51,22 +51,18 @@ class ScheduledBatches(StreamBatches):
         return lookups[0](positions).reshape(len(steps), len(slots))
 
     def _positions(self, steps: Ids, places: Ids) -> Ids:
-        """Streams and turns of places in steps of the training, one step after the other."""
+        """Streams and turns of places in ascending steps of the training, step after step."""
         streams, size = self._mixture.streams, self._mixture.batch
-        both = np.unique(np.concatenate([steps, steps + 1]))
-        counts = self._mixture.counts(both)
-        at = np.searchsorted(both, steps)
-        begin = counts[at]
-        sizes = counts[at + 1] - begin
-        ends = np.cumsum(sizes, axis=1)
+        begin, end = self._mixture.ranges(steps)
+        ends = (end - begin).cumsum(axis=1)
         row = np.arange(len(steps)) * size
         wanted = (places + row[:, None]).reshape(-1)
         lines = (ends + row[:, None]).reshape(-1)
-        found = np.searchsorted(lines, wanted, side="right")
+        found = lines.searchsorted(wanted, side="right")
         # A stream's first place in the batch is where the one before it ends.
-        shift = (begin + sizes).reshape(-1) - lines
+        shift = end.reshape(-1) - lines
         out = np.empty((2, len(wanted)), np.int64)
-        out[0] = np.tile(np.arange(streams), len(steps))[found]
+        np.remainder(found, streams, out=out[0])
         np.add(shift[found], wanted, out=out[1])
         return out
 

@@ -14,11 +14,11 @@ import numpy as np
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from mds.plan.orders import Lookup, Order, RandomAccessOrder
+    from mds.plan.orders import Lookup, Order
     from mds.plan.passes import PassOrders
     from mds.shuffle.base import ShuffleGroup
 
@@ -35,7 +35,7 @@ class StreamPasses:
         self.streams = tuple(streams)
         self.per_stream = np.array([stream.samples for stream in streams])
         self.samples = int(self.per_stream.sum())
-        self.at_hand = AtHand(np.full(len(streams), -1), np.zeros(len(streams), np.int64))
+        self.at_hand: AtHand | None = None
 
     @property
     def parts(self) -> list[Order]:
@@ -59,21 +59,28 @@ class StreamPasses:
         return np.concatenate(found, axis=1)
 
     @cached_property
-    def has_together(self) -> bool:
-        """Whether any stream can be asked together with others."""
-        return any(stream.can_be_together for stream in self.streams)
+    def has_together(self) -> NDArray[np.bool_]:
+        """Which streams can be asked together with others."""
+        return np.array([stream.can_be_together for stream in self.streams])
 
     def take_up(self, streams: Ids, passes: Ids) -> AtHand:
         """Have the latest of these passes of each stream at hand, where it can be."""
-        found = {}
-        for stream in np.unique(streams).tolist():
-            latest = int(passes[streams == stream].max())
-            order = self.streams[stream].plain_order(latest)
-            if order is not None:
-                found[stream] = (latest, order)
+        latest = np.full(len(self.streams), -1)
+        np.maximum.at(latest, streams, passes)
+        latest[~self.has_together] = -1
         # As one value, since threads may ask at the same time.
-        self.at_hand = self.at_hand.changed(found)
+        self.at_hand = (self.at_hand or self._all_first()).at_passes(latest)
         return self.at_hand
+
+    def _all_first(self) -> AtHand:
+        """A pass of each stream that can be asked together with others."""
+        passes, first = np.full(len(self.streams), -1), np.zeros(len(self.streams), np.int64)
+        shuffles = {}
+        for number in np.flatnonzero(self.has_together).tolist():
+            order = self.streams[number].first_order()
+            passes[number], first[number] = order.params.epoch, order.first_id
+            shuffles[number] = order.shuffle
+        return AtHand(passes, first, next(iter(shuffles.values())).group(shuffles))
 
     def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
         """Positions in the orders of passes, whose canonical nodes are read side by side."""
@@ -97,19 +104,15 @@ class AtHand(NamedTuple):
 
     passes: Ids
     first: Ids
-    group: ShuffleGroup | None = None
+    group: ShuffleGroup
 
-    def changed(self, orders: Mapping[int, tuple[int, RandomAccessOrder]]) -> AtHand:
-        """The same with other passes of some streams."""
-        if not orders:
+    def at_passes(self, latest: Ids) -> AtHand:
+        """The same with other passes of some streams, -1 for those that stay."""
+        some = np.flatnonzero((latest >= 0) & (latest != self.passes))
+        if not len(some):
             return self
-        passes, first = self.passes.copy(), self.first.copy()
-        for stream, (number, order) in orders.items():
-            passes[stream], first[stream] = number, order.first_id
-        shuffles = {stream: order.shuffle for stream, (_, order) in orders.items()}
-        if self.group is not None:
-            return AtHand(passes, first, self.group.changed(shuffles))
-        return AtHand(passes, first, next(iter(shuffles.values())).group(shuffles))
+        passes = np.where(latest >= 0, latest, self.passes)
+        return self._replace(passes=passes, group=self.group.at_epochs(some, latest[some]))
 
 
 class TurnLookup:
@@ -122,13 +125,12 @@ class TurnLookup:
     def __call__(self, positions: Ids) -> Ids:
         """Sample ids of positions."""
         streams, turns = positions
-        if not self._passes.has_together:
+        if not self._passes.has_together.any():
             return self._one_by_one(streams, turns)
         samples, at_hand = self._passes.per_stream[streams], self._passes.at_hand
         numbers = turns // samples
-        is_there = at_hand.passes[streams] == numbers
-        if not is_there.all():
-            at_hand = self._passes.take_up(streams[~is_there], numbers[~is_there])
+        if at_hand is None or not (is_there := at_hand.passes[streams] == numbers).all():
+            at_hand = self._passes.take_up(streams, numbers)
             is_there = at_hand.passes[streams] == numbers
         elements = turns - numbers * samples
         if is_there.all():
@@ -151,8 +153,8 @@ class TurnLookup:
 
     def _together(self, at_hand: AtHand, streams: Ids, elements: Ids) -> Ids:
         """Sample ids of elements of the passes that are at hand."""
-        if at_hand.group is None or not len(elements):
-            return np.empty(len(elements), np.int64)
+        if not len(elements):
+            return elements
         positions = self._passes.elements_to_positions(streams, elements)
         ids = at_hand.group.ids_at(streams, positions)
         ids += at_hand.first[streams]

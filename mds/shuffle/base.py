@@ -128,9 +128,11 @@ class ShuffleGroup:
     def __init__(self, shuffles: Mapping[int, RandomAccessShuffle]) -> None:
         self.shuffles = dict(shuffles)
 
-    def changed(self, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
-        """Another group, with other shuffles under some numbers."""
-        return type(self)({**self.shuffles, **shuffles})
+    def at_epochs(self, numbers: Ids, epochs: Ids) -> ShuffleGroup:
+        """Another group, in which the shuffles of some numbers are those of other epochs."""
+        pairs = zip(numbers.tolist(), epochs.tolist(), strict=True)
+        other = {number: self.shuffles[number].at_epoch(epoch) for number, epoch in pairs}
+        return type(self)({**self.shuffles, **other})
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
         """The ids at positions of the shuffles of these numbers."""

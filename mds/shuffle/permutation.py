@@ -9,13 +9,12 @@ is sent through again until it falls inside. All of it works on whole arrays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Keys = NDArray[np.uint64]
@@ -24,52 +23,42 @@ if TYPE_CHECKING:
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: consecutive counters end up far apart
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_TURN, _ADD, _SPREAD = np.uint32(0x9E3779B1), np.uint32(0xC2B2AE35), np.uint32(0x85EBCA6B)
+# Arrays of no dimension, with which numpy computes in half the time that scalars take.
+_MIX_STEP, _MIX_FIRST, _MIX_SECOND = (np.array(n, np.uint64) for n in (_STEP, _FIRST, _SECOND))
+_MIX_SHIFTS = tuple(np.array(n, np.uint64) for n in (30, 27, 31))
+_TURN, _ADD = 0x9E3779B1, 0xC2B2AE35
+_SPREAD, _UNIT, _HALF = (np.array(each, np.uint32) for each in (0x85EBCA6B, 1, 15))
 
 
 def derive_key(*numbers: int) -> int:
     """A 64-bit key from numbers that are not negative; their order and count matter."""
-    key = _mix64(len(numbers))
-    for number in numbers:
-        rest = number
-        # Numbers beyond 64 bits are folded in piece by piece.
-        while True:
-            key = _mix64((key ^ (rest & _MASK)) * _STEP + 1 & _MASK)
-            rest >>= 64
-            if not rest:
-                break
-    return key
+    return functools.reduce(_fold, numbers, _mix64(len(numbers)))
+
+
+def partial_key(*numbers: int) -> int:
+    """A key of numbers that lacks its last one, which `finish_keys` adds."""
+    return functools.reduce(_fold, numbers, _mix64(len(numbers) + 1))
+
+
+def finish_keys(partial: Keys, lasts: NDArray[np.int64]) -> Keys:
+    """`derive_key` of the numbers of partial keys and a last one each, below 2**63."""
+    return hash_counters(1, partial ^ lasts.astype(np.uint64))
 
 
 def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
     """Counter-based hash: 64 bits for each counter, by one key or one each."""
     bits = counters.astype(np.uint64)
-    bits *= np.uint64(_STEP)
+    bits *= _MIX_STEP
     bits += np.asarray(key, np.uint64)
-    bits ^= bits >> np.uint64(30)
-    bits *= np.uint64(_FIRST)
-    bits ^= bits >> np.uint64(27)
-    bits *= np.uint64(_SECOND)
-    bits ^= bits >> np.uint64(31)
+    mixed = bits >> _MIX_SHIFTS[0]
+    bits ^= mixed
+    bits *= _MIX_FIRST
+    np.right_shift(bits, _MIX_SHIFTS[1], out=mixed)
+    bits ^= mixed
+    bits *= _MIX_SECOND
+    np.right_shift(bits, _MIX_SHIFTS[2], out=mixed)
+    bits ^= mixed
     return bits
-
-
-def keyed_order(key: int, count: int, groups: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """Keyed order of the numbers below ``count``, by hash; ascending ``groups`` stay apart."""
-    width = max(count - 1, 1).bit_length()
-    numbers = np.arange(count, dtype=np.uint64)
-    packed = hash_counters(key, numbers)
-    high = int(groups[-1]).bit_length() if groups is not None and count else 0
-    if groups is not None and high:
-        packed >>= np.uint64(high)
-        packed |= groups.astype(np.uint64) << np.uint64(64 - high)
-    # Sorting numbers that carry their index is three times as fast as an argsort.
-    packed >>= np.uint64(width)
-    packed <<= np.uint64(width)
-    packed |= numbers
-    packed.sort()
-    packed &= np.uint64((1 << width) - 1)
-    return packed.astype(np.int64)
 
 
 def permute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Words:
@@ -77,26 +66,24 @@ def permute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Wo
 
     ``rounds``: 0 is `rounds_for` of all the bits.
     """
-    count = rounds or rounds_for(bits)
-    return _feistel_network(values, bits, list(_rounds(keys, count)))
+    return _network(keys, bits, rounds).forward(values)
 
 
 def unpermute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Words:
     """The inverse of `permute`."""
-    count = rounds or rounds_for(bits)
-    return _feistel_network(values, bits, list(_rounds(keys, count))[::-1])
+    return _network(keys, bits, rounds).backward(values)
 
 
 def permute_below(
     values: NDArray[np.int64], sizes: NDArray[np.int64], keys: Keys, *, inverse: bool = False
 ) -> NDArray[np.int64]:
     """Keyed permutation of values below any size, by cycle walking in the next power of two."""
-    step = unpermute if inverse else permute
-    bits = bit_lengths(sizes - 1)
-    out = step(values.astype(np.uint32), keys, bits).astype(np.int64)
-    outside = np.flatnonzero(out >= sizes)
+    step = _Network.backward if inverse else _Network.forward
+    network = _network(keys, bit_lengths(sizes - 1))
+    out = step(network, values.astype(np.uint32)).astype(np.int64)
+    outside = (out >= sizes).nonzero()[0]
     while len(outside):
-        again = step(out[outside].astype(np.uint32), keys[outside], bits[outside])
+        again = step(network.some(outside), out[outside].astype(np.uint32))
         out[outside] = again
         outside = outside[again >= sizes[outside]]
     return out
@@ -114,46 +101,123 @@ def rounds_for(bits: int | Words) -> int:
     return 6 if np.ndim(bits) == 0 and int(bits) >= 8 else 12
 
 
-def _rounds(keys: Keys, count: int) -> Iterator[tuple[bool, Words, Words]]:
-    """Of each round: whether it changes the left half, and the numbers of its hash."""
-    factor, term = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
-    for i in range(count):
-        yield i % 2 == 0, factor | np.uint32(1), term
-        factor, term = term * _TURN, factor + _ADD
+class _Network(NamedTuple):
+    """Feistel networks of keys: the ``factors`` and ``terms`` of the hash of each round, by key.
 
+    ``low`` and ``high`` are the bits of the halves, and ``to_left`` and ``to_right`` what moves the
+    topmost bits of a word to them; arrays of no dimension where all keys have the same.
+    """
 
-def _feistel_network(
-    values: Words, bits: int | Words, rounds: list[tuple[bool, Words, Words]]
-) -> Words:
-    wide: Any = np.asarray(bits, np.uint32)
-    high = wide >> np.uint32(1)
-    low = wide - high
-    left: Words = values >> low
-    right: Words = values & ((np.uint32(1) << low) - np.uint32(1))
-    # Halves that are never empty take one shift, which is at most 31.
-    is_full = bool((high > 0).all())
-    to_left, to_right = np.uint32(32) - high, np.uint32(32) - np.maximum(low, np.uint32(1))
-    for is_left, factor, term in rounds:
-        word = (right if is_left else left) * factor
-        word += term
-        word ^= word >> np.uint32(15)
-        word *= _SPREAD
-        # The topmost bits are the best mixed; a half may be empty, and so may its share of them.
-        if is_left:
-            if is_full:
+    factors: Words
+    terms: Words
+    low: Words
+    high: Words
+    to_left: Words
+    to_right: Words
+    is_full: bool  # whether no half is empty
+
+    def some(self, which: NDArray[np.intp]) -> _Network:
+        """The networks of some of the keys."""
+        factors, terms = (each.take(which, axis=1) for each in (self.factors, self.terms))
+        if self.low.ndim == 0:
+            return self._replace(factors=factors, terms=terms)
+        low, high, to_left, to_right = (
+            each.take(which) for each in (self.low, self.high, self.to_left, self.to_right)
+        )
+        return _Network(factors, terms, low, high, to_left, to_right, self.is_full)
+
+    def forward(self, values: Words) -> Words:
+        """The values that these are sent to."""
+        return self._through(values, range(len(self.factors)))
+
+    def backward(self, values: Words) -> Words:
+        """The values that are sent to these."""
+        return self._through(values, range(len(self.factors) - 1, -1, -1))
+
+    def _through(self, values: Words, rounds: range) -> Words:
+        factors, terms, low, high, to_left, to_right, is_full = self
+        below = (_UNIT << low) - _UNIT
+        left: Words = values >> low
+        right: Words = values & below
+        word, mixed = np.empty_like(left), np.empty_like(left)
+        for i in rounds:
+            is_left = i % 2 == 0
+            np.multiply(right if is_left else left, factors[i], out=word)
+            word += terms[i]
+            np.right_shift(word, _HALF, out=mixed)
+            word ^= mixed
+            word *= _SPREAD
+            # The topmost bits are the best mixed; a half may be empty, and so may its share of
+            # them, where one shift, at most 31, is not enough.
+            if is_left:
                 word >>= to_left
+                if not is_full:
+                    word *= high > 0
+                left ^= word
             else:
-                word >>= np.uint32(31) - high
-                word >>= np.uint32(1)
-            left ^= word
-        else:
-            word >>= to_right
-            if not is_full:
-                word &= (np.uint32(1) << low) - np.uint32(1)
-            right ^= word
-    left <<= low
-    left |= right
-    return left
+                word >>= to_right
+                if not is_full:
+                    word &= below
+                right ^= word
+        left <<= low
+        left |= right
+        return left
+
+
+def _network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
+    """The networks of keys, for values of so many bits."""
+    count = rounds or rounds_for(bits)
+    wide: Words = np.asarray(bits, np.uint32)
+    high = np.asarray(wide >> _UNIT)
+    low = np.asarray(wide - high)
+    to_left, to_right = (
+        np.asarray(np.uint32(32) - np.maximum(half, _UNIT)) for half in (high, low)
+    )
+    is_full = bool(high.all())
+    return _Network(*_hashes(keys, count), low, high, to_left, to_right, is_full)
+
+
+def _hashes(keys: Keys, count: int) -> tuple[Words, Words]:
+    """The factors and terms of so many rounds, (rounds, keys)."""
+    factor, term = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
+    # A round has term * _TURN and factor + _ADD of the one before it for factor and term: a
+    # multiple of one half of the key and a constant, and of the other half in the next round.
+    by_factor, by_term = _coefficients(count)
+    factors = _alternate(factor, term, *by_factor)
+    terms = _alternate(term, factor, *by_term)
+    factors |= _UNIT
+    return factors, terms
+
+
+def _alternate(first: Words, second: Words, by: Words, plus: Words) -> Words:
+    """Multiples of two halves in turns, and more, (rounds, keys)."""
+    out = np.empty((len(by), len(first)), np.uint32)
+    np.multiply(by[::2], first, out=out[::2])
+    np.multiply(by[1::2], second, out=out[1::2])
+    out += plus
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def _coefficients(count: int) -> list[tuple[Words, Words]]:
+    """What factors and terms of rounds are multiples of halves of the key by, and more than."""
+    mask, found = (1 << 32) - 1, []
+    by, plus, term_by, term_plus = 1, 0, 1, 0
+    for _ in range(count):
+        found.append((by, plus, term_by, term_plus))
+        following = (term_by * _TURN & mask, term_plus * _TURN & mask, by, plus + _ADD & mask)
+        by, plus, term_by, term_plus = following
+    columns = np.array(found, np.uint32).reshape(count, 4, 1).transpose(1, 0, 2)
+    return [(columns[0], columns[1]), (columns[2], columns[3])]
+
+
+def _fold(key: int, number: int) -> int:
+    """A key with one more number; those beyond 64 bits are folded in piece by piece."""
+    while True:
+        key = _mix64((key ^ (number & _MASK)) * _STEP + 1 & _MASK)
+        number >>= 64
+        if not number:
+            return key
 
 
 def _mix64(number: int) -> int:

@@ -22,8 +22,9 @@ import numpy as np
 from mds.errors import PlanError
 from mds.shuffle.base import RandomAccessShuffle
 from mds.shuffle.cells import NODE_SHIFT, Cells
+from mds.shuffle.keyed_order import keyed_order
 from mds.shuffle.line import Line
-from mds.shuffle.permutation import derive_key, keyed_order, rounds_for
+from mds.shuffle.permutation import derive_key, partial_key, rounds_for
 from mds.shuffle.seekable_group import SeekableGroup
 from mds.shuffle.shard_parts import split_at_nodes
 
@@ -87,6 +88,10 @@ class Seekable(RandomAccessShuffle):
     def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
         """Several orders that are asked together, by the same arithmetic."""
         return SeekableGroup(shuffles)
+
+    def partial_keys(self) -> list[int]:
+        """The keys of an epoch without its number: of the line, slots, cells and shards."""
+        return [partial_key(_TAG, what, self.spec.seed) for what in (_LINE, _SLOT, _CELL, _SHARD)]
 
     def _key(self, what: int) -> int:
         return derive_key(_TAG, what, self.spec.seed, self.spec.epoch)

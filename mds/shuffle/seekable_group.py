@@ -7,13 +7,16 @@ all orders lie side by side, so many orders take as many calls as one.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mds.shuffle.base import ShuffleGroup
 from mds.shuffle.cells import Cells
+from mds.shuffle.keyed_order import KeyedOrders
 from mds.shuffle.line import shuffle_long
+from mds.shuffle.permutation import finish_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +24,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
+
+_KEPT_PARTS = 1 << 19  # of orders in other epochs, 24 bytes each
+
+
+class _Epoch(NamedTuple):
+    """What an order has of its own in an epoch: keys, and its parts with their ends among all."""
+
+    keys: tuple[np.uint64, ...]  # of slots, cells and shards
+    first: Ids
+    size: Ids
+    ends: Ids
 
 
 class SeekableGroup(ShuffleGroup):
@@ -34,10 +48,13 @@ class SeekableGroup(ShuffleGroup):
         self._order[list(shuffles)] = np.arange(len(given))
         self._samples = np.array([each.spec.samples for each in given])
         self._nodes = np.array([each.spec.num_canonical_nodes for each in given])
-        parts = [len(each.line.size) for each in given]
-        self._before, self._node, self._part = map(
-            _starts, (self._samples, self._nodes, np.array(parts))
-        )
+        dealt = [each.dealt for each in given]
+        self._lines_of = KeyedOrders([(len(each.first), each.nodes) for each in dealt])
+        self._partial = np.array([each.partial_keys() for each in given], np.uint64).T
+        self._before, self._node = _starts(self._samples), _starts(self._nodes)
+        self._part = self._lines_of.starts[:-1]
+        self._dealt_first = np.concatenate([each.first for each in dealt])
+        self._dealt_size = np.concatenate([each.size for each in dealt])
         self._node_starts = np.concatenate([each.starts[:-1] for each in given])
         self._rounds = np.array([each.cells.rounds for each in given])
         self._kinds = np.unique(self._rounds).tolist()
@@ -57,40 +74,60 @@ class SeekableGroup(ShuffleGroup):
         self._keys = np.empty(len(given), np.uint64)
         self._long = np.array([each.line.long for each in given])
         self._has_long = any(each.line.has_long for each in given)
-        self._first, self._size, self._ends = (np.empty(sum(parts), np.int64) for _ in range(3))
-        for number in shuffles:
-            self._fill(number)
+        self._first, self._size, self._ends = (np.empty_like(self._dealt_first) for _ in range(3))
+        self._kept: dict[tuple[int, int], _Epoch] = {}
+        self._begin(np.arange(len(given)), np.array([each.spec.epoch for each in given]))
 
-    def changed(self, shuffles: Mapping[int, Any]) -> ShuffleGroup:
-        """Another group, with other shuffles under some numbers."""
-        known = self.shuffles
-        if not all(k in known and known[k].dealt is each.dealt for k, each in shuffles.items()):
-            return super().changed(shuffles)
-        # Other epochs of the same orders: all numbers keep their places.
+    def at_epochs(self, numbers: Ids, epochs: Ids) -> SeekableGroup:
+        """Another group, in which the orders of some numbers are those of other epochs."""
         made = copy.copy(self)
-        made.shuffles = {**known, **shuffles}
         cells = self._cells
         made._cells = cells._replace(  # noqa: SLF001 - of the same class
             slot_key=cells.slot_key.copy(), cell_key=cells.cell_key.copy()
         )
         for name in ("_keys", "_first", "_size", "_ends"):
             setattr(made, name, getattr(self, name).copy())
-        for number in shuffles:
-            made._fill(number)  # noqa: SLF001 - of the same class
+        made._begin(self._order[numbers], epochs)  # noqa: SLF001 - of the same class
         return made
 
-    def _fill(self, number: int) -> None:
-        """Take over what changes with the epoch of an order."""
-        shuffle, order = self.shuffles[number], int(self._order[number])
+    def _begin(self, orders: Ids, epochs: Ids) -> None:
+        """Take over what changes with the epochs of orders: their keys and lines."""
+        wanted, kept = list(zip(orders.tolist(), epochs.tolist(), strict=True)), self._kept
+        new = np.array([each not in kept for each in wanted])
+        if new.any():
+            if sum(len(each.size) for each in kept.values()) > _KEPT_PARTS:
+                kept = {each: kept[each] for each in wanted if each in kept}
+            # Another table each time, since threads may ask at the same time.
+            self._kept = kept = {**kept, **self._make(orders[new], epochs[new])}
+        for order, epoch in wanted:
+            self._fill(order, kept[order, epoch])
+
+    def _make(self, orders: Ids, epochs: Ids) -> dict[tuple[int, int], _Epoch]:
+        """Orders in epochs, all with the calls of one."""
+        line_keys, *keys = (finish_keys(partial[orders], epochs) for partial in self._partial)
+        lines = self._lines_of.some(orders)
+        lengths = np.diff(lines.starts)
+        found = lines.orders(np.repeat(line_keys, lengths))
+        found += np.repeat(self._part[orders], lengths)
+        first, size = self._dealt_first[found], self._dealt_size[found]
+        # Where a part ends among all orders, not only those that are made here.
+        before = self._before[orders] - _starts(self._samples[orders])
+        ends = size.cumsum() + np.repeat(before, lengths)
+        edges = itertools.pairwise(lines.starts.tolist())
+        epochs_of = zip(orders.tolist(), epochs.tolist(), strict=True)
+        return {
+            key: _Epoch(own, first[a:b].copy(), size[a:b].copy(), ends[a:b].copy())
+            for key, (a, b), own in zip(epochs_of, edges, zip(*keys, strict=True), strict=True)
+        }
+
+    def _fill(self, order: int, epoch: _Epoch) -> None:
+        """Take over one order in an epoch."""
         node, part = int(self._node[order]), int(self._part[order])
         nodes = slice(node, node + int(self._nodes[order]))
-        self._cells.slot_key[nodes] = shuffle.cells.slot_key
-        self._cells.cell_key[nodes] = shuffle.cells.cell_key
-        line = shuffle.line
-        self._keys[order] = line.key
-        parts = slice(part, part + len(line.size))
-        self._first[parts], self._size[parts] = line.first, line.size
-        np.add(line.ends, self._before[order], out=self._ends[parts])
+        self._cells.slot_key[nodes], self._cells.cell_key[nodes], self._keys[order] = epoch.keys
+        parts = slice(part, part + len(epoch.size))
+        self._first[parts], self._size[parts] = epoch.first, epoch.size
+        self._ends[parts] = epoch.ends
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
         """The ids at positions of the shuffles of these numbers."""
@@ -102,7 +139,7 @@ class SeekableGroup(ShuffleGroup):
         line = self._lines(order, node, positions - start)
         line += start
         line += self._before[order]
-        part = np.searchsorted(self._ends, line, side="right")
+        part = self._ends.searchsorted(line, side="right")
         size = self._size[part]
         line -= self._ends[part] - size
         if self._has_long:

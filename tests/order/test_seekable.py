@@ -10,10 +10,10 @@ from ordertools import joined, make_plan, sizes, uneven
 
 from mds.plan.keyed_sampling import keyed_counts
 from mds.shuffle import ShuffleSpec, get_shuffle
+from mds.shuffle.keyed_order import KeyedOrders, keyed_order
 from mds.shuffle.permutation import (
     derive_key,
     hash_counters,
-    keyed_order,
     permute,
     permute_below,
     unpermute,
@@ -193,6 +193,31 @@ def test_groups_stay_in_their_order():
     order = keyed_order(3, 36, groups)
     assert sorted(order.tolist()) == list(range(36))
     assert groups[order].tolist() == groups.tolist()
+
+
+def test_orders_made_together_are_those_made_alone():
+    """Keyed orders of several ranges, with groups and without, and of some of them."""
+    groups = np.repeat([0, 2, 7], [5, 1, 30])
+    together = KeyedOrders([(36, groups), (0, None), (9, None), (36, None)])
+    alone = [keyed_order(key, 36, groups) for key in (3, 4)] + [keyed_order(5, 9)]
+    which = np.array([0, 2])
+    keys = np.repeat(np.array([3, 5], np.uint64), [36, 9])
+    assert together.some(which).orders(keys).tolist() == [*alone[0], *alone[2]]
+    whole = together.orders(np.repeat(np.array([4, 5, 3], np.uint64), [36, 9, 36])).tolist()
+    assert whole == [*alone[1], *alone[2], *keyed_order(3, 36)]
+
+
+def test_a_group_goes_to_and_fro_between_epochs():
+    """Far more parts than it keeps of other epochs; every order is that of its epoch."""
+    sizes = [np.full(count, 1) for count in (150_000, 40_000)]
+    specs = [ShuffleSpec(each, 2, 7, 0, 1 << 12) for each in sizes]
+    shuffles = [Seekable(spec) for spec in specs]
+    group, positions = Seekable.group(dict(enumerate(shuffles))), np.arange(0, 40_000, 999)
+    for epochs in ((1, 1), (2, 1), (3, 2), (4, 3), (1, 0), (5, 4), (1, 1)):
+        group = group.at_epochs(np.array([0, 1]), np.array(epochs))
+        for number, epoch in enumerate(epochs):
+            found = group.ids_at(np.full(len(positions), number), positions)
+            assert np.array_equal(found, shuffles[number].at_epoch(epoch).ids_at(positions))
 
 
 @given(sizes, st.integers(0, 300), st.sampled_from([1, 2, 7, 100]), st.integers(0, 2**63))

@@ -166,6 +166,7 @@ FILES = {
         },
         {"arrow_types", "encode", "known_columns", "manifest", "probe", "source", "tar_samples"},
         {
+            "arrow_checks",
             "arrow_values",
             "base",
             "parquet_metadata",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import FormatError, MdsError, StoreError
 from mds.formats.arrow_bytes import unreadable
+from mds.formats.arrow_checks import check_batch, check_column
 from mds.formats.arrow_types import (
     encoding_of,
     encoding_of_file,
@@ -116,6 +117,7 @@ class Arrow(Columnar):
         try:
             is_file = shard.note == _BY_FOOTER
             for batch in _of_file(body) if is_file else _of_stream(shard, body):
+                check_batch(batch)
                 for start in range(0, batch.num_rows, _ROWS):
                     yield batch.slice(start, _ROWS)
         except (MdsError, MemoryError):
@@ -234,6 +236,7 @@ def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 
 def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:
     """The encodings that the columns of a batch need."""
+    batch.validate()  # lengths alone: values are not read here
     out = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         kind = column.type
@@ -241,6 +244,7 @@ def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, st
         if features.get(name) == "Audio":
             feature = "audio"
         elif name in features and is_file(kind) and column.null_count < len(column):
+            check_column(column)
             whole = column.drop_null().field("bytes").drop_null()
             feature = encoding_of_file(whole[0].as_py()[:16]) if len(whole) else ""
         is_list = list_dtype(kind) is not None and not pyarrow().types.is_fixed_size_list(kind)

@@ -17,6 +17,7 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.encodings.base import DecodeKind
 from mds.formats.arrow_bytes import block_of_batch, bytes_of, unreadable
+from mds.formats.arrow_checks import check_batch, places_of
 from mds.formats.arrow_types import is_bytes, list_dtype, number_name, pyarrow
 from mds.formats.arrow_values import numbers_of
 from mds.formats.made_reader import MadeReader
@@ -50,42 +51,10 @@ def map_batch(path: str, span: tuple[int, int], schema: bytes, where: str) -> pa
         body = pa.BufferReader(pa.py_buffer(memoryview(mapped)[start - page :]))
         known = pa.ipc.read_schema(pa.py_buffer(schema))
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(body), known)
-        for column in batch.columns:
-            _check(column)
+        check_batch(batch)
     except Exception as error:
         raise unreadable(where, "it cannot be decoded", error) from error
     return batch
-
-
-def _check(column: pa.Array) -> None:
-    """Raise an error of pyarrow or ValueError where buffers do not hold what they should."""
-    kind, types = column.type, pyarrow().types
-    is_flat = number_name(kind) is not None or types.is_boolean(kind) or types.is_temporal(kind)
-    if is_flat:
-        column.validate()
-    elif (places := _places(column)) is not None:
-        column.validate()
-        if len(places) and (places[0] < 0 or np.any(np.diff(places) < 0)):
-            raise ValueError("places that go backwards")
-    else:
-        column.validate(full=True)
-
-
-def _places(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Where the values of text, bytes and lists of numbers begin and end; None for other types."""
-    types, kind = pyarrow().types, column.type
-    is_long = (
-        types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)
-    )
-    is_short = types.is_string(kind) or types.is_binary(kind) or types.is_list(kind)
-    is_list = types.is_list(kind) or types.is_large_list(kind)
-    if not (is_long or is_short) or (is_list and list_dtype(kind) is None):
-        return None
-    if not len(column):
-        return np.zeros(1, np.int64)
-    offsets = column.buffers()[1]
-    count = len(column) + 1 + column.offset
-    return np.frombuffer(offsets, "<i8" if is_long else "<i4", count)[column.offset :]
 
 
 class ArrowReader(MadeReader):
@@ -174,7 +143,7 @@ def _from_buffers(field: Field, column: pa.Array) -> Get | None:
         if field.kind is DecodeKind.INT:
             return values.data.__getitem__
         return values.__getitem__
-    places = _places(column)
+    places = places_of(column)
     if places is None:
         return None
     starts = places.data

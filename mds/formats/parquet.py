@@ -263,6 +263,7 @@ def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
     schema = found.schema.to_arrow_schema()
     names = sorted(schema.names, key=len, reverse=True)
     says = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
+    kinds = [found.schema.column(at).physical_type for at in range(found.num_columns)]
     tops: dict[str, str] = {}
     out: dict[str, bool | None] = {}
     for group in range(found.num_row_groups):
@@ -270,6 +271,8 @@ def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
         for at in range(told.num_columns):
             column = told.column(at)
             path = column.path_in_schema
+            if column.physical_type != kinds[at]:  # its statistics would end the process
+                raise ValueError(f"column {path!r} is {kinds[at]}, and {column.physical_type} too")
             top = tops.get(path)
             if top is None:
                 top = tops[path] = next((n for n in names if _is_in(path, n)), path)

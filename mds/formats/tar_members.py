@@ -139,7 +139,10 @@ def _decimal(text: str, at: int, where: str) -> int:
 
 def _note(read: ReadAt, start: int, length: int, at: int, where: str) -> bytes:
     if length > _LARGEST_NOTE:
-        raise FormatError(f"{where}: the header at byte {at:,} holds {length:,} bytes of names.")
+        raise FormatError(
+            f"{where}: the header at byte {at:,} holds {length:,} bytes of names and attributes, of "
+            f"which {_LARGEST_NOTE:,} are read; write the tar without such attributes."
+        )
     note = read(start, start + length)
     if len(note) < length:
         raise FormatError(f"{where}: it ends at byte {start + len(note):,} inside a header.")

@@ -140,8 +140,8 @@ def _decimal(text: str, at: int, where: str) -> int:
 def _note(read: ReadAt, start: int, length: int, at: int, where: str) -> bytes:
     if length > _LARGEST_NOTE:
         raise FormatError(
-            f"{where}: the header at byte {at:,} holds {length:,} bytes of names and attributes, of "
-            f"which {_LARGEST_NOTE:,} are read; write the tar without such attributes."
+            f"{where}: the header at byte {at:,} holds {length:,} bytes of names and "
+            f"attributes; at most {_LARGEST_NOTE:,} are read. Write the tar without them."
         )
     note = read(start, start + length)
     if len(note) < length:

@@ -156,6 +156,7 @@ FILES = {
         {
             "columns",
             "facts",
+            "file_names",
             "infer",
             "json_values",
             "made_reader",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import StateError
+from mds.formats.file_names import tell_changes, unpack_names
 from mds.text.redaction import mask_foreign
 
 if TYPE_CHECKING:
@@ -72,8 +73,15 @@ def check_files(told: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
         if old["list"] != new.get("list"):
             raise StateError(
                 f"the state is of {_files(old)}, and {now.get('root', '')}{new['at']} has "
-                f"{_files(new)}: some came, went or are others. {_way_back(old)}"
+                f"{_files(new)}: {_changes(old, new)}. {_way_back(old)}"
             )
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    before, after = (unpack_names(one.get("names")) for one in (old, new))
+    if before is None or after is None:
+        return "some came, went or are others"
+    return tell_changes(before, after)
 
 
 def _files(one: Mapping[str, Any]) -> str:
@@ -92,10 +100,7 @@ def _way_back(old: Mapping[str, Any]) -> str:
         return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
     for name, value in pin.items():
         return f"Read that of the state: format={str(old['kind']).title()}({name}={value})."
-    return (
-        "Put back those of the state; a start on a machine that saw them names what changed in a "
-        "warning, and `mds index` pins the files of a run."
-    )
+    return "Put back those of the state; `mds index` pins the files of a run."
 
 
 def other_data(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
+from mds.formats.file_names import below_their_folder, pack_names
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
@@ -101,23 +102,25 @@ class FormatData:
         return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
 
     def pin(self) -> dict[str, Any]:
-        """What a state tells of the files: how many, a digest of their list, and their version.
+        """What a state tells of the files: how many, a digest of their list, version or names.
 
         The folder that all are in counts no more than where it is, and versions count only where
         they are digests of what is in a file, as those of the Hub.
         """
         import xxhash
 
-        keys = self.table.keys
-        cut = os.path.commonprefix(keys).rfind("/") + 1 if keys else 0  # noqa: RUF071 - cut behind
-        hasher = xxhash.xxh3_64("\0".join(key[cut:] for key in keys).encode())
+        names = below_their_folder(self.table.keys)
+        hasher = xxhash.xxh3_64("\0".join(names).encode())
         hasher.update(self.table.sizes.tobytes())
         if all(map(_CONTENT.fullmatch, self.table.versions)):
             hasher.update("\0".join(self.table.versions).encode())
-        found = {"files": len(keys), "list": hasher.hexdigest()}
+        found: dict[str, Any] = {"files": len(names), "list": hasher.hexdigest()}
         root = self.table.header.get("root")
-        pin = self.table.header.get("pin") or ({} if root is None else {"remote": root})
-        return {**found, "pin": pin} if pin else found
+        if pin := self.table.header.get("pin") or ({} if root is None else {"remote": root}):
+            return {**found, "pin": pin}
+        # What has no version to go back to has the names themselves.
+        packed = pack_names(names)
+        return {**found, "names": packed} if packed else found
 
     def costs(self) -> FileCosts:
         """What reading the files takes, as far as is known before."""

@@ -156,11 +156,17 @@ class Files:
         ]
         if len(cut) > 1 and self.is_far:
             with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(cut))) as pool:
-                pieces = list(pool.map(lambda each: self.range(file, *each), cut))
+                came = list(pool.map(lambda each: list(self.stream(file, *each)), cut))
         else:
-            pieces = [self.range(file, *each) for each in cut]
-        firsts, views = [first for first, _ in cut], [memoryview(each) for each in pieces]
-        return [_taken(span, firsts, cut, views) for span in spans]
+            came = [list(self.stream(file, *each)) for each in cut]
+        # Chunks stay as they came: to join them would copy everything.
+        firsts, chunks = [], []
+        for (start, _), found in zip(cut, came, strict=True):
+            for chunk in found:
+                firsts.append(start)
+                chunks.append(memoryview(chunk))
+                start += len(chunk)
+        return [_taken(span, firsts, chunks) for span in spans]
 
     def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """What ``act`` gives of every item, in order, many at once; the first error is raised."""
@@ -248,20 +254,15 @@ def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, i
 
 
 def _taken(
-    span: tuple[int, int],
-    firsts: Sequence[int],
-    cut: Sequence[tuple[int, int]],
-    pieces: Sequence[memoryview],
+    span: tuple[int, int], firsts: Sequence[int], chunks: Sequence[memoryview]
 ) -> bytes | memoryview:
-    """A span out of the pieces that cover it, the first of which is found by where it begins."""
+    """A span out of the chunks that cover it, the first of which is found by where it begins."""
     start, end = span
     at = max(bisect_right(firsts, start) - 1, 0)
-    if cut and end <= cut[at][1]:
-        return pieces[at][start - firsts[at] : end - firsts[at]]
     parts = []
-    while at < len(cut) and cut[at][0] < end:
-        first, last = cut[at]
-        if last > start:
-            parts.append(pieces[at][max(start - first, 0) : end - first])
+    while start < end:
+        part = chunks[at][start - firsts[at] : end - firsts[at]]
+        parts.append(part)
+        start += len(part)
         at += 1
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -25,6 +25,7 @@ _MAGIC = b"mds table 1\n"
 _CHECK = 8  # bytes of the digest of everything behind it
 #: Most samples, bytes and files of a table: sums stay inside int64.
 _LARGEST = 1 << 48
+_KEPT_NOTES = 64
 
 _FILE_COLUMNS = {"sizes": "<i8", "schema_of": "<i4", "note_ends": "<i8"}
 _NUMBERS = ("samples", "decoded", "begin", "end")
@@ -63,6 +64,7 @@ class FileTable:
             setattr(self, name, column)
         self.keys, self.versions = list(keys), list(versions)
         self._notes = memoryview(notes)
+        self._kept: dict[int, bytes] = {}
 
     @classmethod
     def build(
@@ -105,9 +107,18 @@ class FileTable:
         return DataFile(self.keys[number], int(self.sizes[number]), self.versions[number])
 
     def note_of(self, number: int) -> bytes:
-        """What its format noted of a file."""
-        start = int(self.note_ends[number - 1]) if number else 0
-        return bytes(self._notes[start : int(self.note_ends[number])])
+        """What its format noted of a file.
+
+        The last ones are kept: of a tar of a million files it is megabytes, asked for by each read.
+        """
+        found = self._kept.get(number)
+        if found is None:
+            start = int(self.note_ends[number - 1]) if number else 0
+            found = bytes(self._notes[start : int(self.note_ends[number])])
+            if len(self._kept) >= _KEPT_NOTES:
+                self._kept.clear()
+            self._kept[number] = found
+        return found
 
     def place(self, number: int, columns: Columns) -> ShardPlace:
         """One shard to be read, of which these columns are wanted."""

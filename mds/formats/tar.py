@@ -93,7 +93,8 @@ class Tar(Format):
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         if places is not None and places.files:
             for rows in batches(places, shard):
-                yield tar_block(SampleBytes(places, rows, shard, files), shard, values)
+                for part in SampleBytes(places, rows, shard, files).parts():
+                    yield tar_block(part, shard, values)
             return
         samples = self._samples(shard.file, files)
         records = (values.of_sample(sample, read) for sample, read in samples)

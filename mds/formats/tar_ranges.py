@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ Span = tuple[int, int]
 GAP = 256 << 10
 #: Bytes of wanted files that are in memory at once, and the most samples they are of.
 _BATCH_BYTES, _BATCH = 16 << 20, 1024
+#: About the bytes of a block: memory of so many is used again, not mapped anew.
+_BLOCK_BYTES = 2 << 20
 
 
 class SampleBytes:
@@ -41,6 +44,16 @@ class SampleBytes:
         else:
             found = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
         self._data = dict(zip(flat, found, strict=True))
+
+    def parts(self) -> Iterator[SampleBytes]:
+        """The same, some megabytes at a time: blocks whose memory the next one takes again."""
+        size = sum(end - start for start, end in self._data)
+        step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
+        for at in range(0, len(self.rows), step):
+            part = copy.copy(self)
+            part.rows = self.rows[at : at + step]
+            part._spans = {name: each[at : at + step] for name, each in self._spans.items()}
+            yield part
 
     def column(self, name: str) -> list[memoryview]:
         """The bytes of a column, of its header for the name. Raises KeyError where one has none."""

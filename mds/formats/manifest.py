@@ -19,6 +19,7 @@ from mds.storage.base import check_key
 
 Rows = list[dict[str, Any]]
 
+_LARGEST_FILE = 1 << 40
 _LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
 
 
@@ -55,6 +56,18 @@ def check_paths(rows: Rows, column: str, where: str) -> None:
             check_key(path)
         except ValueError as error:
             raise FormatError(f"{where}, row {number:,}: {error}") from error
+
+
+def check_sizes(rows: Rows, column: str, where: str) -> list[int]:
+    """The bytes of the file of each row. Raises FormatError for a row that does not say them."""
+    sizes = [row.get(column) for row in rows]
+    for number, size in enumerate(sizes):
+        if type(size) is not int or not 0 <= size < _LARGEST_FILE:
+            raise FormatError(
+                f"{where}, row {number:,}: column {column!r} says {size!r}, which is no number of "
+                f"bytes; say with size= which column holds them, or leave it away."
+            )
+    return sizes  # type: ignore[return-value]  # each was looked at
 
 
 def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:

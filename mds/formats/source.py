@@ -160,12 +160,12 @@ class Files:
         else:
             came = [list(self.stream(file, *each)) for each in cut]
         # Chunks stay as they came: to join them would copy everything.
-        firsts, chunks = [], []
-        for (start, _), found in zip(cut, came, strict=True):
-            for chunk in found:
-                firsts.append(start)
-                chunks.append(memoryview(chunk))
-                start += len(chunk)
+        firsts: list[int] = []
+        chunks: list[memoryview] = []
+        for (first, _), found in zip(cut, came, strict=True):
+            lengths = [len(chunk) for chunk in found]
+            firsts += itertools.accumulate(lengths[:-1], initial=first)
+            chunks += [memoryview(chunk) for chunk in found]
         return [_taken(span, firsts, chunks) for span in spans]
 
     def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

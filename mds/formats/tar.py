@@ -93,7 +93,7 @@ class Tar(Format):
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         if places is not None and places.files:
             for rows in batches(places, shard):
-                for part in SampleBytes(places, rows, shard, files).parts():
+                for part in SampleBytes.fetch(places, rows, shard, files).parts():
                     yield tar_block(part, shard, values)
             return
         samples = self._samples(shard.file, files)
@@ -122,7 +122,7 @@ class Tar(Format):
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         assert places is not None
         if places.files:
-            records = SampleBytes(places, rows, shard, files).records(values)
+            records = SampleBytes.fetch(places, rows, shard, files).records(values)
         else:
             records = whole_records(places, rows, shard, files, values)
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,28 +31,32 @@ class SampleBytes:
     """What is wanted of some samples of a tar whose places are known: each value where it lies."""
 
     def __init__(
-        self, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
+        self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
     ) -> None:
-        self.rows = rows
-        self._spans = _spans(places, np.asarray(rows, np.int64), shard)
-        flat = [span for each in self._spans.values() for span in each if span[0] >= 0]
+        self.rows, self._spans, self._data = rows, spans, data
+
+    @classmethod
+    def fetch(
+        cls, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
+    ) -> SampleBytes:
+        """Those of a tar on this disk, or of ranges that are fetched."""
+        spans = _spans(places, np.asarray(rows, np.int64), shard)
+        flat = [span for each in spans.values() for span in each if span[0] >= 0]
         path, found = files.path(shard.file), []
         if path is not None:
             view = memoryview(mapped(path))
             found = [view[start:end] for start, end in flat]
         else:
             found = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
-        self._data = dict(zip(flat, found, strict=True))
+        return cls(rows, spans, dict(zip(flat, found, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
         """The same, some megabytes at a time: blocks whose memory the next one takes again."""
         size = sum(end - start for start, end in self._data)
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
         for at in range(0, len(self.rows), step):
-            part = copy.copy(self)
-            part.rows = self.rows[at : at + step]
-            part._spans = {name: each[at : at + step] for name, each in self._spans.items()}
-            yield part
+            spans = {name: each[at : at + step] for name, each in self._spans.items()}
+            yield SampleBytes(self.rows[at : at + step], spans, self._data)
 
     def column(self, name: str) -> list[memoryview]:
         """The bytes of a column, of its header for the name. Raises KeyError where one has none."""

@@ -45,7 +45,7 @@ def test_a_state_with_other_texts_for_names_is_refused_all_the_same(tmp_path):
     write(folder, "c.jsonl")
     for texts in (None, [], ["~"], [5], "abc", pack_names(["a"])[0][:-5], {"a": 1}):
         state["data"]["streams"][0]["names"] = texts
-        with pytest.raises(StateError, match="the state is of 2 files of jsonl, and .* has 3"):
+        with pytest.raises(StateError, match=r"the state is of 2 files of jsonl, and .* has 3"):
             of(folder, tmp_path / "b").load_state_dict(state)
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mds import StreamingDataset
-from mds.errors import ConfigError, FormatError, NotFoundError
+from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
 from mds.formats import Files, RawFiles
 from mds.formats.place import FilePlace
 from mds.storage import registry
@@ -59,11 +59,13 @@ def test_what_files_hold_goes_by_their_endings(tmp_path):
     assert list(of(tmp_path / "raw", tmp_path, kind))[2] == {"file": "2.txt", "document": "text 2"}
 
 
-def test_only_the_manifest_is_asked_for_at_the_start(folder):
-    """No folder is listed, and no file of a row is touched, before a shard is read."""
+def test_a_start_reads_the_manifest_and_looks_at_sixteen_files(folder):
+    """No folder is listed, no file of a row is read; where sizes are told none is met."""
     store = MemoryStore("memory://raw")
     for path in folder.rglob("*.*"):
         store.put(str(path.relative_to(folder)), path.read_bytes())
+    lines = "".join(f"p/{i}.bin,{i}\n" for i in range(20))
+    store.put("s.csv", f"path,bytes\n{lines}".encode())
     calls = []
     for verb in ("list", "head", "stream"):
         inner = getattr(store, verb)
@@ -73,11 +75,52 @@ def test_only_the_manifest_is_asked_for_at_the_start(folder):
             return inner(key, *more)
 
         setattr(store, verb, noted)
-    kind, files = RawFiles(manifest="m.csv", samples_per_shard=8), Files(store)
-    (manifest,) = kind.choose(files.find(kind.narrow(FilePlace("memory://x"))), files)
-    plan = kind.plan_file(manifest, files)
-    assert plan.samples == [8, 8, 4]
-    assert calls == [("head", "m.csv"), ("stream", "m.csv")]
+
+    def plan(kind):
+        calls.clear()
+        files = Files(store)
+        (manifest,) = kind.choose(files.find(kind.narrow(FilePlace("memory://x"))), files)
+        found = kind.plan_file(manifest, files)
+        assert found.samples == [8, 8, 4]
+        return found.sizes
+
+    sizes = plan(RawFiles(manifest="m.csv", samples_per_shard=8))
+    assert calls[:2] == [("head", "m.csv"), ("stream", "m.csv")]
+    assert sorted(calls[2:]) == sorted(("head", f"p/{i}.bin") for i in range(0, 20, 2))
+    assert sizes == [9 * 8, 9 * 8, 9 * 4]
+    sizes = plan(RawFiles(manifest="s.csv", size="bytes", samples_per_shard=8))
+    assert calls == [("head", "s.csv"), ("stream", "s.csv")]
+    assert sizes == [28, 92, 70]
+
+
+def test_small_files_fit_into_a_small_cache(folder, tmp_path):
+    """The limit is held against what the files take, by sizes of some, or of the manifest."""
+    (folder / "s.csv").write_text("path,n\n" + "".join(f"p/{i}.bin,{i}\n" for i in range(20)))
+    store = MemoryStore("memory://small")
+    for path in folder.rglob("*.*"):
+        store.put(str(path.relative_to(folder)), path.read_bytes())
+    for name, size in (("m.csv", None), ("s.csv", "n")):
+        kind = RawFiles(manifest=name, size=size, samples_per_shard=5)
+        found = of(store.url, tmp_path / name, kind, cache_limit=60_000)
+        assert [sample["content"] for sample in found] == [bytes([i]) * i for i in range(20)]
+    assert not any(columns.startswith("size") for columns in kind.settings())
+
+
+def test_sizes_that_are_none_or_others_are_told(folder, tmp_path):
+    """A text, a negative number, no such column; and a file that has other bytes than it says."""
+    for text, words in (
+        ("path,n\np/1.bin,x\n", "row 0: column 'n' says 'x', which is no number of bytes"),
+        ("path,n\np/1.bin,-1\n", "column 'n' says -1"),
+        ("path,m\np/1.bin,1\n", "column 'n' says None"),
+    ):
+        (folder / "s.csv").write_text(text)
+        with pytest.raises(FormatError, match=words):
+            of(folder, tmp_path, RawFiles(manifest="s.csv", size="n"))
+    store = MemoryStore("memory://sizes")
+    store.put("s.csv", b"path,n\na.bin,3\n")
+    store.put("a.bin", b"abcd")
+    with pytest.raises(ReplacedError, match="it had 3 bytes, and has 4 now"):
+        of(store.url, tmp_path, RawFiles(manifest="s.csv", size="n"))[0]
 
 
 def test_a_sample_is_fetched_alone(folder, tmp_path):
@@ -85,7 +128,8 @@ def test_a_sample_is_fetched_alone(folder, tmp_path):
     store = MemoryStore("memory://single")
     for path in folder.rglob("*.*"):
         store.put(str(path.relative_to(folder)), path.read_bytes())
-    store.put("p/7.bin", bytes(100_000))
+    for i in range(20):
+        store.put(f"p/{i}.bin", bytes(100_000))
     dataset = of(store.url, tmp_path, RawFiles(manifest="m.csv"))
     assert dataset[7]["content"] == bytes(100_000)
     assert dataset.stats()["ranged_bytes"] == 100_000

@@ -278,7 +278,7 @@ FILES = {
         {"__init__"},
     ],
     "storage": [
-        {"lock_holders", "regular"},
+        {"chunked", "lock_holders", "regular"},
         {"files", "options", "relative_name", "sigv4", "translate", "url", "waiting"},
         {"base", "beneath", "control_files", "directory", "s3_errors", "s3_template"},
         {
@@ -289,6 +289,7 @@ FILES = {
             "memory",
             "pace",
             "s3_client",
+            "s3_listing",
             "transfer_times",
             "wrappers",
         },

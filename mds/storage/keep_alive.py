@@ -3,8 +3,9 @@
 A request is one `send`, and an answer's head and the first of its body are one `recv` into a buffer
 that the connection keeps. What a general client does besides (merging of headers, redirects,
 cookies of its own making, an e-mail parser for headers) took nine tenths of the processor time of
-a small request. Only bodies with a Content-Length are given; the caller has another way for
-answers of other kinds. Connecting, TLS and tunnels through a proxy are the standard library's.
+a small request. Bodies with a Content-Length are given as they come, those in chunks
+whole; the caller has another way for answers of other kinds. Connecting, TLS and tunnels through a
+proxy are the standard library's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mds.storage.chunked import read_chunks
 from mds.storage.pace import LeastRate, Pace
 
 if TYPE_CHECKING:
@@ -149,6 +151,32 @@ class Answer:
                 if not self._left:
                     self._end()
                 yield piece
+        finally:
+            self.close()
+
+    def whole(self, least: LeastRate, shown: str, most: int) -> bytes | None:
+        """The whole body, also one in chunks; None for more than ``most`` bytes, or who knows."""
+        connection = self._connection
+        if connection is None:
+            return b""
+        if 0 <= self.length <= most:
+            return b"".join(self.body(least, shown))
+        try:
+            said = self.headers.get("transfer-encoding", "").strip().lower()
+            if self.length >= 0 or said != "chunked":
+                return None
+            pace = Pace(least, shown)
+
+            def receive() -> bytes:
+                started = time.monotonic()
+                piece = connection.look()
+                pace.note(time.monotonic() - started, len(piece))
+                return piece
+
+            body, rest = read_chunks(connection.take(connection.count), receive, most)
+            if not rest:
+                self._end()
+            return body
         finally:
             self.close()
 

@@ -8,7 +8,9 @@ second up to 20 s, with jitter, or lasts as long as the store asks for.
 
 from __future__ import annotations
 
+import builtins
 import copy
+import itertools
 import logging
 import os
 import time
@@ -42,6 +44,8 @@ log = get_logger("mds.storage")
 # server that sends a byte and hangs up would otherwise be believed for ever.
 _PROGRESS = 1 << 16
 _BREAKS = 20
+#: Objects of a listing that are taken at a time: those of a page of most stores.
+_LISTED = 1000
 _MENDABLE = (TransientError, UnauthenticatedError)
 # A host that never answered and has a name that is not known is mostly a misspelt one.
 _UNKNOWN_NAME_SECONDS = 15.0
@@ -110,19 +114,21 @@ class Retrying(Wrapper):
         given: set[str] = set()
         items: Iterator[ObjectInfo] | None = None
 
-        def following() -> ObjectInfo | None:
+        def following() -> builtins.list[ObjectInfo]:
             nonlocal items
             items = items or self.inner.list(prefix)
+            found: builtins.list[ObjectInfo] = []
             try:
-                found = next((info for info in items if info.key not in given), None)
-            except TransientError:
+                found.extend(itertools.islice((i for i in items if i.key not in given), _LISTED))
+            except _MENDABLE:
                 items = None
-                raise
+                if not found:
+                    raise
             return found
 
-        while (info := self._run("list", prefix, following)) is not None:
-            given.add(info.key)
-            yield info
+        while infos := self._run("list", prefix, following):
+            given.update(info.key for info in infos)
+            yield from infos
 
     def pinned_url(self) -> Url:
         """The URL under which what is here now stays."""

@@ -29,6 +29,7 @@ from mds.storage.options import env, parse_options
 from mds.storage.pace import LeastRate, PacedStream
 from mds.storage.s3_client import S3Client, S3Options, make_client
 from mds.storage.s3_errors import classify, signature_refused
+from mds.storage.s3_listing import ListingPage
 from mds.storage.s3_ranges import RangeRequests, open_range_requests
 from mds.storage.translate import network_failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url, redact
@@ -87,24 +88,16 @@ class S3Store(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""
-        more: dict[str, str] = {}
+        more, cut = "", len(self._prefix)
         while True:
-            page = self._call(
-                "list",
-                "list_objects_v2",
-                prefix,
-                Bucket=self._bucket,
-                Prefix=self._prefix + prefix,
-                **self._reading,
-                **more,
-            )
-            for entry in page.get("Contents", ()):
-                name = str(entry["Key"])[len(self._prefix) :]
+            page = self._list_directly(prefix, more) or self._list_by_sdk(prefix, more)
+            for found in page.objects:
+                name = found.key[cut:]
                 if name and not name.endswith("/"):  # a made-up folder of some browser
-                    yield ObjectInfo(name, int(entry["Size"]), _etag(entry))
-            if not page.get("IsTruncated"):
+                    yield ObjectInfo(name, found.size, found.version)
+            if not page.more:
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            more = page.more
 
     def renew(self) -> bool:
         """Have the next request read the credentials anew, from wherever boto3 finds them."""
@@ -261,6 +254,30 @@ class S3Store(Store):
         pieces = answer.body(LeastRate(self.min_rate, self._timeout), shown)
         chunks = translate_chunks(pieces, shown, classify)
         return Body(info, chunks, length, url=shown, close=answer.close)
+
+    def _list_directly(self, prefix: str, more: str) -> ListingPage | None:
+        """A page by a request of our own; None where the SDK must be asked."""
+        shown = self.url_of(prefix)
+        with translate_errors("list", shown, classify):
+            requests = self._range_requests()
+            if requests is None:
+                return None
+            least = LeastRate(self.min_rate, self._timeout)
+            page = requests.list(self._prefix + prefix, more, least, shown)
+            if page is None:
+                forget(self._ranges_key(self._options))
+            return page
+
+    def _list_by_sdk(self, prefix: str, more: str) -> ListingPage:
+        place = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **self._reading}
+        if more:
+            place["ContinuationToken"] = more
+        page = self._call("list", "list_objects_v2", prefix, **place)
+        found = [
+            ObjectInfo(str(entry["Key"]), int(entry["Size"]), _etag(entry))
+            for entry in page.get("Contents", ())
+        ]
+        return ListingPage(found, page["NextContinuationToken"] if page.get("IsTruncated") else "")
 
     def _range_requests(self) -> RangeRequests | None:
         options = self._options

@@ -1,4 +1,4 @@
-"""GETs of S3 that are signed and sent without the SDK, which is asked how once a bucket.
+"""GETs and listings of S3, signed and sent without the SDK, which is asked how once a bucket.
 
 What the SDK knows of endpoints, regions and ways of addressing is in the template that it shows
 (`s3_template.py`). Credentials are asked of its provider for every request, so they are renewed as
@@ -21,12 +21,14 @@ from urllib.parse import quote, urlsplit
 from mds.storage.http_client import find_proxy, split_login
 from mds.storage.keep_alive import Answer, Connections, Host
 from mds.storage.s3_errors import StoreAnswerError
+from mds.storage.s3_listing import ListingPage, listing_query, parse_listing
 from mds.storage.s3_template import RequestTemplate, find_template
 from mds.storage.sigv4 import EMPTY_DIGEST, sign, timestamp
 
 if TYPE_CHECKING:
     import ssl
 
+    from mds.storage.pace import LeastRate
     from mds.storage.s3_client import S3Client
 
 _HASTE = {408, 429, 500, 502, 503, 504}
@@ -34,6 +36,8 @@ _HASTE = {408, 429, 500, 502, 503, 504}
 #: beside an index are asked for, and need not be.
 _NO = {(404, "NoSuchKey"), (404, "NoSuchBucket"), (403, "AccessDenied")}
 _CHECKS = "when_supported"
+#: Bytes of a page of a listing: a thousand names of 1,024 bytes, each escaped, and their facts.
+_LONGEST_PAGE = 16 << 20
 _WORD = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
@@ -58,16 +62,32 @@ class RangeRequests:
         None where the SDK must be asked. Raises what sockets raise, and StoreAnswerError where the
         store asks for patience or has no such whole object.
         """
-        answer = self._connections.get(self._request(name, span))
+        answer = self._ask(self._template.path + quote(name, safe="/~"), span)
+        if answer is not None and answer.length < 0:
+            answer.close()
+            return None
+        return answer
+
+    def list(self, prefix: str, more: str, least: LeastRate, shown: str) -> ListingPage | None:
+        """A page of the objects whose names begin with ``prefix``; ``more``: behind another page.
+
+        None where the SDK must be asked; raises as `ask` does.
+        """
+        path = self._template.path.rstrip("/") or "/"
+        answer = self._ask(path, None, listing_query(prefix, more))
+        body = None if answer is None else answer.whole(least, shown, _LONGEST_PAGE)
+        return None if body is None else parse_listing(body)
+
+    def _ask(self, path: str, span: str | None, query: str = "") -> Answer | None:
+        answer = self._connections.get(self._request(path, span, query))
         words: dict[str, str] = {}
         if answer.status == 403:
             words = _words_of(answer)
             if self._has_other_time(answer, words):
-                answer, words = self._connections.get(self._request(name, span)), {}
+                answer, words = self._connections.get(self._request(path, span, query)), {}
         if answer.status in (200, 206):
-            if answer.length >= 0:
-                return answer
-        elif answer.status in _HASTE or (answer.status in (403, 404) and span is None):
+            return answer
+        if answer.status in _HASTE or (answer.status in (403, 404) and span is None):
             words = words or _words_of(answer)
             if answer.status in _HASTE or (answer.status, words.get("Code")) in _NO:
                 raise StoreAnswerError(
@@ -79,9 +99,8 @@ class RangeRequests:
         answer.close()
         return None
 
-    def _request(self, name: str, span: str | None) -> bytes:
+    def _request(self, path: str, span: str | None, query: str) -> bytes:
         template = self._template
-        path = template.path + quote(name, safe="/~")
         headers = {"host": template.host, **dict(template.amazon)}
         if span is not None:
             headers["range"] = span
@@ -93,9 +112,11 @@ class RangeRequests:
             if credentials.token:
                 headers["x-amz-security-token"] = credentials.token
             # In place: what is added now is not signed.
-            headers["authorization"] = sign(credentials, template.scope, path, headers, stamp)
+            signed = sign(credentials, template.scope, path, headers, stamp, query)
+            headers["authorization"] = signed
+        target = f"{path}?{query}" if query else path
         lines = "".join([f"{key}: {value}\r\n" for key, value in headers.items()])
-        return f"GET {path} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
+        return f"GET {target} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
     def _has_other_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
         """Whether the store's clock is another, which is then taken for ours; once."""

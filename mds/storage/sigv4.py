@@ -42,16 +42,17 @@ def sign(
     path: str,
     headers: Mapping[str, str],
     stamp: str,
+    query: str = "",
 ) -> str:
     """The value of Authorization for a GET.
 
-    ``path`` is escaped as it is sent, ``headers`` are all that are signed, by lower name, and
-    ``stamp`` is the time of x-amz-date.
+    ``path`` is escaped as it is sent, ``headers`` are all that are signed, by lower name,
+    ``stamp`` is the time of x-amz-date, and ``query`` is sorted and escaped.
     """
     names = sorted(headers)
     signed = ";".join(names)
     lines = "\n".join([f"{name}:{headers[name].strip()}" for name in names])
-    request = f"GET\n{path}\n\n{lines}\n\n{signed}\n{EMPTY_DIGEST}"
+    request = f"GET\n{path}\n{query}\n{lines}\n\n{signed}\n{EMPTY_DIGEST}"
     day = stamp[:8]
     place = f"{day}/{scope.region}/{scope.service}/aws4_request"
     digest = hashlib.sha256(request.encode()).hexdigest()

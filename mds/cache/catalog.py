@@ -60,12 +60,16 @@ class Catalog:
         folder, number = self.locate(shard)
         return int(folder.index.raw_size[number]) / max(int(folder.index.samples[number]), 1)
 
+    @property
+    def samples(self) -> int:
+        """How many samples all shards have."""
+        return sum(folder.index.total_samples for folder in self.folders)
+
     @cached_property
     def mean_row_size(self) -> int:
         """Bytes of a sample, on average over all shards."""
-        samples = sum(folder.index.total_samples for folder in self.folders)
         raw = sum(int(folder.index.raw_size.sum()) for folder in self.folders)
-        return raw // max(samples, 1)
+        return raw // max(self.samples, 1)
 
     @property
     def remote_bytes(self) -> int:

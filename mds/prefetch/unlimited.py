@@ -1,7 +1,8 @@
 """Whole shards ahead of the reader, where there is no limit: what was fetched stays.
 
-Looked through are so many samples as the user asked for, and beyond them as many as it takes to
-keep the wire busy. The first few rows come by ranged reads of their own.
+Looked through are so many samples as the user asked for, at least so many as give every thread a
+shard while those are small, and beyond them as many as it takes to keep the wire busy. The first
+few rows come by ranged reads of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mds.readers import unique_stable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds.cache.catalog import Catalog
     from mds.cache.process_cache import ProcessCache
     from mds.readers import Reader
 
@@ -34,6 +36,9 @@ WARMUP_WINDOW = 512  # ids of a window while shards are on their way
 MAX_FIRST_WINDOW = 64  # ids of the first window at most, when shards are far,
 MAX_FIRST_BYTES = 4 << 20  # and bytes, since they come twice
 MAX_LOOKAHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
+STRETCH = 8192  # ids that are looked through at a time where it is known to be necessary
+AHEAD_BYTES = 64 << 20  # of samples that are always looked through,
+MAX_AHEAD = 1 << 20  # and ids, unless more were asked for
 
 
 class UnlimitedPrefetch:
@@ -42,7 +47,7 @@ class UnlimitedPrefetch:
     def __init__(self, runtime: ProcessCache, ids: Lookahead, predownload: int) -> None:
         self._runtime, self._ids = runtime, ids
         self._fetch_ahead = functools.partial(runtime.fetcher.ensure_local, is_ahead=True)
-        self._predownload = predownload
+        self._predownload = self._ahead = predownload
         self._pool: Pool | None = None
         self._changed = new_event()
         self._awaited: Future[Any] | None = None
@@ -122,14 +127,14 @@ class UnlimitedPrefetch:
             if not self._coming[shard].exception():
                 del self._coming[shard]
         position = self._ids.position
-        while self._looked < position + MAX_LOOKAHEAD:
+        until = position + self._ahead + WARMUP_WINDOW
+        while self._looked < max(until, position + MAX_LOOKAHEAD):
             is_busy = self._pool is not None and len(self._coming) >= 2 * self._pool.threads
-            if self._looked >= position + self._predownload + WARMUP_WINDOW and (
-                is_busy or not self._coming
-            ):
+            if self._looked >= until and (is_busy or not self._coming):
                 return
             start = max(self._looked, position)
-            shards, _ = self._ids.look(start, start + WARMUP_WINDOW)
+            count = min(max(until - start, WARMUP_WINDOW), STRETCH)
+            shards, _ = self._ids.look(start, start + count)
             if not len(shards):
                 return
             self._looked = start + len(shards)
@@ -162,6 +167,8 @@ class UnlimitedPrefetch:
     def _submit(self, act: Callable[..., Any], *args: Any, deadline: float) -> Future[Any]:
         if self._pool is None:
             self._pool = Pool(self._runtime.peers.threads)
+            enough = _samples_of_threads(self._runtime.catalog, self._pool.threads)
+            self._ahead = max(self._predownload, enough)
         future = self._pool.submit(act, *args, deadline=deadline)
         future.add_done_callback(self._note_done)
         return future
@@ -188,3 +195,12 @@ class UnlimitedPrefetch:
 
     def __repr__(self) -> str:
         return f"{len(self._coming)} shards on their way"
+
+
+def _samples_of_threads(catalog: Catalog, threads: int) -> int:
+    """How many samples have a shard for each thread, if these are no more than a few bytes.
+
+    A row group of a hundred thousand small rows is longer than any number of batches.
+    """
+    fitting = AHEAD_BYTES // max(catalog.mean_row_size, 1)
+    return min(threads * catalog.samples // max(catalog.shards, 1), fitting, MAX_AHEAD)

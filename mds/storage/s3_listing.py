@@ -1,7 +1,7 @@
 """Pages of a listing of S3, read as they come: keys, sizes and etags, and where to go on.
 
 The SDK takes 65 ms of processor time for a page of a thousand objects, five sixths of it for dates
-that nobody asked for; this takes 3. A page in another form than Amazon's is left to the SDK.
+that are not used; this takes 3. A page in another form than Amazon's is left to the SDK.
 """
 
 from __future__ import annotations

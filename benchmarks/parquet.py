@@ -170,7 +170,6 @@ def cold(url: str, endpoint: str, cache: str) -> None:
         columns=["b"],
         batch_size=COLD,
         num_canonical_nodes=1,
-        predownload=8 * GROUP,
     )
     for _ in StreamingDataLoader(dataset, batch_size=COLD):
         pass

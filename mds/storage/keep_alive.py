@@ -155,7 +155,7 @@ class Answer:
             self.close()
 
     def whole(self, least: LeastRate, shown: str, most: int) -> bytes | None:
-        """The whole body, also one in chunks; None for more than ``most`` bytes, or an unknown end."""
+        """The whole body, also one in chunks; None for more than ``most`` bytes, or no end."""
         connection = self._connection
         if connection is None:
             return b""

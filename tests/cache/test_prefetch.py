@@ -162,6 +162,24 @@ def test_shards_come_ahead_of_the_reader(remote, folder):
             windows.close()
 
 
+def test_shards_of_many_rows_come_side_by_side(tmp_path, folder):
+    """Each thread has one, however few samples ahead were asked for and however long shards are."""
+    remote = write(tmp_path / "remote", samples=160_000, size=1, size_limit=500_000)
+    with open_cache(remote, folder) as cache:
+        index = cache.sources[0].index
+        assert len(index) >= 5
+        assert int(index.samples[0]) > 16_384
+        with Prefetcher(cache, [np.arange(160_000)], index.offsets, predownload=64) as prefetcher:
+            windows = prefetcher.windows()
+            next(windows)
+            wanted = {f"shard.{i:05}.mds" for i in range(len(index))}
+            until = time.monotonic() + 60
+            while not wanted <= set(os.listdir(folder)) and time.monotonic() < until:
+                threading.Event().wait(0.01)
+            assert wanted <= set(os.listdir(folder))
+            windows.close()
+
+
 def test_the_first_rows_of_a_far_dataset_come_by_range(tmp_path, folder):
     """The first samples do not wait for their whole shards, which would fill the wire."""
     tuning = CacheTuning(head_start_seconds=60.0)

@@ -144,7 +144,7 @@ FILES = {
     "encodings": [
         {"base"},
         {"arrays", "registry", "scalars"},
-        {"audio", "containers", "objects", "text"},
+        {"audio", "containers", "lengths", "objects", "text"},
         {"images"},
         {"__init__"},
     ],
@@ -332,7 +332,6 @@ FILES = {
             "convert.tokens",
             "engines.base",
             "early_file",
-            "lengths",
             "leftovers",
             "ownership",
             "presence",

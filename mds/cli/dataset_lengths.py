@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import MdsError, NotFoundError
+from mds.encodings.lengths import length_function
+from mds.errors import ConfigError, MdsError, NotFoundError
 from mds.format.layout import INDEX_NAME
 from mds.index import Index
 from mds.index.companion import write_companion
@@ -14,7 +15,6 @@ from mds.index.files_index import FilesIndexError
 from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.lengths import length_function
 from mds.writers.recorded_lengths import read_recorded
 
 if TYPE_CHECKING:
@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 def record_lengths(url: str, column: str) -> Lengths:
     """Write the lengths of a column of a dataset beside its index, and give them.
 
-    Reads all of it. Raises ConfigError for a column that has none, NotFoundError without an index,
-    and what reading and writing raise.
+    Reads all of it. Raises ConfigError for a column that has none and without an index, and what
+    reading and writing raise.
     """
     with open_store(url) as store:
-        data = store.get(INDEX_NAME)
-        index = Index.parse(data, store.url_of(INDEX_NAME))
+        try:
+            data = store.get(INDEX_NAME)
+            index = Index.parse(data, store.url_of(INDEX_NAME))
+        except (FilesIndexError, NotFoundError) as error:
+            raise ConfigError(
+                f"{url}: lengths are recorded beside the index.json of MDS, and there is none. Of "
+                "files that are read as they lie nothing is to be recorded: a run counts lengths "
+                "when it first makes packs, and keeps them in the cache folder."
+            ) from error
         found = np.zeros(index.total_samples, np.int64)
         at = 0
         if index.total_samples:

@@ -18,6 +18,7 @@ from mds.cli.dataset_info import read_index
 from mds.cli.dataset_lengths import read_lengths
 from mds.cli.files_dataset import check_shard, open_dataset
 from mds.encodings import Encoding, parse_encoding
+from mds.encodings.lengths import length_function
 from mds.errors import MdsError, NotFoundError
 from mds.format.compression import parse_compression
 from mds.format.hashing import hexdigest
@@ -30,7 +31,6 @@ from mds.index.lengths import KIND as LENGTHS
 from mds.index.lengths import lengths_name, parse_lengths
 from mds.readers import make_decoder
 from mds.storage import open_store
-from mds.writers.lengths import length_function
 
 #: Faults that are listed of one shard; more are counted.
 MAX_LISTED_RECORDS = 20

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ import numpy as np
 from mds.cache.filesystem import control_folder
 from mds.cache.origin import CONTROL
 from mds.encodings import DecodeKind, parse_encoding
+from mds.encodings.lengths import has_lengths, length_function
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.format.layout import parse_offsets
 from mds.formats.columns import as_columns
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
     from mds.cache.source import Source
     from mds.dataset.shard_map import ShardMap
+    from mds.encodings import Encoding
+    from mds.formats import Block
     from mds.index import ShardInfo, ShardSchema
     from mds.storage import Store
 
@@ -192,19 +195,30 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
     columns = dict(zip(whole.columns.names, whole.columns.encodings, strict=True))
     data = dataclasses.replace(whole, columns=as_columns(columns, [column]))
     encoding, files = parse_encoding(columns[column]), Files(store)
-    if encoding.shape is not None and len(encoding.shape) == 1:
+    if not has_lengths(encoding):
+        raise _not_of_arrays(where, column, encoding)
+    if encoding.shape is not None:
         return Lengths.of(column, np.full(source.index.total_samples, encoding.shape[0], np.int64))
-    if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
-        raise _no_lengths(where, column, f"it is stored as {encoding.name!r}")
-    item = encoding.element_dtype.itemsize
+    length = length_function(columns, column)
 
     def of_shard(number: int) -> Ids:
-        sizes = [block.sizes for block in data.blocks(number, files)]
-        return _vector_lengths(np.concatenate(sizes) - 4, item, where)
+        blocks = [*data.blocks(number, files)]
+        sizes = np.concatenate([np.zeros(0, np.int64), *(block.sizes for block in blocks)])
+        if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
+            return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, where)
+        samples = (sample for block in blocks for sample in _cut(block))
+        return np.array([length(sample[4:]) for sample in samples], np.int64)
 
     with ThreadPoolExecutor(4, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, range(len(source.index))))
     return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _cut(block: Block) -> Iterator[memoryview]:
+    """The bytes of each sample of a block."""
+    data, ends = memoryview(block.data), np.cumsum(block.sizes).tolist()
+    for end, size in zip(ends, block.sizes.tolist(), strict=True):
+        yield data[end - size : end]
 
 
 def _item_size(schema: ShardSchema, column: str, where: str) -> int | None:
@@ -213,6 +227,8 @@ def _item_size(schema: ShardSchema, column: str, where: str) -> int | None:
     encoding = parse_encoding(columns.encodings[columns.names.index(column)])
     if encoding.shape is not None and len(encoding.shape) == 1:
         return None
+    if not has_lengths(encoding):
+        raise _not_of_arrays(where, column, encoding)
     if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
         raise _no_lengths(where, column, f"it is stored as {encoding.name!r}")
     if schema.is_split:
@@ -225,6 +241,14 @@ def _item_size(schema: ShardSchema, column: str, where: str) -> int | None:
         ]
         raise _no_lengths(where, column, f"{', '.join(others)} too has no fixed size")
     return encoding.element_dtype.itemsize
+
+
+def _not_of_arrays(where: str, column: str, encoding: Encoding) -> ConfigError:
+    return ConfigError(
+        f"{where}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
+        "the lengths of one-dimensional arrays. Give lengths= another column; make tokens of texts "
+        "with mds-convert --tokenizer."
+    )
 
 
 def _no_lengths(where: str, column: str, why: str) -> ConfigError:

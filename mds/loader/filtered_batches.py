@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,13 +79,15 @@ def filtered_batches(
 _READ = (Fate.KEPT, Fate.DROPPED)
 
 
-def any_sample(dataset: Samples) -> Any:
+def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
     """A sample that all functions have seen, for a worker that has met none yet.
 
-    The first one that the filters keep or that nothing but a filter keeps from it.
+    The first one, of ``numbers``, that the filters keep or that nothing but a filter keeps from it.
     """
-    faults = []
-    for number in range(min(dataset.num_samples, _MAX_TRIED_SAMPLES)):
+    faults, number = [], -1
+    for number in itertools.islice(
+        range(dataset.num_samples) if numbers is None else numbers, _MAX_TRIED_SAMPLES
+    ):
         try:
             ((_, sample, fate),) = judge_numbers(dataset, [number], dataset._filter)
         except (EncodingError, FormatError, FunctionError) as error:

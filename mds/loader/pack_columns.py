@@ -8,7 +8,7 @@ import numpy as np
 
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import ConfigError, IndexFileError
-from mds.loader.pack_filling import Filling, batch_dtype, check_names, padding
+from mds.loader.pack_filling import Filling, batch_dtype, check_names, join_values, padding
 from mds.readers import gather
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ColumnFilling(Filling):
             if is_cut:
                 cuts = zip(values, starts, sizes.tolist(), strict=True)
                 values = [value[start : start + size] for value, start, size in cuts]
-            np.concatenate(values, out=room[self._filled : end].numpy(), casting="unsafe")
+            join_values(name, values, room[self._filled : end].numpy())
         for name, rows in self._values.items():
             rows += [np.array(v) if isinstance(v, np.ndarray) else v for v in found[name]]
         self._filled = end
@@ -80,6 +80,12 @@ class ColumnFilling(Filling):
             f"in {self.tokens!r}: arrays follow the tokens and are as long. Leave the column out "
             "with columns=."
         )
+
+
+def is_columnar(dataset: Samples, epoch: PackedEpoch) -> bool:
+    """Whether the tokens are stored as arrays with one axis, and not as lists that may be None."""
+    tokens = encodings_of(dataset)[epoch.plan.packing.lengths]
+    return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
 
 
 def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[str]]:

@@ -15,7 +15,7 @@ from mds.dataset.filtering import DropCount
 from mds.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -117,6 +117,22 @@ def padding(following: dict[str, np.dtype[Any]]) -> Tensors:
 def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type in which a column comes: whole numbers are int64."""
     return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
+
+
+def join_values(
+    name: str, values: Sequence[NDArray[Any]] | NDArray[Any], out: NDArray[Any]
+) -> None:
+    """Lay the values of documents end to end. Raises ConfigError for numbers beyond int64."""
+    np.concatenate(values, out=out, casting="unsafe")
+    if (
+        any(value.dtype == np.uint64 for value in values)
+        and out.dtype == np.int64
+        and out.min() < 0
+    ):
+        raise ConfigError(
+            f"column {name!r} has a number beyond 2**63 - 1, and whole numbers come as int64: make "
+            "it smaller in map()."
+        )
 
 
 def check_names(following: Iterable[str], others: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Filling of a batch of packs with samples that code of the caller made, one by one.
+"""Filling of a batch of packs with samples one by one: of the caller's code, or lists as stored.
 
 Packs were made of recorded lengths before anything was read, so what a function makes of a document
 must be as long as was recorded. Each piece of a document that is cut is a part of what the
@@ -17,11 +17,11 @@ import torch
 from mds.dataset.filtering import Fate, SkippedSample
 from mds.dataset.reading import item_getter, time_sample
 from mds.dataset.worker_epoch import ReadersAtHand
-from mds.errors import FunctionError
+from mds.errors import ConfigError, FunctionError
 from mds.loader.batch_codec import numpy_dtype
 from mds.loader.filtered_batches import any_sample
 from mds.loader.pack_columns import encodings_of
-from mds.loader.pack_filling import Filling, batch_dtype, check_names, padding
+from mds.loader.pack_filling import Filling, batch_dtype, check_names, join_values, padding
 from mds.transforms.row_keys import keys_of_places
 from mds.transforms.runner import SampleRunner
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mds.process.stopwatch import Stopwatch
 
     Vector = NDArray[Any]
+
+_FIRST_SAMPLES = 1 << 16  # among which a sample of the form of all is looked for
 
 
 class SampleFilling(Filling):
@@ -103,14 +105,16 @@ class SampleFilling(Filling):
         for name, values in self._flat.items():
             types[name] = batch_dtype(np.result_type(*{value.dtype for value in values}))
             flat[name] = self._allocate((int(packs.sizes.sum()),), types[name])
-            np.concatenate(values, out=flat[name].numpy(), casting="unsafe")
+            join_values(name, values, flat[name].numpy())
         others, self._flat, self._others = self._others, {}, {}
         return packs, flat, others
 
     def _nothing(self) -> tuple[Tensors, dict[str, list[Any]]]:
         """Padding for a batch without documents, of the form of any sample."""
         if not self._types:
-            sample = any_sample(self._dataset)
+            first = range(min(self._dataset.num_samples, _FIRST_SAMPLES))
+            numbers = np.flatnonzero(self._lengths.take(np.array(first, np.int64)))
+            sample = any_sample(self._dataset, numbers.tolist())
             self._check_form(sample)
             following = [name for name, follows in self._form.items() if follows]
             self._types = {n: batch_dtype(_as_vector(sample[n]).dtype) for n in following}
@@ -119,7 +123,10 @@ class SampleFilling(Filling):
     # ------------------------------------------------------------------ what samples are
 
     def _check_form(self, sample: Any) -> None:
-        """See that a sample has the columns that the first one had. Raises FunctionError."""
+        """See that a sample has the columns that the first one had.
+
+        Raises FunctionError, or ConfigError for stored ones.
+        """
         if not isinstance(sample, Mapping):
             raise self._wrong(f"is a {type(sample).__name__}, and packs are made of dicts")
         if not self._form:
@@ -156,7 +163,10 @@ class SampleFilling(Filling):
         return form
 
     def _vector(self, name: str, value: Any, whole: int) -> Vector:
-        """The values of a document in a column that follows the tokens. Raises FunctionError."""
+        """The values of a document in a column that follows the tokens.
+
+        Raises FunctionError, or ConfigError for stored ones.
+        """
         if not _is_vector(value):
             shown = f"{type(value).__name__} {str(value)[:40]!r}"
             raise self._wrong(
@@ -176,10 +186,14 @@ class SampleFilling(Filling):
             "axes"
         )
 
-    def _wrong(self, why: str) -> FunctionError:
+    def _wrong(self, why: str) -> FunctionError | ConfigError:
         """The error for a sample that no pack can take."""
-        names = str(self._chain) or f"__getitem__ of {type(self._dataset).__name__}"
-        return FunctionError(f"sample {self._number} behind {names} {why}.")
+        made_by = str(self._chain) if self._chain.maps else ""
+        if self._dataset._has_own_items and not made_by:
+            made_by = f"__getitem__ of {type(self._dataset).__name__}"
+        if not made_by:
+            return ConfigError(f"sample {self._number} as stored {why}.")
+        return FunctionError(f"sample {self._number} behind {made_by} {why}.")
 
     def _where(self) -> str:
         return f"sample {self._number} (of a pack of epoch {self._epoch.plan.epoch})"

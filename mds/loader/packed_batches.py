@@ -12,7 +12,7 @@ import torch
 from mds.dataset.reading import read_windows
 from mds.loader.batch_groups import BatchInfo
 from mds.loader.batch_masks import with_mask
-from mds.loader.pack_columns import ColumnFilling
+from mds.loader.pack_columns import ColumnFilling, is_columnar
 from mds.loader.pack_filling import IGNORED, LABELS
 from mds.loader.pack_samples import SampleFilling
 from mds.transforms.columns import batch_of, tensors_of
@@ -60,7 +60,7 @@ class PackedBatches:
         self._waiting: collections.deque[RankPacks] = collections.deque()
         self._filling = (
             ColumnFilling(dataset, epoch, allocate)
-            if dataset._is_plain
+            if dataset._is_plain and is_columnar(dataset, epoch)
             else SampleFilling(dataset, epoch, allocate, watch)
         )
 

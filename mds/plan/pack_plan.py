@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mds.errors import StateError
+from mds.errors import PlanError, StateError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.edits import skips_of
@@ -215,6 +215,12 @@ class PackPlan:
                 at = int(run[-1]) + 1
             taken = TakenPacks.joined(parts)
             if not len(taken):
+                if at == size and self.windows.any():
+                    raise PlanError(
+                        f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
+                        f"also for being longer than {self.packing.room} tokens under "
+                        "overflow='drop'."
+                    )
                 return
             yield _StepPacks(taken, places[: len(taken)])
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from mds.arguments import takes_names
 from mds.encodings import Encoding, parse_encoding
+from mds.encodings.lengths import length_function
 from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.writers.early_file import GATHERED
-from mds.writers.lengths import length_function
 from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 

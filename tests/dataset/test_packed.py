@@ -242,6 +242,26 @@ def test_labels_of_the_samples_are_used(tmp_path):
     assert batch["labels"].tolist() == [-100, -100, 7, 7, 7] * 2
 
 
+def test_numbers_that_int64_cannot_tell_are_refused(tmp_path):
+    """They would come as others."""
+    with MDSWriter(
+        out=str(tmp_path), columns={"tokens": "ndarray:uint64"}, lengths="tokens"
+    ) as out:
+        out.write({"tokens": np.array([1, 2**63], np.uint64)})
+    settings = {"packing": Packing(10), "batch_size": 1}
+    for change in (lambda d: d, lambda d: d.map(dict)):
+        with pytest.raises(ConfigError, match=r"'tokens' has a number beyond 2\*\*63 - 1"):
+            list(StreamingDataLoader(change(make(str(tmp_path), **settings))))
+
+
+def test_an_epoch_without_a_pack_is_an_error(corpus):
+    """A training would take no step and not know why."""
+    dataset = make(corpus, packing=Packing(1, overflow="drop"), batch_size=1)
+    long = dataset.select([i for i in range(COUNT) if len(document(i)["tokens"]) > 1])
+    with pytest.raises(PlanError, match="epoch 0 has no pack"):
+        list(StreamingDataLoader(long))
+
+
 def test_a_sample_of_another_length_is_named(tmp_path):
     """With both numbers: a recorded length that is wrong, and a column that does not follow."""
     columns = {"tokens": "ndarray:int32", "mask": "ndarray:int8"}

@@ -1,15 +1,21 @@
 """Documents of files in a format are packed as those of their copy are."""
 
+import itertools
+import json
+
 import numpy as np
 import pytest
+import torch
 
 pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 
 from mds import Packing, StreamingDataLoader, StreamingDataset  # noqa: E402
+from mds.cli.dataset_lengths import record_lengths  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
+from mds.world import World  # noqa: E402
 from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
 
 
@@ -46,9 +52,55 @@ def test_packs_are_those_of_the_copy(pair, tmp_path):
     assert of_files == of_copy
 
 
+@pytest.mark.parametrize("kind", ["empty", "null", "json"])
+def test_lists_that_are_empty_or_null_are_left_out(tmp_path, kind):
+    """All others are packed, from Parquet and from lines of JSON, with the columns beside them."""
+    folder, rng = tmp_path / "files", np.random.default_rng(4)
+    folder.mkdir()
+    docs = [list(range(1, n + 1)) for n in rng.integers(0, 60, 200)]
+    gone = None if kind == "null" else []
+    docs[0] = docs[100] = gone
+    rows = [{"tokens": doc, "mask": doc, "text": f"document {n}"} for n, doc in enumerate(docs)]
+    if kind == "json":
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "a.jsonl").write_text(lines)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), folder / "a.parquet", row_group_size=32)
+    found, texts = [], []
+    for rank in range(3):
+        dataset = StreamingDataset(
+            remote=str(folder), local=str(tmp_path / "cache"), batch_size=8, shuffle=True,
+            packing=Packing(64), topology=World(1, 3, 1, rank), num_canonical_nodes=1,
+        )  # fmt: skip
+        batches = list(StreamingDataLoader(dataset))
+        assert len({tuple(batch) for batch in batches}) == 1
+        for batch in batches:
+            ends = batch["cu_seqlens"].tolist()
+            assert torch.equal(batch["tokens"], batch["mask"])
+            assert batch["tokens"].dtype == batch["mask"].dtype == torch.int64
+            cuts = [batch["tokens"][a:b].tolist() for a, b in itertools.pairwise(ends)]
+            found += [cut for cut in cuts if cut != [0]]
+            texts += batch["text"]
+    assert sorted(found) == sorted(doc for doc in docs if doc)
+    assert sorted(texts) == sorted(row["text"] for row in rows if row["tokens"])
+
+
+def test_a_json_value_that_is_no_list_of_numbers_is_told(tmp_path):
+    """With the value, where lengths are counted."""
+    (tmp_path / "a.jsonl").write_text('{"tokens": [1, 2]}\n{"tokens": ["a", "b"]}\n')
+    with pytest.raises(ConfigError, match=r"a value of the column is \['a', 'b'\]"):
+        packs(remote=str(tmp_path / "a.jsonl"), local=str(tmp_path / "c"))
+
+
+def test_lengths_of_files_are_not_recorded_and_it_is_said(pair):
+    """A run counts them by itself."""
+    with pytest.raises(ConfigError, match="nothing is to be recorded"):
+        record_lengths(str(pair[0]), "tokens")
+
+
 def test_columns_without_a_length_are_told(pair, tmp_path):
     """A column of text is no document of tokens."""
-    with pytest.raises(ConfigError, match="it is stored as 'str'"):
+    with pytest.raises(ConfigError, match="is stored as 'str', and packing goes by"):
         packs(
             remote=str(pair[0]),
             local=str(tmp_path / "c"),

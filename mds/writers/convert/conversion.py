@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mds.encodings import parse_encoding
+from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, NoSpaceError, SourceError
 from mds.format.layout import MAX_SIZE
 from mds.formats.infer import Column
@@ -35,7 +36,6 @@ from mds.writers.convert.spec import ConvertSpec, parse_spec
 from mds.writers.convert.tokens import check_column
 from mds.writers.convert.write_shard import Output
 from mds.writers.leftovers import work_folder_name
-from mds.writers.lengths import length_function
 
 #: Counted up when a new version would not go on with what an old one left.
 _PLAN_VERSION = 2

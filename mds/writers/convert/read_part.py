@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Any, BinaryIO
 
 from mds.encodings import parse_encoding
+from mds.encodings.lengths import length_function
 from mds.errors import EncodingError, MdsError, RecordError
 from mds.format.hashing import new_hash
 from mds.format.layout import split_sample
@@ -25,7 +26,6 @@ from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.coerce import fill_missing, find_coercer
 from mds.writers.convert.inputs.base import BadRecord, Input, InputPart
 from mds.writers.convert.tokens import TokenSpec, tokenize
-from mds.writers.lengths import length_function
 
 #: Bad records that are listed; more are counted.
 MAX_LISTED_RECORDS = 100

@@ -1,0 +1,72 @@
+"""Lengths of the values of a column: how many elements an array or a list has, by its bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.arguments import shown
+from mds.encodings.base import DecodeKind, Encoding
+from mds.encodings.registry import parse_encoding
+from mds.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mds.encodings.base import Data
+
+_ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
+
+
+def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], int]:
+    """What gives the length of a value of a column from its bytes; 0 for None.
+
+    Raises ConfigError for a column that has none.
+    """
+    if not isinstance(column, str) or column not in encodings:
+        raise ConfigError(
+            f"there is no column {shown(column)} to take lengths of; there are "
+            f"{', '.join(encodings)}."
+        )
+    encoding = parse_encoding(encodings[column])
+    if not has_lengths(encoding):
+        raise ConfigError(
+            f"column {column!r} is stored as {encoding.name!r}, and lengths are those of "
+            "one-dimensional arrays, such as 'ndarray:int32'."
+        )
+    if encoding.shape is not None:
+        fixed = encoding.shape[0]
+        return lambda _: fixed
+    return lambda data: _length(encoding, data)
+
+
+def has_lengths(encoding: Encoding) -> bool:
+    """Whether values are arrays or lists, which may have one axis; or such and None."""
+    name = encoding.name
+    if name.startswith("optional["):
+        return has_lengths(parse_encoding(name.removeprefix("optional[").removesuffix("]")))
+    if name.startswith("list[") or encoding.decode_kind is DecodeKind.JSON:
+        return True
+    shape = encoding.shape
+    return encoding.decode_kind in _ARRAYS and (shape is None or len(shape) == 1)
+
+
+def _length(encoding: Encoding, data: Data) -> int:
+    value = encoding.decode(data)
+    if value is None:
+        return 0
+    if isinstance(value, list) and all(isinstance(v, (int, float, np.number)) for v in value):
+        return len(value)
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        raise ConfigError(
+            f"a value of the column is {shown(value)}, and lengths are those of one-dimensional "
+            "arrays and lists of numbers."
+        )
+    if len(shape) != 1:
+        raise ConfigError(
+            f"a value of the column has the shape {tuple(shape)}, and lengths are those of "
+            "one-dimensional arrays."
+        )
+    return int(shape[0])

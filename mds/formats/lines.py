@@ -23,7 +23,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.infer import infer_columns, show_value
 from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
-from mds.formats.newlines import cut_lines, line_bounds, whole_lines
+from mds.formats.newlines import bounded, cut_lines, line_bounds, whole_lines
 from mds.formats.probe import Probe
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
@@ -255,7 +255,8 @@ def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
     """The bytes of a file, unpacked."""
     ending = compression_of(file.key)
     chunks = files.stream(file)
-    return unpacked(chunks, ending, files.url(file)) if ending else chunks
+    where = files.url(file)
+    return bounded(unpacked(chunks, ending, where) if ending else chunks, where)
 
 
 def _makers(

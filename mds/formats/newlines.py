@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from mds.errors import FormatError
+
 _PIECE = 1 << 18
 #: Bytes that are compared at once to count: their answers stay in memory that is used again.
 _COUNTED = 1 << 16
 _NEWLINE = 10
+#: Bytes of a line, which is held as a whole, several times over while it is decoded.
+_LONGEST = 1 << 30
 _SPACE = 32  # what is below it or it itself may be all that a line holds
 
 
@@ -76,6 +80,25 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
             if np.logical_and(found, ends[: len(found)], out=found).any():
                 return len(line_bounds(data, skips_blank=True)[1])
     return count + bool(len(array) and array[-1] != _NEWLINE)
+
+
+def bounded(chunks: Iterable[bytes], where: str, at: int = 0) -> Iterator[bytes]:
+    """The chunks, of which the first begins at a byte. Raises FormatError for a line above 1 GB.
+
+    A few bytes that are compressed may become a line of any length.
+    """
+    begin = at
+    for chunk in chunks:
+        first = chunk.find(b"\n")
+        if at + (len(chunk) if first < 0 else first) - begin > _LONGEST:
+            raise FormatError(
+                f"{where}: the line at byte {begin:,} has more than {_LONGEST:,} bytes; write it "
+                "as several."
+            )
+        if first >= 0:
+            begin = at + chunk.rfind(b"\n") + 1
+        at += len(chunk)
+        yield chunk
 
 
 def cut_lines(chunks: Iterable[bytes], size: int | None, *, skips_blank: bool) -> list[Stretch]:

@@ -1,6 +1,8 @@
 """Lines are found wherever chunks end, and what is wrong with one is told by its byte."""
 
+import collections
 import gzip
+import itertools
 import json
 import os
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError
 from mds.formats import JsonLines, TextLines
-from mds.formats.newlines import Stretch, cut_lines, line_bounds
+from mds.formats.newlines import Stretch, bounded, cut_lines, line_bounds
 from mds.formats.probe import Probe
 from mds.formats.unpack import unpacked
 
@@ -234,3 +236,16 @@ def test_late_keys_are_told_beside_keys_of_any_name(tmp_path):
         assert dataset[7] == {name: 7}
         with pytest.raises(FormatError, match=r"a\.jsonl: the line at byte .* has a key 'late'"):
             dataset[300]
+
+
+def test_a_line_of_gigabytes_is_refused_before_it_is_held():
+    """A few bytes of gzip may be a line without end: it is refused by its place."""
+    size = 1 << 24
+    long = itertools.repeat(b" " * size)
+    chunks = itertools.chain([b"a\nb"], itertools.islice(long, 63), [b"\n"], long)
+    with pytest.raises(
+        FormatError, match=rf"x\.jsonl: the line at byte {4 + 63 * size:,} "
+    ):
+        collections.deque(bounded(chunks, "x.jsonl"), maxlen=0)
+    with pytest.raises(FormatError, match="at byte 7 has more"):
+        collections.deque(bounded(long, "x.jsonl", 7), maxlen=0)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 from mds.errors import FormatError, SourceError
 from mds.formats.infer import Column, show_value
-from mds.formats.newlines import line_bounds, whole_lines
+from mds.formats.newlines import bounded, line_bounds, whole_lines
 from mds.formats.unpack import compression_of, unpacked
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
@@ -111,10 +111,9 @@ def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes],
             else:
                 return
         chunks = iter(lambda: file.read(1 << 20), b"")
+        plain = unpacked(chunks, ending, path) if ending else chunks
         try:
-            for offset, data in whole_lines(
-                unpacked(chunks, ending, path) if ending else chunks, at
-            ):
+            for offset, data in whole_lines(bounded(plain, path, at), at):
                 begins, ends = line_bounds(data, skips_blank=False)
                 for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
                     yield offset + first, data[first:last]

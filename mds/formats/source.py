@@ -22,6 +22,7 @@ from mds.events import Fetched, emit
 from mds.formats.facts import DataFile
 from mds.formats.place import FilePlace
 from mds.process.fork_safe import new_lock
+from mds.storage.base import check_key
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -95,6 +96,7 @@ class Files:
             if f"/{info.key}".endswith(_NOTES):
                 self._notes[info.key] = _file(info)
             if place.takes(info.key):
+                check_key(info.key)  # a bucket may have any, and paths are made of them
                 found.append(_file(info))
         self._listed = place.prefix
         found.sort()

@@ -16,6 +16,8 @@ from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.dataset.rewind import Rewind  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
+from mds.storage import register_store  # noqa: E402
+from mds.storage.base import ObjectInfo  # noqa: E402
 from mds.storage.memory import MemoryStore  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
 
@@ -401,3 +403,30 @@ def test_a_state_leads_back_to_its_version(tmp_path, is_named):
     expected = [row.sample for row in Rewind(state).rows(1)]
     write_versions(folder, 1)
     assert [row.sample for row in Rewind(state).rows(1)] == expected
+
+
+class Hostile(MemoryStore):
+    """A bucket with a key that is no path below a folder; S3 takes any."""
+
+    key = ""
+
+    def list(self, prefix=""):
+        yield from super().list(prefix)
+        yield ObjectInfo(self.key, 5, "1")
+
+
+def test_a_log_with_a_key_that_leads_out_touches_no_file(tmp_path):
+    """Copies of the log stay in their folder: a key with `..` is refused, and nothing is opened."""
+    write_versions(tmp_path / "table", 2)
+    deltalake.DeltaTable(tmp_path / "table").create_checkpoint()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    Hostile.key = f"_delta_log/_sidecars{'/..' * 40}{victim}"
+    register_store("hostile", Hostile)
+    bucket = MemoryStore("hostile://events")
+    for path in (tmp_path / "table").rglob("*"):
+        if path.is_file():
+            bucket.put(str(path.relative_to(tmp_path / "table")), path.read_bytes())
+    with pytest.raises(ConfigError, match="is not the name of an object"):
+        of("hostile://events", tmp_path)
+    assert victim.read_text() == "precious"

@@ -243,9 +243,7 @@ def test_a_line_of_gigabytes_is_refused_before_it_is_held():
     size = 1 << 24
     long = itertools.repeat(b" " * size)
     chunks = itertools.chain([b"a\nb"], itertools.islice(long, 63), [b"\n"], long)
-    with pytest.raises(
-        FormatError, match=rf"x\.jsonl: the line at byte {4 + 63 * size:,} "
-    ):
+    with pytest.raises(FormatError, match=rf"x\.jsonl: the line at byte {4 + 63 * size:,} "):
         collections.deque(bounded(chunks, "x.jsonl"), maxlen=0)
     with pytest.raises(FormatError, match="at byte 7 has more"):
         collections.deque(bounded(long, "x.jsonl", 7), maxlen=0)

@@ -58,7 +58,8 @@ def gather(
         if len(shards) == len(rows):
             return {}
         raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
-    used = {number: readers[number] for number in unique_stable(shards)}
+    groups = by_shard(shards)
+    used = {number: readers[number] for number in groups.numbers}
     kind, schema = None, next(iter(used.values())).schema
     for reader in used.values():
         kind = type(reader) if kind in {None, type(reader)} else Reader
@@ -69,12 +70,15 @@ def gather(
     if columns is not None:
         check_columns(schema.columns, columns)
     if kind is FixedReader:
-        return _gather_fixed(used, shards, rows, columns, out or {})  # type: ignore[arg-type]
-    return _gather_any(used, shards, rows, columns, out or {}, copy=copy)
+        return _gather_fixed(used, groups, shards, rows, columns, out or {})  # type: ignore[arg-type]
+    if groups.are_small:
+        return _gather_few(used, shards, rows, columns, out or {}, copy=copy)
+    return _gather_any(used, groups, rows, columns, out or {}, copy=copy)
 
 
 def _gather_fixed(
     readers: dict[int, FixedReader],
+    groups: Groups,
     shards: Array,
     rows: Array,
     columns: Sequence[str] | None,
@@ -86,11 +90,10 @@ def _gather_fixed(
         raise IndexError(f"there is no row {low}.")
     first = next(iter(readers.values()))
     fields = [f for f in first.fields.wanted if columns is None or f.name in columns]
-    groups = by_shard(shards, len(readers))
     batch: Batch = {}
     for field in fields:
         sources = {number: reader.cells[field.name] for number, reader in readers.items()}
-        if field.name not in out and groups is not None and len(groups.pieces) == 1:
+        if field.name not in out and len(groups.pieces) == 1:
             ((number, _, _),) = groups.pieces
             found = _run(sources[number], rows)
             batch[field.name] = values_of(found.copy() if found.base is not None else found, field)
@@ -102,14 +105,14 @@ def _gather_fixed(
 
 
 def _copy(
-    sources: Mapping[int, Array], cells: Array, groups: Groups | None, shards: Array, rows: Array
+    sources: Mapping[int, Array], cells: Array, groups: Groups, shards: Array, rows: Array
 ) -> None:
     """Fill the cells of one column."""
-    if groups is None:
+    if groups.are_small:
         for at, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             cells[at] = sources[number][row]
         return
-    if groups.order is None:
+    if groups.order is None or groups.back is None:
         for number, start, stop in groups.pieces:
             _take(sources[number], rows[start:stop], cells[start:stop])
         return
@@ -118,9 +121,7 @@ def _copy(
     ordered, together = rows[groups.order], _scratch.like(cells)
     for number, start, stop in groups.pieces:
         _take(sources[number], ordered[start:stop], together[start:stop])
-    back = np.empty(len(rows), np.int64)
-    back[groups.order] = np.arange(len(rows))
-    _take(together, back, cells)
+    together.take(groups.back, out=cells, mode="clip")
 
 
 def _run(cells: Array, rows: Array) -> Array:
@@ -172,7 +173,7 @@ def _fitting(given: Array | None, name: str, dtype: Any, shape: tuple[int, ...])
 
 def _gather_any(
     readers: dict[int, Reader],
-    shards: Array,
+    groups: Groups,
     rows: Array,
     columns: Sequence[str] | None,
     out: Mapping[str, Array],
@@ -180,9 +181,6 @@ def _gather_any(
     copy: bool,
 ) -> Batch:
     """The same for columns that are lists, group by group."""
-    groups = by_shard(shards, len(readers))
-    if groups is None:
-        return _gather_few(readers, shards, rows, columns, out, copy=copy)
     batch: Batch = {}
     for number, places in groups.places():
         found = readers[number].rows(rows[places], copy=copy)
@@ -248,14 +246,17 @@ _ROWS_WORTH_A_GROUP = 24
 
 
 class Groups(NamedTuple):
-    """The samples of a batch, shard by shard.
+    """The samples of a batch, shard by shard; only the shards where they ``are_small``.
 
-    ``pieces``: shard, start and stop of each, in the order that ``order`` puts the samples into;
-    None where they lie so already.
+    ``pieces``: shard, start and stop of each, in the order that ``order`` puts the samples into,
+    and ``back`` from there; None where they lie so already. ``numbers``: the shards by first use.
     """
 
-    order: npt.NDArray[np.int64] | None
     pieces: list[tuple[int, int, int]]
+    numbers: list[int]
+    order: npt.NDArray[np.int64] | None = None
+    back: npt.NDArray[np.int64] | None = None
+    are_small: bool = False
 
     def places(self) -> Iterator[tuple[int, Places]]:
         """Each shard with the places of its samples in the batch."""
@@ -263,19 +264,19 @@ class Groups(NamedTuple):
             yield number, slice(start, stop) if self.order is None else self.order[start:stop]
 
 
-def by_shard(shards: Array, used: int) -> Groups | None:
-    """The batch by shards, of which ``used`` occur; None when they are too many to be worth it."""
-    count = len(shards)
-    if used == 1:
-        return Groups(None, [(int(shards[0]), 0, count)])
-    changes = _changes(shards)
-    if len(changes) * _ROWS_WORTH_A_GROUP <= count:
-        return Groups(None, _pieces(shards, changes))
-    if used * _ROWS_WORTH_A_GROUP > count:
-        return None
+def by_shard(shards: Array) -> Groups:
+    """The samples of a batch by their shards."""
+    count, changes = len(shards), _changes(shards)
+    if not len(changes) or len(changes) * _ROWS_WORTH_A_GROUP <= count:
+        pieces = _pieces(shards, changes)
+        return Groups(pieces, [*dict.fromkeys(number for number, _, _ in pieces)])
+    numbers = _by_first_use(shards, changes)
+    if len(numbers) * _ROWS_WORTH_A_GROUP > count:
+        return Groups([], numbers, are_small=True)
     order = np.argsort(shards, kind="stable")
-    ordered = shards[order]
-    return Groups(order, _pieces(ordered, _changes(ordered)))
+    ordered, back = shards[order], np.empty(count, np.int64)
+    back[order] = np.arange(count)
+    return Groups(_pieces(ordered, _changes(ordered)), numbers, order, back)
 
 
 def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
@@ -285,8 +286,18 @@ def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
 
 def unique_stable(shards: Array) -> list[int]:
     """The shards that occur, by their first use; quick where many samples in a row share one."""
-    changes = _changes(shards)
-    return [*dict.fromkeys(shards[:1].tolist() + shards[changes].tolist())]
+    return _by_first_use(shards, _changes(shards))
+
+
+def _by_first_use(shards: Array, changes: Array) -> list[int]:
+    runs = np.concatenate([shards[:1], shards[changes]])
+    if len(runs) > 64 and (top := int(runs.max())) < 8 * len(runs):
+        # Where each is used first: what comes first is written last.
+        firsts = np.full(top + 1, len(runs))
+        firsts[runs[::-1]] = np.arange(len(runs) - 1, -1, -1)
+        found: list[int] = runs[np.sort(firsts)[: np.count_nonzero(firsts < len(runs))]].tolist()
+        return found
+    return [*dict.fromkeys(runs.tolist())]
 
 
 def _changes(shards: Array) -> npt.NDArray[np.intp]:

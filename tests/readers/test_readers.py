@@ -303,3 +303,6 @@ def test_distinct_shards_keep_the_order_of_their_first_use():
     """Nearest deadline first; none of none."""
     assert unique_stable(np.array([5, 2, 2, 5, 9, 2])) == [5, 2, 9]
     assert unique_stable(np.zeros(0, np.int64)) == []
+    many = np.random.default_rng(0).integers(0, 40, 3000)
+    for shards in (many, many * 10**9):  # small numbers are found by their places
+        assert unique_stable(shards) == list(dict.fromkeys(shards.tolist()))

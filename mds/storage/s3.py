@@ -161,19 +161,15 @@ class S3Store(Store):
             )
             return
         with translate_errors("put", self.url_of(key), classify):
-            from boto3.s3.transfer import TransferConfig
+            from boto3.s3.transfer import TransferConfig, create_transfer_manager
 
-            self._client().upload_fileobj(
-                file,
-                self._bucket,
-                name,
-                ExtraArgs=extra,
-                Config=TransferConfig(
-                    multipart_threshold=self.multipart_from,
-                    multipart_chunksize=self.upload_part_size,
-                    max_concurrency=4,
-                ),
+            config = TransferConfig(
+                multipart_threshold=self.multipart_from,
+                multipart_chunksize=self.upload_part_size,
+                max_concurrency=4,
             )
+            with create_transfer_manager(self._client(), config) as manager:
+                manager.upload(file, self._bucket, name, extra_args=extra).result()
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
         given = parse_options(S3Options, options, "s3")

@@ -62,29 +62,29 @@ def _models(folders: str | None) -> Any:
 
 
 def make_client(options: S3Options, timeout: float) -> S3Client:
-    """A client of boto3, and what it is made of; MissingDependencyError without the package."""
+    """A client of the SDK, and what it is made of; MissingDependencyError without the package.
+
+    The SDK is botocore, on which boto3 stands. What boto3 adds took a third of the processor time
+    until a process has its first client: 0.48 in place of 0.70 s.
+    """
     try:
-        import boto3
         import botocore.session
     except ImportError as error:
         raise need("boto3", "s3", "s3:// URLs") from error
-    inner = botocore.session.Session()
+    session = botocore.session.Session(profile=options.profile_name)
     # What its clients are made of is read once a process, not once a client.
-    models = _models(inner.get_config_variable("data_path"))
-    inner.register_component("data_loader", models)
-    session = boto3.Session(
-        botocore_session=inner,
-        aws_access_key_id=options.aws_access_key_id,
-        aws_secret_access_key=options.aws_secret_access_key,
-        aws_session_token=options.aws_session_token,
-        region_name=options.region_name,
-        profile_name=options.profile_name,
-    )
+    models = _models(session.get_config_variable("data_path"))
+    session.register_component("data_loader", models)
+    keys = (options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token)
+    if any(keys):
+        session.set_credentials(*keys)
+    if options.region_name is not None:
+        session.set_config_variable("region", options.region_name)
     client = _make_sdk_client(session, options, timeout)
     client.meta.events.register_first("before-send.s3.GetObject", show_example)
     verify = options.verify
     if verify is None:
-        verify = inner.get_config_variable("ca_bundle")
+        verify = session.get_config_variable("ca_bundle")
     provider = None if options.anonymous else session.get_credentials()
     return S3Client(client, provider, True if verify is None else verify)
 
@@ -105,13 +105,13 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
     )
 
     def make(chosen: Config) -> Any:
-        return session.client(
+        return session.create_client(
             "s3",
             config=chosen,
             endpoint_url=options.endpoint_url,
             verify=options.verify,
             # A signature needs a region, also where the store has none.
-            region_name=session.region_name or "us-east-1",
+            region_name=session.get_config_variable("region") or "us-east-1",
         )
 
     unchecked = config.merge(

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -55,6 +57,19 @@ def test_credentials_of_the_options_go_before_the_environment(tmp_path, name):
         stranger = open_store(f"s3://bucket/{name}", options={"endpoint_url": url, **keys})
         with pytest.raises(UnauthenticatedError, match="Credentials"):
             stranger.get("x")
+
+
+def test_reading_costs_no_import_of_boto3(proxy, name):
+    """The SDK below it makes the client, in two thirds of the time; large uploads take boto3."""
+    open_store(f"s3://bucket/{name}", options={"endpoint_url": proxy.url}).put("x", b"1")
+    script = (
+        "import sys; from mds.storage import open_store;"
+        "store = open_store(sys.argv[1], options={'endpoint_url': sys.argv[2]});"
+        "print(store.get('x'), store.head('x').size, {'boto3', 's3transfer'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", script, f"s3://bucket/{name}", proxy.url]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert told == "b'1' 1 set()\n"
 
 
 def test_data_without_credentials_are_read_unsigned(proxy, name, monkeypatch):

@@ -217,7 +217,7 @@ def test_every_scheme_has_its_provider(scheme):
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
-        ("s3://bucket", "boto3", "s3"),
+        ("s3://bucket", "botocore", "s3"),
         ("gs://bucket", "google.auth", "gcs"),
         ("azure://box", "azure.storage.blob", "azure"),
         ("oci://bucket@n", "oci", "oci"),

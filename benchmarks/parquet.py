@@ -5,7 +5,8 @@
 Each measure runs in turn with what it is compared to, in every round; the table has the medians.
 HF datasets and litdata (with polars) are measured where they are installed. "Decoded" is a second
 epoch, from the cache folder; "cold" begins with nothing, against S3 on this machine that answers
-30 ms late. The bias: all files are in the page cache, and a busy machine slows both sides.
+30 ms late. Arrow is imported where it is used: a worker has it imported by what it reads. The
+bias: all files are in the page cache, and a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.files import Measure, measure, rows
 from benchmarks.questions.cold import KEYS
@@ -40,6 +39,9 @@ GROUP, COLD = 100_000, 4096
 
 def write_tables(folder: str, samples: int, columns: str, group: int) -> None:
     """Files of tokens (8 KB a row), of text and id, or of four columns of numbers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     os.makedirs(folder)
     rng = np.random.default_rng(0)
     for number in range(FILES):
@@ -52,6 +54,18 @@ def write_tables(folder: str, samples: int, columns: str, group: int) -> None:
         else:
             table = pa.table({name: rng.random(len(ids)) for name in "abcd"})
         pq.write_table(table, f"{folder}/{number}.parquet", row_group_size=group)
+
+
+def write_many(folder: str, files: int) -> None:
+    """Many small files of ten row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    os.makedirs(folder)
+    for number in range(files):
+        ids = np.arange(1000) + 1000 * number
+        table = pa.table({"id": ids, "score": ids / 7, "text": [f"row {n}" for n in ids]})
+        pq.write_table(table, f"{folder}/{number:04}.parquet", row_group_size=100)
 
 
 def epoch(place: dict[str, Any], workers: int) -> None:
@@ -178,6 +192,7 @@ def cold(url: str, endpoint: str, cache: str) -> None:
 def plain(endpoint: str, folder: str) -> None:
     """The same ranges by eight threads of boto3, decoded by pyarrow; it makes no samples."""
     import boto3
+    import pyarrow.parquet as pq
 
     client = boto3.client("s3", endpoint_url=endpoint)
 
@@ -247,11 +262,7 @@ def main() -> None:
                     litdata_epoch(f"{root}/tokens-litdata"),
                     "litdata",
                 )
-        for number in range(20 if small else 1000):
-            ids = np.arange(1000) + 1000 * number
-            os.makedirs(f"{root}/s3/many", exist_ok=True)
-            table = pa.table({"id": ids, "score": ids / 7, "text": [f"row {n}" for n in ids]})
-            pq.write_table(table, f"{root}/s3/many/{number:04}.parquet", row_group_size=100)
+        write_many(f"{root}/s3/many", 20 if small else 1000)
         # Without etags a range costs the server a range; with them a file is known again.
         server = stack.enter_context(s3_server(f"{root}/s3", etags=False))
         url = stack.enter_context(proxy_process(server, latency=0.03))

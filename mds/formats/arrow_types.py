@@ -7,7 +7,11 @@ stores it (a struct of bytes and path) is its file's bytes. What is nested other
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import need
@@ -19,17 +23,38 @@ if TYPE_CHECKING:
 #: Arrow's names of numbers that NumPy calls otherwise.
 _NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+#: Where Arrow looks for its allocator, once.
+_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 NUMBERS = _INTEGERS | {"float16", "float32", "float64"}
 
 
 def pyarrow() -> Any:
     """The package. Raises MissingDependencyError."""
     try:
-        import pyarrow as pa
-        import pyarrow.ipc
+        with contextlib.nullcontext() if "pyarrow" in sys.modules else _system_allocator():
+            import pyarrow as pa
+            import pyarrow.ipc
     except ImportError as error:
         raise need("pyarrow", "arrow", "Parquet and Arrow files") from error
     return pa
+
+
+@contextlib.contextmanager
+def _system_allocator() -> Iterator[None]:
+    """Have Arrow, which is imported here, take the allocator of the system, unless one is chosen.
+
+    Its own one keeps a heap for each thread that decodes: 95 MB of a worker that shuffles 262,144
+    rows, where this one has 55. Programs that the process starts do not see it.
+    """
+    if _ALLOCATOR in os.environ:
+        yield
+        return
+    os.environ[_ALLOCATOR] = "system"
+    try:
+        yield
+        sys.modules["pyarrow"].default_memory_pool()  # it looks once
+    finally:
+        os.environ.pop(_ALLOCATOR, None)  # perhaps another thread was here, too
 
 
 def encoding_of(

@@ -21,6 +21,8 @@ from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # no
 from mds.formats import Parquet  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
 
+ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
+
 
 class TestParquet(FormatContract):
     format = Parquet()
@@ -409,6 +411,39 @@ def test_times_of_96_bits(tmp_path):
     pq.write_table(late, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(FormatError, match=r"row group 0, column 't': .*out of range"):
         of(tmp_path / "files", tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "chosen", "found"),
+    [
+        ("import os", "", ["system"]),
+        ("import os", "mimalloc", ["mimalloc"]),
+        ("import pyarrow", "", ["mimalloc", "jemalloc"]),
+    ],
+)
+def test_arrow_allocates_as_the_system_does(tmp_path, before, chosen, found):
+    """Its own heaps, one for each thread, take 40 MB of a worker; who chose is left alone."""
+    write_files(tmp_path / "files")
+    code = f"""
+{before}
+import os, sys
+from mds import StreamingDataset
+dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[1] + "-cache", batch_size=4)
+assert len(dataset[3]["tokens"]) == 16
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name, os.environ.get("{ALLOCATOR}", ""))
+"""
+    others = {name: value for name, value in os.environ.items() if name != ALLOCATOR}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "files")],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=others | ({ALLOCATOR: chosen} if chosen else {}),
+    )
+    allocator, *told = done.stdout.split()
+    assert allocator in found
+    assert told == ([chosen] if chosen else [])
 
 
 def test_rows_are_read_without_pandas(tmp_path):

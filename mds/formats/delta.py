@@ -140,7 +140,7 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
     fields = [trees, _numbers(trees), False]
     actions = pa.table(table.get_add_actions())
     has_parts = "partition" in actions.schema.names
-    constants = actions["partition"].combine_chunks() if has_parts else None
+    constants: Any = actions["partition"].combine_chunks() if has_parts else None
     if isinstance(constants, pa.ChunkedArray):
         constants = constants.chunk(0)
     files, facts = [], {}

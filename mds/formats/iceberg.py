@@ -137,7 +137,12 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
         raise FormatError(f"{url}: there is no snapshot {asked} any more; the last are {known}.")
     schema = metadata.schema()
     if asked is not None and snapshot.schema_id is not None:
-        schema = metadata.schema_by_id(snapshot.schema_id)
+        own = metadata.schema_by_id(snapshot.schema_id)
+        if own is None:
+            raise FormatError(
+                f"{url}: the schema {snapshot.schema_id} of snapshot {asked} is not there."
+            )
+        schema = own
     _refuse_defaults(schema, url)
     fields = [[_tree(field) for field in schema.fields], _file_numbers(metadata, schema), True]
     files, facts = [], {}
@@ -266,7 +271,7 @@ def _reads(source: Files) -> Any:
         def exists(self) -> bool:
             return True
 
-        def open(self, seekable: bool = True) -> io.BytesIO:
+        def open(self, seekable: bool = True) -> Any:
             del seekable
             return io.BytesIO(source.get(DataFile(self._key, -1)))
 

@@ -1,6 +1,7 @@
 """Parquet, Arrow and Hugging Face datasets: types, nulls, nested values, images."""
 
 import datetime as dt
+import os
 from decimal import Decimal
 
 import numpy as np
@@ -202,6 +203,17 @@ def test_a_delta_table_is_its_last_version(kit):
     deltalake.write_deltalake(place, pa.table({"x": [3]}), mode="overwrite")
     convert(place, kit.out)
     assert [sample["x"] for sample in kit.samples()] == [3]
+
+
+@pytest.mark.parametrize("choice", [{"include": ["part*"]}, {"exclude": ["part*"]}])
+def test_files_of_a_table_are_no_choice(kit, choice):
+    """Some of them would be some of its rows, by chance."""
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    place = str(kit.source / "table")
+    deltalake.write_deltalake(place, pa.table({"x": [1, 2]}))
+    with pytest.raises(SourceError, match=r"of a table of delta are no choice.*a pattern"):
+        convert(place, kit.out, **choice)
+    assert not os.path.exists(kit.out)
 
 
 def test_images_of_hugging_face_tables_are_files(kit):

@@ -19,6 +19,7 @@ from mds.formats.columnar import Columnar
 from mds.formats.columns import as_columns, merge_encodings
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
 from mds.formats.infer import Column, show_value
+from mds.formats.lake import TableFormat
 from mds.formats.parquet import Parquet
 from mds.formats.place import has_pattern, parse_place
 from mds.formats.registry import DELTA_LOG, format_of_files
@@ -64,6 +65,12 @@ class TablesInput(FileInput):
         kind = _kind_at(path)
         if kind is None:
             return super().open(path, options)
+        if isinstance(kind, TableFormat) and (options.include or options.exclude):
+            raise SourceError(
+                f"{redact(path)}: --include and --exclude choose files, and those of a table of "
+                f"{kind.name} are no choice: a row may lie in any. Convert all of it, or its "
+                f"Parquet files by a pattern, deleted rows and all."
+            )
         place = kind.narrow(parse_place(path, kind.endings))
         files = open_pinned(place.root, open_store)
         try:

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
 from mds.errors import ConfigError, DeniedError, NotFoundError, TransientError, need
+from mds.process.fork_safe import new_lock
 from mds.process.per_process import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.http_client import (
@@ -38,7 +40,7 @@ from mds.storage.url import Url, parse_url, redact
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.
 _GOOD_FOR = 600.0
-_REMEMBERED = 4096
+_REMEMBERED = 1 << 14
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NEXT = re.compile(r'<([^>]+)>; *rel="next"')
 
@@ -60,6 +62,10 @@ class _Found:
     info: ObjectInfo
     until: float
     own: bool  # on the hub itself, which wants the token
+
+
+#: Where the bytes of files are, by hub. Plain data: a forked worker goes on with its parent's.
+_addresses: dict[HfOptions, dict[str, _Found]] = {}
 
 
 class HfStore(Store):
@@ -186,16 +192,22 @@ class HfStore(Store):
             )
 
     def _find(self, verb: str, key: str) -> _Found:
-        target = self._target(key)
-        known = self._addresses().get(target)
-        if known is not None and known.until > time.monotonic():
-            return known
-        with translate_errors(verb, self.url_of(key), classify):
-            found = self._resolve(key, target)
-        if len(self._addresses()) >= _REMEMBERED:
-            self._addresses().clear()
-        self._addresses()[target] = found
-        return found
+        target, known = self._target(key), self._addresses()
+        asking: dict[str, threading.Lock] = per_process((HfStore, "asking", self._options), dict)
+        lock = asking.setdefault(target, new_lock())
+        try:
+            with lock:  # shards of one file begin together
+                found = known.get(target)
+                if found is not None and found.until > time.monotonic():
+                    return found
+                with translate_errors(verb, self.url_of(key), classify):
+                    found = self._resolve(key, target)
+                if len(known) >= _REMEMBERED:
+                    known.clear()
+                known[target] = found
+                return found
+        finally:
+            asking.pop(target, None)
 
     def _resolve(self, key: str, target: str) -> _Found:
         """Follow the hub to the bytes; size and digest are in its first answer about the file."""
@@ -229,7 +241,7 @@ class HfStore(Store):
         return f"{self._options.endpoint}/api/{self._kind}/{self._repository}/{verb}/{revision}"
 
     def _addresses(self) -> dict[str, _Found]:
-        return per_process((HfStore, "addresses", self._options), dict)
+        return _addresses.setdefault(self._options, {})
 
     def _headers(self) -> dict[str, str]:
         token = self._options.token or per_process((HfStore, "token"), _saved_token)

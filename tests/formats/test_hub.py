@@ -1,5 +1,7 @@
 """Files of the Hub: patterns, a branch that moves on, requests that are counted."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 pa = pytest.importorskip("pyarrow")
@@ -127,6 +129,28 @@ def test_processes_of_a_node_ask_as_often_as_one(hub, tmp_path):
     assert hub.count("HEAD /datasets/org/name/resolve/") == 5
     assert hub.count("GET /api/.*/revision/main") <= 4
     assert hub.count("GET /cdn/") == 5
+
+
+def _read(cache):
+    assert [sample["id"] for sample in of(cache)] == list(range(28))
+
+
+def test_a_forked_worker_does_not_ask_where_files_are(hub, tmp_path):
+    """Its parent has asked, and the answer is good in both."""
+    of(tmp_path / "c")
+    run_together("fork", 3, _read, tmp_path / "c")
+    assert hub.count("HEAD /datasets/org/name/resolve/") == 5
+
+
+def test_threads_that_begin_with_one_file_ask_once(hub):
+    """Where its bytes are is asked by the first, and the others wait for the answer."""
+    store, size = open_store("hf://datasets/org/name/data"), 4
+    hub.latency = 0.2
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda at: store.get_range("part-000.parquet", at, at + size), range(8))
+        pieces = [*found]
+    assert pieces[0] == b"PAR1"
+    assert hub.count("HEAD ") == 1
 
 
 def test_a_hub_that_counts_requests_is_waited_for(hub, folder, tmp_path, caplog):

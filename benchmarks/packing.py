@@ -1,12 +1,12 @@
 """What packing costs: documents a second, padding, a window far in, batches, balance.
 
-    python -m benchmarks.packing [--smoke] [--texts FOLDER] [--other PYTHON]
+    python -m benchmarks.packing [--smoke] [--texts FOLDER] [--other PYTHON]...
 
 Lengths are drawn by a seed, with replacement, from those of texts: the sources of the standard
 library, whole and paragraph by paragraph, or with --texts the lines of JSON and the paragraphs in a
 folder in place of paragraphs; four bytes are a token. A second kind has the short ones alone.
---other is a Python with packers of other libraries (Grain, TRL, OLMo-core), which get the same
-lengths in the same run.
+--other is a Python with packers of other libraries (Grain, TRL, OLMo-core, lhotse; another one for
+llm-foundry), which get the same lengths in the same run.
 Rates are by the seconds of the processor, of one process, so that they hold on a busy machine.
 """
 
@@ -39,7 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work")
     parser.add_argument("--texts", help="a folder of .jsonl and .txt, taken for texts too")
-    parser.add_argument("--other", help="a Python with the packers of other libraries")
+    parser.add_argument(
+        "--other", action="append", default=[], help="a Python with packers of other libraries"
+    )
     options = parser.parse_args()
     is_smoke = options.smoke
     texts, sources = sizes(options.texts, is_smoke)
@@ -51,6 +53,7 @@ def main() -> None:
         for kind, lengths in (("texts and sources", mixed), ("texts", short)):
             print(f"{count:,} documents, {kind}: {lengths.mean():,.0f} tokens in the mean")
             show(packer(lengths, 1 if is_smoke else 3))
+            show(budget(lengths))
             peers(options.other, lengths, folder, is_batch=False)
         print("windows, ranks and batches")
         show(window(is_smoke))
@@ -79,16 +82,21 @@ def sizes(folder: str | None, is_smoke: bool) -> tuple[Any, Any]:
     return tuple(np.maximum(np.array([*map(len, kind)]) // 4, 1) for kind in (texts, sources))
 
 
-def peers(other: str | None, lengths: Any, folder: str, *, is_batch: bool) -> list[Any]:
+def peers(others: list[str], lengths: Any, folder: str, *, is_batch: bool) -> list[Any]:
     """What packers of another Python make of lengths, or of the documents in a folder."""
-    if other is None:
+    if not others:
         return []
     np.save(os.path.join(folder, "given.npy"), lengths)
     program = os.path.join(os.path.dirname(__file__), "peers", "packers.py")
-    command = [other, program, os.path.join(folder, "given.npy"), folder if is_batch else ""]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    found = []
+    for other in others:
+        command = [other, program, os.path.join(folder, "given.npy"), folder if is_batch else ""]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found += [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     for peer in found:
+        if peer["kind"] == "restore" and not is_batch:
+            print(f"  {peer['name']} goes on behind {peer['documents']:,} documents after "
+                  f"{peer['seconds']:.2f} s")  # fmt: skip
         if peer["kind"] == "packer" and not is_batch:
             print(
                 f"  {peer['name']:<24} {peer['documents']:>9,} documents {peer['rate']:>9,.0f}/s  "
@@ -96,6 +104,23 @@ def peers(other: str | None, lengths: Any, folder: str, *, is_batch: bool) -> li
                 "lost"
             )
     return found
+
+
+def budget(lengths: Any) -> Any:
+    """Batches of documents of like lengths, each below 65,536 tokens when it is padded."""
+    ids, packing, room = np.arange(len(lengths)), Packing(budget=8 * CAPACITY, overflow="split"), 0
+    begun = time.process_time()
+    samples = packing.window(int(lengths.sum()), len(lengths))
+    made = [
+        pack_window(ids[at : at + samples], lengths[at : at + samples], packing, at)
+        for at in range(0, len(lengths), samples)
+    ]
+    seconds = time.process_time() - begun
+    for packs in made:
+        longest = np.maximum.reduceat(packs.sizes, packs.bounds[:-1])
+        room += int((longest * np.diff(packs.bounds)).sum())
+    yield "documents a second, batches of like lengths", f"{len(lengths) / seconds:,.0f}", "-"
+    yield "their padding", f"{1 - lengths.sum() / room:.4%}", "-"
 
 
 class Lengths:
@@ -197,7 +222,7 @@ def ranks(lengths: Any, is_smoke: bool) -> Any:
     yield "by Karmarkar-Karp", f"{1e6 * theirs:.0f} us", "-"
 
 
-def batches(drawn: Any, folder: str, is_smoke: bool, other: str | None) -> Any:
+def batches(drawn: Any, folder: str, is_smoke: bool, others: list[str]) -> Any:
     """Tokens a second in packed batches of 8 packs, over those of the documents gathered alone."""
     import torch
 
@@ -228,7 +253,7 @@ def batches(drawn: Any, folder: str, is_smoke: bool, other: str | None) -> Any:
         rounds.append((packed, rate(batch_size=documents)))
         theirs += [
             (found["name"], packed / found["rate"])
-            for found in peers(other, lengths[:100], folder, is_batch=True)
+            for found in peers(others, lengths[:100], folder, is_batch=True)
             if found["kind"] == "batches"
         ]
     yield "tokens a second in packed batches of 8 x 8,192", f"{max(rounds)[0]:,.0f}", "-"

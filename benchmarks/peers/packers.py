@@ -21,8 +21,11 @@ from typing import Any
 import numpy as np
 
 CAPACITY = 8192
-TOKENS = 40_000_000  # that are held by packers of arrays
+TOKENS, DOCUMENTS = 40_000_000, 30_000  # that packers of arrays get at most
 END = 60_000  # the token that ends documents, where there has to be one
+
+
+_MODULES = {"ai2-olmo-core": "olmo_core", "llm-foundry": "llmfoundry"}
 
 
 def main() -> None:
@@ -32,15 +35,22 @@ def main() -> None:
         ("OLMo-core", "ai2-olmo-core", olmo),
         ("TRL, bfd_split", "trl", trl),
         ("Grain, best fit of 64", "grain", grain),
+        ("llm-foundry", "llm-foundry", foundry),
+        ("lhotse, padded batches", "lhotse", lhotse),
     ):
-        if importlib.util.find_spec({"ai2-olmo-core": "olmo_core"}.get(package, package)) is None:
+        if importlib.util.find_spec(_MODULES.get(package, package)) is None:
             continue
-        few = lengths if packer is olmo else lengths[np.cumsum(lengths) < TOKENS]
+        is_of_lengths = packer in {olmo, foundry}
+        few = (
+            lengths
+            if is_of_lengths
+            else lengths[:DOCUMENTS][np.cumsum(lengths[:DOCUMENTS]) < TOKENS]
+        )
         packs, tokens, seconds = packer(few)
         tell(
             kind="packer", name=f"{name} {importlib.metadata.version(package)}",
             documents=len(few), rate=len(few) / seconds, packs=packs,
-            lost=int(few.sum()) - tokens, padding=1 - tokens / (packs * CAPACITY),
+            lost=int(few.sum()) - tokens, padding=1 - tokens / max(packs * CAPACITY, 1),
         )  # fmt: skip
     if folder:
         for name, batches in (("Grain", grain_batches), ("OLMo-core", olmo_batches)):
@@ -105,6 +115,47 @@ def grain(lengths: Any) -> tuple[int, int, float]:
         packs += 1
         tokens += int((pack["tokens_segment_ids"] > 0).sum())
     return packs, tokens, time.process_time() - begun
+
+
+def foundry(lengths: Any) -> tuple[int, int, float]:
+    """First fit into 8 packs of a batch, what is over going to the next one.
+
+    A batch gets as many documents as fill it in the mean; its packer leaves out making tensors.
+    """
+    from llmfoundry.data.packing import BinPackCollator
+
+    pieces = split(lengths)
+    count = int(8 * CAPACITY / pieces.mean())
+    packer = BinPackCollator(list, 8, CAPACITY, 0, "right", is_profiling=True)
+    begun = time.process_time()
+    for at in range(0, len(pieces), count):
+        some = pieces[at : at + count].tolist()
+        packer._pack_trimmed_examples([{}] * len(some), some)  # noqa: SLF001 - as it profiles itself
+    seconds = time.process_time() - begun
+    return packer.n_packed_examples, packer.n_packed_tokens, seconds
+
+
+def lhotse(lengths: Any) -> tuple[int, int, float]:
+    """Batches of like lengths, each of eight packs' tokens when padded; packs are their room."""
+    from lhotse import CutSet
+    from lhotse.dataset.sampling import DynamicBucketingSampler
+    from lhotse.testing.dummies import dummy_cut
+
+    pieces = split(lengths)
+    cuts = CutSet.from_cuts(dummy_cut(i, duration=float(n)) for i, n in enumerate(pieces.tolist()))
+    settings = {"max_duration": 8.0 * CAPACITY, "num_buckets": 30, "shuffle": True}
+    begun = time.process_time()
+    sampler = DynamicBucketingSampler(cuts, **settings)
+    room, tokens = 0.0, 0.0
+    for batch in sampler:
+        sizes = [cut.duration for cut in batch]
+        room += max(sizes) * len(sizes)
+        tokens += sum(sizes)
+    seconds = time.process_time() - begun
+    begun = time.process_time()
+    DynamicBucketingSampler(cuts, **settings).load_state_dict(sampler.state_dict())
+    tell(kind="restore", name="lhotse", documents=len(pieces), seconds=time.process_time() - begun)
+    return round(room / CAPACITY), int(tokens), seconds
 
 
 def grain_batches(folder: str) -> Iterator[int]:

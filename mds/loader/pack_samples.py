@@ -132,8 +132,8 @@ class SampleFilling(Filling):
         if not self._form:
             if self.tokens not in sample:
                 raise self._wrong(
-                    f"has no column {self.tokens!r}, whose lengths were recorded; it has "
-                    f"{', '.join(map(repr, sample))}"
+                    f"has no column {self.tokens!r}, whose lengths were recorded, but "
+                    f"{', '.join(map(repr, sample))}: keep its name, which map_batches() may change"
                 )
             self._form = self._find_form(sample)
         elif sample.keys() != self._form.keys():

@@ -153,8 +153,13 @@ class TableFormat(Parquet):
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """The files of the table by their keys: their order must not follow how a log is read."""
         found = self.files_of_table(place, source)
-        for file in found.files:
-            check_key(file.key)
+        key = ""
+        try:
+            for key in (file.key for file in found.files):
+                check_key(key)
+        except ConfigError as error:
+            what = f"files outside its folder ({key})"
+            raise refused(source.url(""), what, "Copy the table as a whole.") from error
         return found._replace(files=sorted(found.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:

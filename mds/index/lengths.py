@@ -153,7 +153,7 @@ def parse_lengths(payload: Any, samples: int, column: str | None, where: str) ->
             f"{where}: holds no lengths. Make it anew with mds lengths."
         ) from error
     column = told[0] if column is None and isinstance(told[0], str) else column
-    is_plausible = told[0] == column and told[1] == samples and told[2] in (1, 2)
+    is_plausible = told[0] == column and told[1] == samples and str(told[2]) in ("1", "2")
     is_plausible = is_plausible and type(told[3]) is int and 0 <= told[3] <= samples
     small = samples * told[2] if is_plausible else 0
     small += -small % 8

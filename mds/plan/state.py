@@ -133,9 +133,10 @@ class ResumePoint:
         has_schedule = "schedule" in order
         if self.is_ours and (self.schedule is not None) != has_schedule:
             had, has = ("none", "one") if has_schedule else ("one", "none")
+            way_out = "leave schedule= out" if has_schedule else "give it the same schedule="
             raise StateError(
                 f"the state is of a run with {had} for a schedule, and this dataset has {has}: "
-                "give it the same schedule=."
+                f"{way_out}."
             )
         found = differences("dataset", self.dataset, dataset)
         found += differences("order", self.order, order)

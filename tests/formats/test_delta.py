@@ -361,11 +361,12 @@ def test_names_in_capitals_and_small_letters_are_the_same(tmp_path):
     ]
 
 
-def test_files_outside_of_the_folder_are_refused(tmp_path):
-    """A shallow copy names files of another table."""
-    add = _file(tmp_path / "table", id=[1]) | {"path": "s3://other/table/a.parquet"}
+@pytest.mark.parametrize("path", ["s3://other/table/a.parquet", "../a.parquet", "%2e%2e/a.parquet"])
+def test_files_outside_of_the_folder_are_refused(tmp_path, path):
+    """A shallow copy names files of another table, a stranger's log files of the machine."""
+    add = _file(tmp_path / "table", id=[1]) | {"path": path}
     by_hand(tmp_path / "table", [_field("id")], [add])
-    with pytest.raises(FormatError, match="files outside its folder"):
+    with pytest.raises(FormatError, match=r"table: the table has files outside its"):
         of(tmp_path / "table", tmp_path)
 
 

@@ -72,6 +72,7 @@ GOOD = emit_lengths("tokens", np.array(KINDS["long"]))
         GOOD.replace(b'"samples": 6', b'"samples": 7'),
         GOOD.replace(b'"width": 2', b'"width": 1'),
         GOOD.replace(b'"width": 2', b'"width": 8'),
+        GOOD.replace(b'"width": 2', b'"width": 2.0'),
         GOOD.replace(b'"long": 3', b'"long": 2'),
         GOOD.replace(b'"long": 3', b'"long": -1'),
         GOOD.replace(b'"long": 3', b'"long": 3.0'),
@@ -83,7 +84,7 @@ GOOD = emit_lengths("tokens", np.array(KINDS["long"]))
         GOOD[:-48] + (3).to_bytes(8, "little") + GOOD[-40:],
         b"[" * 60_000 + b"\n",
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_what_is_no_file_of_lengths_is_refused(data):
     """Another column, another number of samples, long ones where there are none."""

@@ -45,6 +45,8 @@ def map_batch(path: str, span: tuple[int, int], schema: bytes, where: str) -> pa
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         mapped = map_descriptor(descriptor, end - page, start=page)
+    except ValueError as error:
+        raise unreadable(where, "the file is shorter than it was", error) from error
     finally:
         os.close(descriptor)
     try:

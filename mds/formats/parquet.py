@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: Bytes of the end of a file that are asked for at first.
 TAIL = 64 << 10
 _SNIFFED = 64 << 10
+#: Bytes of a footer that is kept in a table of files.
+_LARGEST_FOOTER = 1 << 30
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 #: Bytes of samples, and rows, that are decoded at a time.
 _BLOCK, _MOST_ROWS = 4 << 20, 8192
@@ -223,10 +225,16 @@ def _parse(footer: bytes) -> pq.FileMetaData:
     return _module().read_metadata(pyarrow().BufferReader(footer))
 
 
-def _footer_of(note: bytes) -> pq.FileMetaData:
+def _footer_of(note: bytes, where: str = "a table of files") -> pq.FileMetaData:
+    """The footer in a note. Raises FormatError for another, which only a stranger's table has."""
     import zstandard
 
-    return _parse(zstandard.ZstdDecompressor().decompress(note))
+    try:
+        if zstandard.frame_content_size(note) > _LARGEST_FOOTER:
+            raise ValueError("it is too large")  # noqa: TRY301 - told as any damage
+        return _parse(zstandard.ZstdDecompressor().decompress(note))
+    except Exception as error:
+        raise unreadable(where, "the footer that was kept cannot be read", error) from error
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
@@ -234,7 +242,7 @@ def _parsed(shard: ShardPlace) -> pq.FileMetaData:
     key = shard.note  # by its bytes: files of two datasets may agree in everything else
     found = _remembered.pop(key, None)
     if found is None:
-        found = _footer_of(key)
+        found = _footer_of(key, shard.file.key)
     _remembered[key] = found
     while len(_remembered) > 16:
         _remembered.pop(next(iter(_remembered)), None)

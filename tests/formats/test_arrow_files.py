@@ -210,3 +210,13 @@ def test_what_is_no_arrow_file_is_told(tmp_path):
         (tmp_path / "files" / "a.arrow").write_bytes(data)
         with pytest.raises(FormatError, match=r"a\.arrow: this is no Arrow file"):
             of(tmp_path / "files", tmp_path)
+
+
+def test_a_file_that_was_cut_short_since_it_was_planned_is_named(tmp_path):
+    """A batch that the file does not reach any more is told by its place."""
+    write(tmp_path / "files" / "a.arrow", table(0, 20), 7)
+    dataset = StreamingDataset(local=str(tmp_path / "files"), batch_size=4)
+    with (tmp_path / "files" / "a.arrow").open("r+b") as file:
+        file.truncate(200)
+    with pytest.raises(MdsError, match=r"a\.arrow"):
+        dataset[19]

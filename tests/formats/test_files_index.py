@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+import zstandard
 from click.testing import CliRunner
 
 pa = pytest.importorskip("pyarrow")
@@ -201,6 +202,22 @@ def test_a_table_from_anywhere_is_checked(tmp_path, name):
     assert len(forged(place, "jsonl", lambda columns, parts: None, tmp_path, "good")[8]) == 1
     with pytest.raises(MdsError):
         list(forged(place, "jsonl", WRONG[name], tmp_path, "bad"))
+
+
+FOOTERS = {
+    "none": b"",
+    "junk": b"\xff" * 40,
+    "no footer": zstandard.compress(b"PAR1" * 9),
+    "larger than memory": b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + bytes(40),
+}
+
+
+@pytest.mark.parametrize("name", FOOTERS)
+def test_footers_of_a_table_from_anywhere_are_checked(tmp_path, name):
+    """The footer of a Parquet file that a table holds is none of that file, or nothing at all."""
+    place = write_files(tmp_path / "files", groups=((3, 2),))
+    with pytest.raises(MdsError, match="the footer that was kept cannot be read"):
+        list(forged(place, "parquet", lambda columns, parts: FOOTERS[name], tmp_path, "bad"))
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "", 5, "a\0b"])

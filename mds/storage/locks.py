@@ -79,8 +79,9 @@ class RangeLockFile:
         self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, at)
 
     def unlock(self, at: int) -> None:
-        """Let go of byte ``at``."""
-        self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at)
+        """Let go of byte ``at``; closing let go of all."""
+        if self._fd >= 0:  # the garbage collector may close it before what holds a lock
+            self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at)
 
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""

@@ -30,16 +30,21 @@ def draw(lengths: NDArray[Any]) -> Iterator[str]:
     counts = np.bincount(kinds)
     sums = np.bincount(kinds, lengths, minlength=len(counts))
     whole = max(int(lengths.sum()), 1)
-    for kind in np.flatnonzero(counts).tolist():
+    there = np.flatnonzero(counts).tolist()
+    width = max(11, *(len(_name(kind)) for kind in there))
+    for kind in there:
         share, of_sum = counts[kind] / len(lengths), sums[kind] / whole
         bar = "#" * max(round(share * _WIDTH * 0.9), 1)
-        low, high = (0, 0) if not kind else (1 << (kind - 1), (1 << kind) - 1)
-        name = f"{low:,} to {high:,}" if high > low else f"{low:,}"
-        yield f"{name:<11} {share:5.1%} of samples  {of_sum:6.1%} of the sum  {bar}".replace(
-            "%", " %"
-        )
+        name = f"{_name(kind):<{width}}"
+        yield f"{name} {share:5.1%} of samples  {of_sum:6.1%} of the sum  {bar}".replace("%", " %")
     middle, high = (int(np.quantile(lengths, q, method="lower")) for q in (0.5, 0.99))
     yield (
         f"shortest {int(lengths.min()):,}, half up to {middle:,}, a hundredth above {high:,}, "
         f"longest {int(lengths.max()):,}; {int(lengths.sum()):,} in all"
     )
+
+
+def _name(kind: int) -> str:
+    """The lengths between two powers of two."""
+    low, high = (0, 0) if not kind else (1 << (kind - 1), (1 << kind) - 1)
+    return f"{low:,} to {high:,}" if high > low else f"{low:,}"

@@ -1,6 +1,6 @@
 """What a schedule of the mixture costs and keeps to, beside batching by stratified shares.
 
-    python benchmarks/schedule.py [--rounds 5] [--smoke]
+    python -m benchmarks.schedule [--rounds 5] [--smoke] [--other PYTHON]
 
 counts     milliseconds to count what one global batch, anywhere in 200,000, has of each stream
 row        milliseconds for the sample ids of one global batch of 256 of 100 million samples in
@@ -16,20 +16,28 @@ loader     samples a second of processor time through a loader without workers, 
            40,000 samples of 8 KB, and with 400,000 of 260 bytes: scheduled, over stratified, in
            turns; of whole epochs, since streams are shuffled anew on the way, and by `stratified`
            before the first batch
+changed    two streams of 10,000 samples, whose weights change at a resume after 4,000: how many
+           samples came twice before one of their stream had to, and how many of the stream that was
+           used up first never; the same of the mixtures of others, with a Python that has them
 
 Bias: `stratified` has the same counts in each batch and repeats nothing, so it need not look up how
 many samples of each stream come; samples of 260 bytes make that as visible as it gets.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import statistics
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 
 import numpy as np
+import torch
 
+from benchmarks.peers.mixtures import AFTER, BEFORE, DRAWN, SAMPLES, judge
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
 from mds.plan import EpochPlan
 from mds.plan.schedule import ScheduledRun
@@ -155,11 +163,13 @@ def differing_batches(stops: int) -> int:
 
 def write_streams(folder: pathlib.Path, samples: int, tokens: int) -> None:
     """Two streams of samples of so many tokens."""
-    columns = {"x": f"ndarray:int32:{tokens}", "id": "int"}
-    for name in ("a", "b"):
+    columns = {"x": f"ndarray:int32:{tokens}", "id": "int", "stream": "int"}
+    for stream, name in enumerate(("a", "b")):
         with MDSWriter(out=str(folder / name), columns=columns) as writer:
             for number in range(samples):
-                writer.write({"x": np.full(tokens, number, np.int32), "id": number})
+                writer.write(
+                    {"x": np.full(tokens, number, np.int32), "id": number, "stream": stream}
+                )
 
 
 def samples_per_second(
@@ -205,11 +215,60 @@ def loader_rates(tokens: int, samples: int, rounds: int) -> dict[str, float]:
     return found
 
 
+def changed_weights(folder: pathlib.Path) -> dict[str, object]:
+    """What `benchmarks/peers/mixtures.py` measures of others, of a schedule."""
+    write_streams(folder, SAMPLES, 1)
+    batch, drawn = 8, []
+
+    def begin() -> tuple[StreamingDataset, StreamingDataLoader]:
+        dataset = StreamingDataset(
+            streams={name: Stream(local=str(folder / name)) for name in ("a", "b")},
+            schedule=Schedule({0: dict(zip("ab", BEFORE, strict=True))}),
+            batch_size=batch,
+            shuffle=True,
+        )
+        return dataset, StreamingDataLoader(dataset)
+
+    def take(batches: Iterator[dict[str, torch.Tensor]], count: int) -> None:
+        for given in itertools.islice(batches, count):
+            drawn.extend(zip(given["stream"].tolist(), given["id"].tolist(), strict=True))
+
+    _, loader = begin()
+    take(iter(loader), DRAWN // batch)
+    dataset, following = begin()
+    following.load_state_dict(loader.state_dict())
+    dataset.set_weights(dict(zip("ab", AFTER, strict=True)))
+    batches = iter(following)
+    while sum(stream == 1 for stream, _ in drawn) < SAMPLES:
+        take(batches, 1)
+    # The last batch has the first of the next pass beside the last of this one: these had to.
+    found = judge(drawn)
+    again = sum(stream == 1 for stream, _ in drawn) - SAMPLES
+    return {"name": "mds Schedule", "twice": found["twice"] - again, "never": found["never"]}
+
+
+def print_mixtures(other: str | None) -> None:
+    """Lost and repeated samples of mixtures whose weights change."""
+    with tempfile.TemporaryDirectory() as name:
+        lines = [changed_weights(pathlib.Path(name))]
+        if other is None:
+            print("mixtures of others: skipped, --other names no Python that has them")
+        else:
+            program = pathlib.Path(__file__).parent / "peers" / "mixtures.py"
+            command = [other, str(program), f"{name}/others"]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            lines += [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        for line in lines:
+            what = line.get("skipped") or f"{line['twice']:,} twice, {line['never']:,} never"
+            print(f"{line['name']:<60} {what}")
+
+
 def main() -> None:
     """Measure and print, as lines and as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--other", metavar="PYTHON", help="with datasets, litdata, megatron-core")
     settings = parser.parse_args()
     steps, samples, stops = (2000, 2000, 5) if settings.smoke else (STEPS, 200_000, 200)
     found: dict[str, float] = {}
@@ -223,6 +282,7 @@ def main() -> None:
     for tokens, count in ((2048, max(samples // 10, 2000)), (64, samples)):
         found.update(loader_rates(tokens, count, settings.rounds))
     found["100 edits, ns an id"] = edit_nanoseconds(20_000 if settings.smoke else 10**6, 3)
+    print_mixtures(settings.other)
     for what, value in found.items():
         print(f"{what:<40} {value:,.3f}")
     print(json.dumps(found))

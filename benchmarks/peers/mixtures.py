@@ -1,0 +1,147 @@
+"""Mixtures of other libraries whose weights change at a resume; `benchmarks.schedule` starts it.
+
+    python mixtures.py FOLDER    # a line of JSON for each result
+
+Two streams of the same length, in order and as each library shuffles a stream that does not fit
+into memory. A run draws by the first weights, writes its state, and goes on by the others from it
+in new objects, until the second stream is used up: how many samples came twice before one of their
+stream had to, and how many of the second stream never.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+SAMPLES, DRAWN = 10_000, 4000
+BEFORE, AFTER = (0.8, 0.2), (0.2, 0.8)
+Drawn = Iterable[tuple[int, int]]  # stream and number of each sample
+
+
+def main() -> None:
+    """Measure every mixture that is installed."""
+    for name, package, mixture in (
+        ("interleave_datasets", "datasets", interleaved),
+        ("interleave_datasets, shuffle(1000)", "datasets", interleaved_and_shuffled),
+        ("CombinedStreamingDataset", "litdata", combined),
+        ("blend", "megatron-core", blended),
+    ):
+        try:
+            drawn = list(mixture(sys.argv[1]))
+            version = importlib.metadata.version(package)
+        except ImportError as error:
+            print(json.dumps({"name": f"{package} {name}", "skipped": str(error)}), flush=True)
+            continue
+        print(json.dumps({"name": f"{package} {version} {name}", **judge(drawn)}), flush=True)
+
+
+def judge(drawn: Drawn) -> dict[str, int]:
+    """Samples that came more than once, and those of the stream that was used up that never did."""
+    counts = Counter(drawn)
+    never = SAMPLES - sum(stream == 1 for stream, _ in counts)
+    return {"twice": sum(n > 1 for n in counts.values()), "never": never}
+
+
+def interleaved(folder: str, buffer: int = 0) -> Drawn:
+    """`interleave_datasets` of Hugging Face, with the state that it gives."""
+    del folder
+    from datasets import IterableDataset, interleave_datasets
+
+    def rows(stream: int, shards: list[int]) -> Iterator[dict[str, int]]:
+        for shard in shards:
+            for number in range(shard * 100, shard * 100 + 100):
+                yield {"stream": stream, "number": number}
+
+    def make(weights: tuple[float, float]) -> Any:
+        streams = []
+        for stream in range(2):
+            kwargs = {"stream": stream, "shards": list(range(SAMPLES // 100))}
+            made = IterableDataset.from_generator(rows, gen_kwargs=kwargs)
+            streams.append(made.shuffle(seed=1, buffer_size=buffer) if buffer else made)
+        return interleave_datasets(streams, probabilities=list(weights), seed=1)
+
+    first = make(BEFORE)
+    yield from ((row["stream"], row["number"]) for row in islice(first, DRAWN))
+    second = make(AFTER)
+    second.load_state_dict(first.state_dict())
+    yield from ((row["stream"], row["number"]) for row in second)
+
+
+def interleaved_and_shuffled(folder: str) -> Drawn:
+    """The same of streams that a buffer shuffles."""
+    return interleaved(folder, 1000)
+
+
+def combined(folder: str) -> Drawn:
+    """`CombinedStreamingDataset` of litdata, with the state of its loader."""
+    from litdata import CombinedStreamingDataset, StreamingDataLoader, StreamingDataset, optimize
+
+    for stream in range(2):
+        optimize(
+            fn=_Row(stream),
+            inputs=list(range(SAMPLES)),
+            output_dir=f"{folder}/{stream}",
+            chunk_size=500,
+            num_workers=1,
+            mode="overwrite",
+        )
+
+    def make(weights: tuple[float, float]) -> Any:
+        streams = [StreamingDataset(f"{folder}/{k}", shuffle=True, seed=1) for k in range(2)]
+        mixed = CombinedStreamingDataset(
+            streams, weights=list(weights), seed=1, iterate_over_all=False
+        )
+        return StreamingDataLoader(mixed, batch_size=8)
+
+    first = make(BEFORE)
+    batches = iter(first)
+    yield from _pairs(islice(batches, DRAWN // 8))
+    second = make(AFTER)
+    second.load_state_dict(first.state_dict())
+    yield from _pairs(second)
+
+
+class _Row:
+    """Makes a sample of a stream; a class, so that worker processes can have it."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __call__(self, number: int) -> dict[str, int]:
+        return {"stream": self.stream, "number": number}
+
+
+def _pairs(batches: Iterable[dict[str, Any]]) -> Drawn:
+    for batch in batches:
+        yield from zip(batch["stream"].tolist(), batch["number"].tolist(), strict=True)
+
+
+def blended(folder: str) -> Drawn:
+    """`BlendedDataset` of Megatron, which goes on at the samples that it consumed."""
+    del folder
+    from megatron.core.datasets import helpers
+
+    build: Callable[..., None] = helpers.build_blending_indices
+    size = 4 * SAMPLES
+
+    def make(weights: tuple[float, float]) -> list[tuple[int, int]]:
+        streams, numbers = np.zeros(size, np.int16), np.zeros(size, np.int64)
+        build(streams, numbers, np.array(weights), 2, size, False)
+        return list(zip(streams.tolist(), numbers.tolist(), strict=True))
+
+    yield from make(BEFORE)[:DRAWN]
+    for stream, number in make(AFTER)[DRAWN:]:
+        if number >= SAMPLES:
+            return
+        yield stream, number
+
+
+if __name__ == "__main__":
+    main()

@@ -129,6 +129,8 @@ def find(
                 f"Sample {sample:,} comes {plural(len(seen), 'time')} up to the end of epoch "
                 f"{epoch}; the state is before step {step:,} of the training."
             )
+            for text in rewind.drops_of(sample):
+                console().print(f"The run has {text}.")
             console().print(found)
 
 

@@ -206,6 +206,11 @@ class Rewind:
                 found.append(Seen(epoch, step, place.rank, step < now))
         return found
 
+    def drops_of(self, sample: int) -> list[str]:
+        """The edits that drop a sample, in words."""
+        edits = self.point.edits
+        return [describe_edit(edit) for edit in edits if sample in edit.get("drop", ())]
+
     def batches(self) -> Iterator[Ids]:
         """What tells the samples of each step since the training began; nothing of skipped ones."""
         nothing, batch = np.zeros(0, np.int64), self._steps.batch

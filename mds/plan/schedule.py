@@ -31,7 +31,7 @@ UNITS = ("steps", "samples", "tokens")
 SPENT = ("again", "stop", "error")
 MAX_KNOTS = 1 << 12
 MAX_CHANGES = 1000  # of the weights while a training runs
-_MAX_AT = 1 << 62
+_MAX_AT, _COUNTED = 1 << 62, "must be a whole number of at least 1."
 _MAX_PASSES = 1 << 40
 
 
@@ -137,11 +137,11 @@ class Schedule:
                 f"batches can be counted; got unit {unit!r} and tokens_per_sample {tokens!r}."
             )
         if tokens is not None and not (_is_whole(tokens) and 1 <= tokens < _MAX_AT):
-            raise ConfigError(f"schedule: tokens_per_sample {tokens!r} must be at least 1.")
+            raise ConfigError(f"schedule: tokens_per_sample {tokens!r} {_COUNTED}")
         many = max_passes.values() if isinstance(max_passes, Mapping) else [max_passes]
         for count in many:
             if count is not None and not (_is_whole(count) and 1 <= count <= _MAX_PASSES):
-                raise ConfigError(f"schedule: max_passes {count!r} must be at least 1.")
+                raise ConfigError(f"schedule: max_passes {count!r} {_COUNTED}")
 
     @property
     def names(self) -> set[str]:
@@ -379,7 +379,7 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     for at in knots:
         if not _is_whole(at) or not 0 <= at < _MAX_AT:
             raise ConfigError(
-                f"schedule: a knot is at {at!r}; expected a whole number that is not negative."
+                f"schedule: a knot is at {at!r}; expected a whole number from 0 to 2**62 - 1."
             )
     if 0 not in knots:
         raise ConfigError(

@@ -115,6 +115,17 @@ def test_the_commands_print_it(folder, tmp_path):
     assert f"Sample {sample} comes" in run("find", path, "--sample", sample).stdout
 
 
+def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
+    """With the reason that was given."""
+    dataset = StreamingDataset(local=str(folder / "web"), batch_size=4)
+    dataset.drop([7, 9], why="gibberish")
+    path = saved(StreamingDataLoader(dataset).state_dict(), tmp_path / "state.json")
+    assert "2 samples dropped" in (told := run("find", path, "--sample", 7).stdout)
+    assert "Sample 7 comes 0 times" in told
+    assert "7, 9 (gibberish)" in told
+    assert "dropped" not in run("find", path, "--sample", 8).stdout
+
+
 def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
     """Weights that were set, another seed; and nothing for the same run at two steps."""
     _, early = train(folder, 20, **KINDS["scheduled"])

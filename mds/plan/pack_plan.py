@@ -21,7 +21,7 @@ from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
 from mds.plan.orders import Order
 from mds.plan.pack_drops import PackDrops
-from mds.plan.pack_reading import PackReading, PackTable, TakenPacks
+from mds.plan.pack_reading import PackReading, PackTable, Pieces, TakenPacks
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.pack_windows import DocumentWindows, OrderWindows, ScheduledWindows
 from mds.plan.packing import Packing, Packs, balance, pack_window
@@ -228,7 +228,7 @@ class PackPlan:
         taken, places = packs
         pieces = taken.pieces(numbers)
         gone = self._drops.gone(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
-        order, end = self._summed(packs, numbers), int(places[-1]) + 1
+        order, end = self._summed(packs, numbers, pieces), int(places[-1]) + 1
         found = RankPacks(*pieces, order, end, cursors, turn, len(taken), 0)
         return found.without(gone) if gone.any() else found
 
@@ -248,17 +248,15 @@ class PackPlan:
         group = balance(taken.weights(numbers, self.packing.balance), shape.ranks)
         return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
 
-    def _summed(self, packs: _StepPacks, numbers: Ids) -> tuple[int, int]:
+    def _summed(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
         """What packs add to the order hash: of each piece its place, its sample and its start."""
-        taken, places = packs
-        real = numbers[numbers < len(taken)]
-        ids, starts, _, _, counts = taken.pieces(real)
+        ids, starts, _, _, counts = pieces
         ends = np.cumsum(counts)
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
-        of_pieces = self._of_pieces(places, real, counts)
+        of_pieces = self._of_pieces(packs.places, numbers, counts)
         sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
         sums[self._drops.gone(ids, of_pieces)] = 0
-        return int(sums.sum(dtype=np.uint64)), len(real)
+        return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.taken)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
@@ -344,7 +342,8 @@ class PackPlan:
         """The hash of the first ``steps`` global batches, computed without reading anything."""
         found = OrderHash()
         for packs in itertools.islice(self._steps(self.reading()), steps):
-            found.take(*self._summed(packs, np.arange(len(packs.taken))))
+            numbers = np.arange(len(packs.taken))
+            found.take(*self._summed(packs, numbers, packs.taken.pieces(numbers)))
         return found
 
     # ------------------------------------------------------------------ states

@@ -78,20 +78,40 @@ class TakenPacks:
 
     def pieces(self, places: Ids) -> Pieces:
         """The pieces of packs; places beyond the last have none."""
-        parts: list[tuple[Ids, ...]] = []
         counts = np.zeros(len(places), np.int64)
-        for at, place in enumerate(places.tolist()):
-            if place < len(self):
-                packs, number = self.windows[int(self.of[place])], int(self.numbers[place])
-                begin, end = int(packs.bounds[number]), int(packs.bounds[number + 1])
-                columns = packs.ids, packs.starts, packs.sizes, packs.places
-                parts.append(tuple(column[begin:end] for column in columns))
-                counts[at] = end - begin
-        if not parts:
-            nothing = np.zeros(0, np.int64)
-            return Pieces(nothing, nothing, nothing, nothing, counts)
-        ids, starts, sizes, found = map(np.concatenate, zip(*parts, strict=True))
-        return Pieces(ids, starts, sizes, found, counts)
+        real = np.flatnonzero(places < len(self))
+        of, numbers = self.of[places[real]], self.numbers[places[real]]
+        begins = np.zeros(len(real), np.int64)
+        windows = np.unique(of).tolist()
+        for window in windows:
+            mine = of == window
+            bounds = self.windows[window].bounds
+            begins[mine] = bounds[numbers[mine]]
+            counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
+        sizes = counts[real]
+        if len(windows) == 1:
+            packs, at = self.windows[windows[0]], _ranges(begins, sizes)
+            return Pieces(
+                packs.ids[at], packs.starts[at], packs.sizes[at], packs.places[at], counts
+            )
+        found = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
+        firsts = np.cumsum(sizes) - sizes
+        for window in windows:
+            mine, packs = of == window, self.windows[window]
+            at, to = _ranges(begins[mine], sizes[mine]), _ranges(firsts[mine], sizes[mine])
+            columns = packs.ids, packs.starts, packs.sizes, packs.places
+            for column, values in zip(found, columns, strict=True):
+                column[to] = values[at]
+        ids, starts, of_pieces, where = found
+        return Pieces(ids, starts, of_pieces, where, counts)
+
+
+def _ranges(begins: Ids, sizes: Ids) -> Ids:
+    """The numbers from each beginning on, so many of each."""
+    ends = np.cumsum(sizes)
+    found: Ids = np.repeat(begins - ends + sizes, sizes)
+    found += np.arange(len(found))
+    return found
 
 
 class PackReading:

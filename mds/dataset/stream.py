@@ -243,7 +243,9 @@ class Stream:
             pinned=pinned,
         )
         assert found.data is not None, "what is in a format has what reads it"
-        self._file_costs = found.data.costs()
+        costs = found.data.costs()
+        # What is behind a network is never read in place.
+        self._file_costs = costs._replace(is_in_place=costs.is_in_place and found.remote is None)
         self._files_pin = {"kind": kind.name, **found.data.pin()}
         return found
 

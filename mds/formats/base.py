@@ -133,6 +133,11 @@ class Format(ABC):
         del shard
         return 1.0
 
+    def comes_whole(self, shard: ShardPlace) -> str:
+        """Why all bytes of a shard come where some columns are wanted; '' where they do not."""
+        del shard
+        return ""
+
     def slow_columns(self, columns: Columns) -> Sequence[str]:
         """Columns whose values are decoded one by one in Python, where others are not."""
         del columns

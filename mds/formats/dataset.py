@@ -133,6 +133,7 @@ class FormatData:
             int(self._sizes().sum()),
             is_in_place=self.is_in_place,
             slow_columns=tuple(self.format.slow_columns(self.columns)),
+            whole=self.format.comes_whole(first) if first is not None else "",
         )
 
     def where(self, number: int, files: Files) -> str:

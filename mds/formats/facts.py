@@ -40,7 +40,8 @@ class FoundFiles(NamedTuple):
 class FileCosts(NamedTuple):
     """What reading files of a format takes: ``size`` bytes of them, ``decoded`` in the cache.
 
-    ``slow_columns`` are decoded value by value, where others are not.
+    ``slow_columns`` are decoded value by value, where others are not. ``whole``: why all of a file
+    comes, where a part of it is wanted; '' where that is not so.
     """
 
     format: str
@@ -49,6 +50,7 @@ class FileCosts(NamedTuple):
     decoded: int
     is_in_place: bool = False
     slow_columns: tuple[str, ...] = ()
+    whole: str = ""
 
 
 class Block(NamedTuple):

@@ -41,8 +41,10 @@ class KnownColumns:
             raise FormatError(
                 f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
             ) from error
+        #: Columns that were planned and are not wanted.
+        self.left_out = noted - {*names}
         #: All that a sample may have; None where some are not wanted, and more do not matter.
-        self._all = noted if noted <= {*names} else None
+        self._all = None if self.left_out else noted
         pairs = zip(names, shard.columns.encodings, strict=True)
         #: None for each column that may be it, which a sample need not have.
         self.gaps: dict[str, None] = dict.fromkeys(

@@ -61,6 +61,7 @@ class Files:
         self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
         self._listed: str | None = None  # what all keys began with that were listed
         self._made: dict[str, Any] = {}
+        self._read: dict[str, bytes] = {}  # notes, by their key
         self._lock = new_lock()
 
     @property
@@ -141,6 +142,12 @@ class Files:
     def get(self, file: DataFile) -> bytes:
         """The whole file."""
         return b"".join(self.stream(file))
+
+    def get_once(self, note: DataFile) -> bytes:
+        """A note of a few kilobytes, which is kept: planning looks at it more than once."""
+        if note.key not in self._read:
+            self._read[note.key] = self.get(note)
+        return self._read[note.key]
 
     def range(self, file: DataFile, start: int, end: int) -> bytes:
         """The bytes from ``start`` to before ``end``."""

@@ -9,8 +9,10 @@ A count that turns out wrong when the tar is read is an error then.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import FormatError
@@ -29,28 +31,37 @@ def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
     None without one. Raises FormatError for a note that cannot be.
     """
     folder, slash, name = file.key.rpartition("/")
-    for key, read in (
-        (file.key + ".idx", _energon),
-        (f"{file.key.removesuffix('.tar')}_stats.json", _img2dataset),
-        (f"{folder}{slash}index.json", _wids),
-    ):
-        note = files.beside(key)
-        if note is None or note.size > _LARGEST:
-            continue
-        try:
-            count = read(files.get(note), name, file.size)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(
-                f"{files.url(note)}: it does not say how many samples {name} has: {error}. Delete "
-                f"it, and the tar itself is read."
-            ) from error
-        if count is not None:
-            return count
-    return None
+    own = ((f"{file.key}.idx", _energon), (f"{file.key.removesuffix('.tar')}_stats.json", _stats))
+    for key, read in own:
+        if (note := _there(key, files)) is not None:
+            with _told(note, name, files):
+                return read(files.get_once(note), file.size)
+    note = _there(f"{folder}{slash}index.json", files)
+    if note is None:
+        return None
+    with _told(note, name, files):
+        # Of all tars of the folder: fetched and parsed once for them.
+        counts = files.once(note.key, lambda: _wids(files.get(note)))
+        return _count(counts[name]) if name in counts else None
 
 
-def _energon(data: bytes, name: str, size: int) -> list[int]:
-    del name
+def _there(key: str, files: Files) -> DataFile | None:
+    note = files.beside(key)
+    return note if note is not None and note.size <= _LARGEST else None
+
+
+@contextlib.contextmanager
+def _told(note: DataFile, name: str, files: Files) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{files.url(note)}: it does not say how many samples {name} has: {error}. Delete "
+            f"it, and the tar itself is read."
+        ) from error
+
+
+def _energon(data: bytes, size: int) -> list[int]:
     places = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
     is_rising = all(one < other for one, other in itertools.pairwise(places))
     # The first sample may be behind a folder, which other tars begin with.
@@ -60,20 +71,17 @@ def _energon(data: bytes, name: str, size: int) -> list[int]:
     return places
 
 
-def _img2dataset(data: bytes, name: str, size: int) -> int:
-    del name, size
+def _stats(data: bytes, size: int) -> int:
+    del size
     return _count(json.loads(data)["successes"])
 
 
-def _wids(data: bytes, name: str, size: int) -> int | None:
-    del size
+def _wids(data: bytes) -> dict[str, Any]:
+    """What it says of each tar; nothing of any where it is another index.json."""
     found = json.loads(data)
     if not isinstance(found, dict) or "shardlist" not in found:
-        return None  # another index.json
-    for shard in found["shardlist"]:
-        if str(shard["url"]).rpartition("/")[2] == name:
-            return _count(shard["nsamples"])
-    return None
+        return {}
+    return {str(one["url"]).rpartition("/")[2]: one["nsamples"] for one in found["shardlist"]}
 
 
 def _count(value: Any) -> int:

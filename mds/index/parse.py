@@ -163,7 +163,11 @@ class _Parser:
                 self._expect(b",", "a comma")
             key, _ = self._value()
             if key not in ("shards", "version") or key in seen:
-                raise IndexFileError(f"{self.where}: the key {shown(key)} is unknown or repeated.")
+                # An index.json of wids lies beside tars.
+                hint = " Is it of tars? Say format='tar'." if b'"shardlist"' in self.data else ""
+                raise IndexFileError(
+                    f"{self.where}: the key {shown(key)} is unknown or repeated.{hint}"
+                )
             seen.add(str(key))
             self._expect(b":", "a colon")
             if key == "shards":

@@ -101,7 +101,8 @@ class Arrow(Columnar):
         from mds.formats.arrow_reader import ArrowReader, map_batch
 
         where = f"{path}, {self.shard_of(shard)}"
-        batch = map_batch(path, shard.span, shard.note[1:], where)
+        names = shard.columns.names
+        batch = map_batch(path, shard.span, shard.note[1:], names, where)
         if batch.num_rows != shard.samples:
             raise FormatError(
                 f"{where}: it has {batch.num_rows:,} rows, {shard.samples:,} were planned."

@@ -9,7 +9,7 @@ refused before a row is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 Get = Callable[[int], Any]
 
 
-def map_batch(path: str, span: tuple[int, int], schema: bytes, where: str) -> pa.RecordBatch:
-    """The record batch in these bytes of a file, mapped; ``schema`` is the message of its schema.
+def map_batch(
+    path: str, span: tuple[int, int], schema: bytes, names: Sequence[str], where: str
+) -> pa.RecordBatch:
+    """The columns ``names`` of the record batch in these bytes of a file, mapped.
+
+    ``schema`` is the message of its schema. What is not wanted is neither looked at nor taken.
 
     Raises FormatError for one that is damaged.
     """
@@ -53,6 +57,7 @@ def map_batch(path: str, span: tuple[int, int], schema: bytes, where: str) -> pa
         body = pa.BufferReader(pa.py_buffer(memoryview(mapped)[start - page :]))
         known = pa.ipc.read_schema(pa.py_buffer(schema))
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(body), known)
+        batch = batch.select([name for name in known.names if name in names])
         check_batch(batch)
     except Exception as error:
         raise unreadable(where, "it cannot be decoded", error) from error
@@ -125,7 +130,7 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
         return get
     if inner is field:
         raise ValueError("a null where none was planned")
-    found, there = get, numbers_of(column.is_valid()).tolist()
+    found, there = get, memoryview(numbers_of(column.is_valid()))
     return lambda row: found(row) if there[row] else None
 
 

@@ -220,3 +220,26 @@ def test_a_file_that_was_cut_short_since_it_was_planned_is_named(tmp_path):
         file.truncate(200)
     with pytest.raises(MdsError, match=r"a\.arrow"):
         dataset[19]
+
+
+def test_a_read_of_some_rows_takes_their_wanted_columns_alone(tmp_path):
+    """Nothing of what lies beside them is looked at, taken or encoded: no row, and no column."""
+    rows = 400
+    whole = pa.table(
+        {
+            "n": pa.array(range(rows)),
+            "maybe": pa.array([None if at % 3 else f"text {at}" for at in range(rows)]),
+            "large": pa.array([bytes(100_000)] * rows),
+        }
+    )
+    write(tmp_path / "files" / "a.arrow", whole, rows)
+    dataset = of(tmp_path / "files", tmp_path, columns=["n", "maybe"])
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert dataset[3] == {"n": 3, "maybe": "text 3"}
+        batch = next(iter(StreamingDataLoader(dataset)))
+        assert batch["n"].tolist() == [0, 1, 2, 3]
+        assert pool.max_memory() < 100_000
+    finally:
+        pa.set_memory_pool(before)

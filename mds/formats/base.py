@@ -5,7 +5,8 @@ samples each has (the order follows from nothing else), about how many bytes, an
 `blocks` reads one shard and gives its samples as the bytes that an MDS shard stores; the cache
 writes them to one MDS file in its folder, so everything that is known of MDS shards (readers,
 batches, limits, eviction, ranges in memory) holds for every format. `reader` may read a shard where
-it lies instead, without a copy, when the file is on a local disk.
+it lies instead, without a copy, when the file is on a local disk. MDS itself is what the seam gives
+(docs/decisions/0022).
 
 To add a format: inherit `Format`, a frozen dataclass, in a file of this folder; set ``name`` and
 ``endings``; write `plan_file` and `blocks`; name the class in `registry.py` (outside of this

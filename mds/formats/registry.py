@@ -132,7 +132,10 @@ def format_of_names(names: Iterable[str], without: Sequence[str] = ()) -> Format
         found = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
     if len(found) > 1:
         told = " and ".join(found)
-        raise ConfigError(f"there are files of {told}; say with format= which are meant.")
+        raise ConfigError(
+            f"there are files of {told}; say with format= which are meant, or with a pattern, such "
+            f"as FOLDER/*{_endings_of(found[-1])[0]}."
+        )
     return find_format(found[0])() if found else None
 
 

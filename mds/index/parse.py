@@ -164,7 +164,11 @@ class _Parser:
             key, _ = self._value()
             if key not in ("shards", "version") or key in seen:
                 # An index.json of wids lies beside tars.
-                hint = " Is it of tars? Say format='tar'." if b'"shardlist"' in self.data else ""
+                hint = (
+                    " Is it of tars? Say format='tar', or /*.tar behind."
+                    if b'"shardlist"' in self.data
+                    else ""
+                )
                 raise IndexFileError(
                     f"{self.where}: the key {shown(key)} is unknown or repeated.{hint}"
                 )

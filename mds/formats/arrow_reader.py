@@ -130,7 +130,7 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
         return get
     if inner is field:
         raise ValueError("a null where none was planned")
-    found, there = get, memoryview(numbers_of(column.is_valid()))
+    found, there = get, numbers_of(column.is_valid()).data
     return lambda row: found(row) if there[row] else None
 
 

@@ -3,10 +3,9 @@
     python -m benchmarks.files            five minutes; --smoke: seconds
 
 Each measure runs in turn with what it is compared to, in every round; the table has the medians.
-Peers (webdataset, HF datasets) are measured where they are installed; litdata's dataset of plain
-files refuses a store without TLS, as is here. "Cold" begins with nothing,
-against S3 on this machine, which answers 30 ms late for plain files; a plain download has the index
-of neither. The bias: all files are in the page cache, and a busy machine slows both sides.
+Peers (webdataset, HF datasets, litdata) are measured where they are installed. "Cold" begins with
+nothing, against S3 on this machine, which answers 30 ms late for plain files; a plain download has
+the index of neither. The bias: all files are in the page cache, and a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -186,6 +185,21 @@ def download(endpoint: str, bucket: str, names: list[str], out: str, threads: in
         list(pool.map(fetch, names))
 
 
+def litdata_epoch(endpoint: str, bucket: str, cache: str) -> None:
+    """The same by litdata, which lists the files, to a cache of files of its own."""
+    from litdata import StreamingRawDataset
+    from litdata.streaming import downloader
+    from torch.utils.data import DataLoader
+
+    os.environ |= {"AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+    # What it takes for S3 is not told to a user; without it a store without TLS is refused.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
+    shutil.rmtree(cache, ignore_errors=True)
+    dataset = StreamingRawDataset(f"s3://{bucket}", cache_dir=cache, cache_files=True)
+    for _ in DataLoader(dataset, batch_size=32, num_workers=2, shuffle=True, collate_fn=len):
+        pass
+
+
 def start(place: dict[str, Any]) -> None:
     """A dataset, and its first sample."""
     assert StreamingDataset(**place, batch_size=32)[0]
@@ -237,7 +251,14 @@ def wires(root: str, stack: ExitStack, *, small: bool) -> dict[str, tuple[Measur
     files["storage_options"] = {"endpoint_url": far}
     tars = {"remote": f"{root}/tars-index", "local": f"{root}/fetched"}
     names = {each: sorted(os.listdir(f"{root}/s3/{each}")) for each in ("tars", "files")}
+    peers: dict[str, tuple[Measure, Measure, str]] = {}
+    if importlib.util.find_spec("litdata"):
+        peers["plain files, cold "] = (
+            lambda: cold_epoch(files),
+            lambda: litdata_epoch(far, "files", f"{root}/litdata"), "litdata",
+        )  # fmt: skip
     return {
+        **peers,
         "tars, cold": (
             lambda: cold_epoch(tars),
             lambda: download(near, "tars", names["tars"], f"{root}/plain", 8), "a download",

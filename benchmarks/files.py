@@ -5,7 +5,8 @@
 Each measure runs in turn with what it is compared to, in every round; the table has the medians.
 Peers (webdataset, HF datasets, litdata) are measured where they are installed. "Cold" begins with
 nothing, against S3 on this machine, which answers 30 ms late for plain files; a plain download has
-the index of neither. The bias: all files are in the page cache, and a busy machine slows both sides.
+the index of neither. The bias: all files are in the page cache, and a busy machine slows both
+sides.
 """
 
 from __future__ import annotations

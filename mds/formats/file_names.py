@@ -16,12 +16,16 @@ from typing import Any
 
 #: Letters of all texts, and of one.
 _LARGEST, _LETTERS = 32 << 10, 400
+#: From so many letters on names are not packed to see how small they become.
+_MOST_LETTERS = 2 << 20
 _MOST_NAMES_BYTES = 64 << 20
 _SHOWN = 5
 
 
 def pack_names(keys: Sequence[str]) -> list[str]:
     """The names as texts for a state; none where they would be too large."""
+    if sum(map(len, keys)) > _MOST_LETTERS:
+        return []
     packed = base64.b85encode(zlib.compress("\0".join(keys).encode(), 9)).decode()
     if len(packed) > _LARGEST:
         return []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from mds.arguments import shown
 from mds.dataset.data_names import check_files, name_data, other_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
-from mds.errors import ConfigError, StateError
+from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
 from mds.plan.pack_schedule import first_shares
@@ -283,15 +283,11 @@ class OrderState:
         point = parse_state(state)
         check_files(point.data, self._data)
         per_stream, is_packed = self._shards.samples_per_stream.tolist(), lengths is not None
+        point.check_unit(is_packed=is_packed)
         check_edits(point.edits, self.schedule, per_stream, is_packed=is_packed)
         if lengths is not None:
             plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
             PackPlan(plan, lengths).check(point)
-        elif point.unit != "samples":
-            raise StateError(
-                f"the state counts {point.unit}: it is of a run with packing=, and this one has "
-                "none. Give the dataset the same packing=."
-            )
         else:
             point.check_position(self.weights.epoch_size)
             self._warn_past_end(point, world)

@@ -362,11 +362,7 @@ class PackPlan:
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
         """Refuse a state of other data or another order, listing the differences (StateError)."""
         point = parse_state(state)
-        if point.unit != "packs":
-            raise StateError(
-                f"the state counts {point.unit}, and this run counts packs: it was made without "
-                "packing=. Go on without it, or begin anew."
-            )
+        point.check_unit(is_packed=True)
         point.check(self.plan.dataset_facts(), self.order_facts())
 
     def __repr__(self) -> str:

@@ -128,15 +128,23 @@ class ResumePoint:
                 f"dataset has {epoch_size} samples: it is of another dataset or epoch_size."
             )
 
+    def check_unit(self, *, is_packed: bool) -> None:
+        """Refuse to go on counting packs where samples were counted, or samples for packs."""
+        if self.unit == ("packs" if is_packed else "samples"):
+            return
+        now = "and this run counts packs: it was made without packing=. Go on without it"
+        if not is_packed:
+            now = "of a run with packing=, and this one has none. Give the same packing="
+        raise StateError(f"the state counts {self.unit}, {now}, or begin anew.")
+
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
         """Refuse to go on with other data or another order than the state's (StateError)."""
         has_schedule = "schedule" in order
         if self.is_ours and (self.schedule is not None) != has_schedule:
-            had, has = ("none", "one") if has_schedule else ("one", "none")
+            had, has = ("out a", "one") if has_schedule else (" a", "none")
             way_out = "leave schedule= out" if has_schedule else "give it the same schedule="
             raise StateError(
-                f"the state is of a run with {had} for a schedule, and this dataset has {has}: "
-                f"{way_out}."
+                f"the state is of a run with{had} schedule, and this dataset has {has}: {way_out}."
             )
         found = differences("dataset", self.dataset, dataset)
         found += differences("order", self.order, order)

@@ -356,7 +356,7 @@ def test_what_knots_cannot_count_is_refused(corpus, settings, match):
 def test_states_fit_one_schedule(corpus, undisturbed):
     """None, another one, or one whose parts do not go together: refused with the reason."""
     state = json.loads(json.dumps(train([loader_of(corpus)], stop=3)[2]))
-    with pytest.raises(StateError, match=r"one for a schedule, and this dataset has none"):
+    with pytest.raises(StateError, match=r"with a schedule, and this dataset has none"):
         loader_of(corpus, schedule=None).dataset.load_state_dict(state)
     with pytest.raises(StateError, match="order schedule was"):
         loader_of(corpus, schedule=Schedule({0: {"web": 1}})).dataset.load_state_dict(state)
@@ -400,3 +400,20 @@ def test_explain_and_len_know_windows(corpus, undisturbed):
     assert "window 0 to" in told
     assert "80.000%" in told
     assert len(loader) == len(undisturbed[0][0])
+
+
+def test_a_state_of_samples_is_refused_for_its_unit_first(corpus):
+    """What changed in the run is not looked at where places count something else."""
+    plain = loader_of(corpus, packing=None)
+    batches = iter(plain)
+    next(batches)
+    plain.dataset.set_weights({"web": 1, "math": 1})
+    next(batches)
+    counted = plain.state_dict()
+    assert counted["edits"]
+    with pytest.raises(StateError, match=r"the state counts samples.*without packing="):
+        loader_of(corpus).load_state_dict(counted)
+    packed = loader_of(corpus)
+    next(iter(packed))
+    with pytest.raises(StateError, match=r"the state counts packs.*Give the same packing="):
+        plain.load_state_dict(packed.state_dict())

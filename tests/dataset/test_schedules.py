@@ -176,9 +176,9 @@ def test_a_state_is_for_the_same_schedule(folder):
     plain = StreamingDataset(
         streams=[Stream(local=str(folder / name)) for name in SIZES], batch_size=16, shuffle=True
     )
-    with pytest.raises(StateError, match="a run with one for a schedule, and this dataset has no"):
+    with pytest.raises(StateError, match="a run with a schedule, and this dataset has no"):
         plain.load_state_dict(state)
-    with pytest.raises(StateError, match=r"none for a schedule, and .*: leave schedule="):
+    with pytest.raises(StateError, match=r"without a schedule, and .*: leave schedule="):
         dataset_of(folder).load_state_dict(plain.state_dict())
 
 

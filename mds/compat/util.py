@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from mds.storage.retry import jitter
 from mds.units import parse_bytes, parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,12 +77,13 @@ def retry(
         if clean_up_fn is not None:
             clean_up_fn()
 
+    backoff = tenacity.wait_exponential(multiplier=initial_backoff)
+
     def wrap(function: F) -> F:
         tried = tenacity.retry(
             retry=tenacity.retry_if_exception_type(exc_class),
             stop=tenacity.stop_after_attempt(num_attempts),
-            wait=tenacity.wait_exponential(multiplier=initial_backoff)
-            + tenacity.wait_random(0, max_jitter),
+            wait=lambda state: backoff(state) + jitter(max_jitter),
             before_sleep=clean_up,
             reraise=True,
         )(function)

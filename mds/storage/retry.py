@@ -13,6 +13,7 @@ import copy
 import itertools
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -330,17 +331,25 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
     return stop
 
 
+def jitter(most: float) -> float:
+    """Seconds from 0 to ``most``, so that processes that failed together do not come back together.
+
+    By the system's generator: a program that seeded `random` draws the same from it, whatever the
+    network does, and processes that were forked do not wait alike.
+    """
+    return random.SystemRandom().uniform(0, most)
+
+
 def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
     """Seconds to wait: exponential with jitter, but not sooner than the store asked for."""
-    from tenacity import wait_exponential, wait_random
+    from tenacity import wait_exponential
 
     doubling = wait_exponential(policy.first_wait, policy.longest_wait)
-    backoff = doubling + wait_random(0, policy.first_wait)
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, TransientError) else 0.0
-        return max(float(backoff(state)), min(asked, 4 * policy.longest_wait))
+        return max(doubling(state) + jitter(policy.first_wait), min(asked, 4 * policy.longest_wait))
 
     return wait
 

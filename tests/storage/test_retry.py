@@ -1,6 +1,7 @@
 """When a store is tried again and when it is believed, without a network."""
 
 import os
+import random
 import uuid
 
 import pytest
@@ -37,6 +38,15 @@ def test_what_passes_is_tried_again():
     store, inner = troubled(TransientError("1"), StalledError("2"))
     assert store.get("x") == b"content"
     assert inner.asked == 3
+
+
+def test_a_wait_draws_nothing_from_the_generator_of_the_program():
+    """Who seeded `random` draws the same numbers, whether the network failed or not."""
+    before = random.getstate()
+    store, inner = troubled(TransientError("1"), TransientError("2"), first_wait=0.001)
+    assert store.get("x") == b"content"
+    assert inner.asked == 3
+    assert random.getstate() == before
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, DeniedError, CorruptError, StoreError])

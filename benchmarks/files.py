@@ -253,8 +253,8 @@ def wires(root: str, stack: ExitStack, *, small: bool) -> dict[str, tuple[Measur
     tars = {"remote": f"{root}/tars-index", "local": f"{root}/fetched"}
     names = {each: sorted(os.listdir(f"{root}/s3/{each}")) for each in ("tars", "files")}
     peers: dict[str, tuple[Measure, Measure, str]] = {}
-    if importlib.util.find_spec("litdata"):
-        peers["plain files, cold "] = (
+    if all(map(importlib.util.find_spec, ("litdata", "obstore", "s3fs", "zstd"))):
+        peers["plain files, cold, beside litdata"] = (
             lambda: cold_epoch(files),
             lambda: litdata_epoch(far, "files", f"{root}/litdata"), "litdata",
         )  # fmt: skip

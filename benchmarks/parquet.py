@@ -75,13 +75,13 @@ def epoch(place: dict[str, Any], workers: int) -> None:
         pass
 
 
-def hf_epoch(folder: str, cache: str) -> Measure:
-    """The same by HF datasets, whose own copy of the tables is made before."""
+def hf_epoch(folder: str, cache: str, form: str | None) -> Measure:
+    """The same by HF datasets, as its rows come or in a form, from its own copy of the tables."""
     import datasets
     from torch.utils.data import DataLoader
 
     found = datasets.load_dataset("parquet", data_dir=folder, cache_dir=cache, split="train")
-    loader = DataLoader(found.with_format("torch"), batch_size=32, shuffle=True)
+    loader = DataLoader(found.with_format(form), batch_size=32, shuffle=True)
 
     def run() -> None:
         for _ in loader:
@@ -251,10 +251,12 @@ def main() -> None:
                     "MDS",
                 )
             if importlib.util.find_spec("datasets"):
-                theirs = hf_epoch(f"{root}/tokens", f"{root}/hf")
-                pairs["tokens in batches, decoded"] = (
-                    functools.partial(epoch, ours, 0), theirs, "HF datasets",
-                )  # fmt: skip
+                for form, said in (("torch", ", with_format('torch')"), (None, "")):
+                    pairs[f"tokens in batches, decoded, beside HF datasets{said}"] = (
+                        functools.partial(epoch, ours, 0),
+                        hf_epoch(f"{root}/tokens", f"{root}/hf", form),
+                        "HF datasets",
+                    )
             if importlib.util.find_spec("litdata"):
                 shutil.copytree(f"{root}/tokens", f"{root}/tokens-litdata")
                 pairs["tokens in batches, decoded, beside litdata"] = (

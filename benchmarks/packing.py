@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.peers.karmarkar_karp import partition
 from mds.plan import EpochPlan, Packing, PackPlan
+from mds.plan.pack_schedule import Documents
 from mds.plan.packing import balance, pack_window
 from mds.world import World
 
@@ -57,6 +58,7 @@ def main() -> None:
             peers(options.other, lengths, folder, is_batch=False)
         print("windows, ranks and batches")
         show(window(is_smoke))
+        show(window(is_smoke, 40))
         show(ranks(mixed, is_smoke))
         show(batches(mixed, folder, is_smoke, options.other))
 
@@ -136,6 +138,11 @@ class Lengths:
         """The lengths of documents."""
         return self._held[ids % len(self._held)]
 
+    def packed(self, counts: Any, packing: Packing) -> list[Documents]:
+        """The documents of streams, all of the same mean."""
+        mean = packing.tokens(self._held) / len(self._held)
+        return [Documents(count, int(count * mean)) for count in counts]
+
 
 def packer(lengths: Any, rounds: int) -> Any:
     """Documents a second through the packer, lengths in memory, the padding, and its bound."""
@@ -160,28 +167,39 @@ def packer(lengths: Any, rounds: int) -> Any:
     )
 
 
-def window(is_smoke: bool) -> Any:
-    """Any window of 100 million documents in 5,000 shards, by a seekable order."""
-    count = 10**5 if is_smoke else 10**8
+def window(is_smoke: bool, streams: int = 1) -> Any:
+    """Any window of 100 million documents in 5,000 shards, by a seekable order.
+
+    Of several streams a schedule says what comes of each.
+    """
+    count, run = 10**5 if is_smoke else 10**8, None
+    if streams > 1:
+        from benchmarks.schedule import run_of  # with torch, whose memory the other row is without
+
+        run = run_of(streams)
     plan = EpochPlan(
-        [{"shards": np.full(5000, count // 5000)}],
+        [{"shards": np.full(5000 // streams, count // 5000)}] * streams,
         World(8, 8, 1, 0),
         batch_size=8,
         shuffle=True,
         shuffle_algo="seekable",
         num_canonical_nodes=8,
         packing=Packing(CAPACITY, overflow="split"),
+        schedule=run,
     )
     packs = PackPlan(plan, Lengths(10**4 if is_smoke else 10**6))
     packs.load(0, 0)
+    # A schedule has one row of windows, for documents of all canonical nodes.
+    rows = len(packs.windows)
     seconds = []
-    for node in range(8):
+    for number in range(8):
         begun = time.process_time()
-        packs.load(node, int(packs.windows[node]) // 2)
+        row = number % rows
+        packs.load(row, int(packs.windows[row]) * (number // rows + 1) // (8 // rows + 1))
         seconds.append(time.process_time() - begun)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     yield (
-        f"a window anywhere in {count:,} documents",
+        f"a window anywhere in {count:,} documents, streams: {streams}",
         f"{1000 * np.median(seconds):.1f} ms",
         "60 ms",
     )

@@ -171,15 +171,19 @@ class _TableSearch:
         return is_told and old.files == found.files and told == (found.pin, found.schema)
 
     def _tell_changes(self, old: FileTable, new: FileTable) -> None:
-        """Say which files came and went since the last start, which makes another order."""
-        before, now = set(old.files), set(new.files)
-        for what, files in (("new", now - before), ("gone or replaced", before - now)):
-            names = sorted(file.key for file in files)
-            if names:
+        """Say which files came, went and changed since the last start."""
+        before, now = ({file.key: file for file in table.files} for table in (old, new))
+        kinds = {
+            "new": now.keys() - before.keys(),
+            "gone": before.keys() - now.keys(),
+            "replaced": {key for key in now.keys() & before.keys() if now[key] != before[key]},
+        }
+        for what, keys in kinds.items():
+            if names := sorted(keys):
                 more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
                 log.warning(
-                    "%s: since the last start here these files are %s: %s%s. The order is another "
-                    "one; mds index pins the files of a run.",
+                    "%s: since the last start here these files are %s: %s%s. With other counts "
+                    "of samples the order is another one; mds index pins the files of a run.",
                     self.files.url(""),
                     what,
                     ", ".join(names[:5]),

@@ -65,3 +65,19 @@ def test_many_changes_are_counted_behind_the_first():
     """Five of each are named."""
     told = tell_changes([], [f"{n}" for n in range(8)])
     assert told == "came: '0', '1', '2', '3', '4' and 3 more"
+
+
+def test_a_start_tells_each_change_since_the_last_one_once(tmp_path, caplog):
+    """New, gone and replaced files are told apart."""
+    folder = write(tmp_path / "lines", "a.jsonl", "b.jsonl", "c.jsonl")
+    of(folder, tmp_path / "cache")
+    (folder / "a.jsonl").unlink()
+    (folder / "b.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+    write(folder, "d.jsonl")
+    of(folder, tmp_path / "cache")
+    told = [message.split("these files are ")[1] for message in caplog.messages]
+    assert [line.split(". ")[0] for line in told] == [
+        "new: d.jsonl",
+        "gone: a.jsonl",
+        "replaced: b.jsonl",
+    ]

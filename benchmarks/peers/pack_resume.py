@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.packers import END, olmo_dataset
+
 COUNT, CAPACITY, BATCH, STEPS = 6000, 2048, 16, 20
-END = 60_000  # the token that ends documents, where there has to be one
 
 
 def main() -> None:
@@ -175,17 +176,9 @@ def trl(documents: list[Any], folder: str) -> Run:
 
 def olmo(documents: list[Any], folder: str) -> Run:
     """Packed once for all epochs, of a file of tokens; documents end with a token of their own."""
-    from olmo_core.data import DataCollator, NumpyFSLDataLoader, NumpyPackedFSLDataset
+    from olmo_core.data import DataCollator, NumpyFSLDataLoader
 
-    path = os.path.join(folder, "resume.npy")
-    ended = [np.append(document[: CAPACITY - 1], END) for document in documents]
-    np.concatenate(ended).astype(np.uint16).tofile(path)
-    dataset = NumpyPackedFSLDataset(
-        path, sequence_length=CAPACITY, pad_token_id=END + 1, eos_token_id=END, vocab_size=END + 2,
-        dtype=np.uint16,
-    )  # fmt: skip
-    dataset.work_dir = os.path.join(folder, "resume")
-    dataset.prepare()
+    dataset = olmo_dataset(folder, CAPACITY, lambda: documents)
 
     def run(ranks: int, rank: int, state: Any) -> tuple[Iterator[Any], Callable[[], Any]]:
         loader = NumpyFSLDataLoader(

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -186,21 +186,28 @@ def grain_batches(folder: str) -> Iterator[int]:
         yield int((batch["tokens_segment_ids"] > 0).sum())
 
 
-def olmo_batches(folder: str) -> Iterator[int]:
-    """Batches of eight packs from one file of tokens, which are packed beforehand."""
-    import torch
+def olmo_dataset(folder: str, capacity: int, documents: Callable[[], Iterable[Any]]) -> Any:
+    """A dataset of packs, of a file of tokens that is made once; ``END`` ends each document."""
     from olmo_core.data import NumpyPackedFSLDataset
 
     path = os.path.join(folder, "documents.npy")
     if not os.path.exists(path):
-        ended = [np.append(d[: CAPACITY - 1], END) for d in documents_of(folder)]
+        ended = [np.append(document[: capacity - 1], END) for document in documents()]
         np.concatenate(ended).astype(np.uint16).tofile(path)
     dataset = NumpyPackedFSLDataset(
-        path, sequence_length=CAPACITY, pad_token_id=END + 1, eos_token_id=END, vocab_size=END + 2,
+        path, sequence_length=capacity, pad_token_id=END + 1, eos_token_id=END, vocab_size=END + 2,
         dtype=np.uint16,
     )  # fmt: skip
     dataset.work_dir = os.path.join(folder, "olmo")
     dataset.prepare()
+    return dataset
+
+
+def olmo_batches(folder: str) -> Iterator[int]:
+    """Batches of eight packs from one file of tokens, which are packed beforehand."""
+    import torch
+
+    dataset = olmo_dataset(folder, CAPACITY, lambda: documents_of(folder))
     order = np.random.default_rng(1).permutation(len(dataset)).tolist()
     for at in range(0, len(order) - 7, 8):
         rows = [dataset[i]["input_ids"] for i in order[at : at + 8]]

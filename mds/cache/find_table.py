@@ -36,6 +36,7 @@ from mds.errors import CacheError, FormatError, VanishedError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table, reads_of
 from mds.formats.facts import FoundFiles
+from mds.formats.file_names import first_names
 from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files, open_pinned
@@ -180,14 +181,12 @@ class _TableSearch:
         }
         for what, keys in kinds.items():
             if names := sorted(keys):
-                more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
                 log.warning(
-                    "%s: since the last start here these files are %s: %s%s. With other counts "
+                    "%s: since the last start here these files are %s: %s. With other counts "
                     "of samples the order is another one; mds index pins the files of a run.",
                     self.files.url(""),
                     what,
-                    ", ".join(names[:5]),
-                    more,
+                    first_names(names),
                 )
 
     def _nothing(self) -> FormatError:

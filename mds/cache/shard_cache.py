@@ -65,7 +65,7 @@ class ShardCache:
         for folder in self._folders:
             folder.index.check_safe(allow_unsafe_types, folder.remote)
             for schema in folder.index.schemas:
-                check_columns(schema.columns, columns.names, folder.remote)
+                check_columns(schema.columns.names, columns.names, folder.remote)
         self._check_limit()
         self._counters = CounterTable()
         self._runtime: ProcessCache | None = None

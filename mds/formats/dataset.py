@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError, FormatError
+from mds.errors import FormatError
 from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
@@ -25,7 +25,7 @@ from mds.formats.file_names import below_their_folder, pack_names
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
-from mds.text.near import did_you_mean
+from mds.readers.fields import check_columns
 from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
@@ -220,13 +220,8 @@ def _check_known(
     """Raise ConfigError for a column that neither a file nor the table has."""
     known = {name for _, columns in found for name in columns}
     known.update(table.header.get("columns", ()))
-    for name in chosen:
-        if found and name not in known:
-            names = ", ".join(map(repr, sorted(known)))
-            raise ConfigError(
-                f"{where or found[0][0]}: there is no column {name!r}."
-                f"{did_you_mean(name, known)} The columns are {names}."
-            )
+    if found:
+        check_columns(sorted(known), chosen, where or found[0][0])
 
 
 def _in_no_file(

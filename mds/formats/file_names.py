@@ -48,12 +48,17 @@ def tell_changes(before: Sequence[str], now: Sequence[str]) -> str:
     """Which names came and went between two lists of files, in words."""
     came, gone = sorted({*now} - {*before}), sorted({*before} - {*now})
     told = [
-        f"{what}: {', '.join(map(repr, names[:_SHOWN]))}"
-        + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+        f"{what}: {first_names([*map(repr, names)])}"
         for what, names in (("came", came), ("went", gone))
         if names
     ]
     return "; ".join(told) or "the names are the same, and what is in them is not"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first few of many names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def below_their_folder(keys: Sequence[str]) -> list[str]:

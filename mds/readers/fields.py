@@ -98,7 +98,7 @@ def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) 
 
     Raises ConfigError for a column that does not exist.
     """
-    check_columns(columns, selection.names)
+    check_columns(columns.names, selection.names)
     out = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
@@ -126,11 +126,13 @@ def _decode_of(encoding: Encoding, selection: ColumnSelection) -> Callable[[Any]
     return lambda data: decode(memoryview(bytearray(data)))
 
 
-def check_columns(columns: Columns, chosen: Sequence[str] | None, where: str = "a shard") -> None:
-    """Raise ConfigError unless all chosen columns exist in the data at ``where``."""
-    if unknown := sorted(set(chosen or ()) - set(columns.names)):
-        known = ", ".join(map(repr, columns.names))
+def check_columns(
+    names: Sequence[str], chosen: Sequence[str] | None, where: str = "a shard"
+) -> None:
+    """Raise ConfigError unless all chosen columns are among ``names``, those of ``where``."""
+    if unknown := sorted(set(chosen or ()) - set(names)):
+        known = ", ".join(map(repr, names))
         raise ConfigError(
             f"{where}: there is no column {', '.join(map(repr, unknown))}."
-            f"{did_you_mean(unknown[0], columns.names)} The columns are {known}."
+            f"{did_you_mean(unknown[0], names)} The columns are {known}."
         )

@@ -68,7 +68,7 @@ def gather(
                 f"{reader.where}: its columns are not those of {schema.columns.names}."
             )
     if columns is not None:
-        check_columns(schema.columns, columns)
+        check_columns(schema.columns.names, columns)
     if kind is FixedReader:
         return _gather_fixed(used, groups, shards, rows, columns, out or {})  # type: ignore[arg-type]
     if groups.are_small:

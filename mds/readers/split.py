@@ -112,7 +112,7 @@ def line_decoder(
     schema: ShardSchema, columns: ColumnSelection, where: str
 ) -> Callable[[str], dict[str, Any]]:
     """A function from a line, its end included, to the sample."""
-    check_columns(schema.columns, columns.names, where)
+    check_columns(schema.columns.names, columns.names, where)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
 

@@ -77,6 +77,34 @@ class Seen:
     bytes_sent: int = 0
 
 
+class _Onward:
+    """The way from the proxy to the server, as a context manager: made when a request takes it.
+
+    A server that answers one connection after another waits on one that asks nothing.
+    """
+
+    def __init__(self, server: tuple[str, int], known: set[socket.socket]) -> None:
+        self._server, self._known = server, known
+        self._made: tuple[socket.socket, Reader] | None = None
+
+    def connection(self) -> tuple[socket.socket, Reader]:
+        """The connection, and what reads its answers."""
+        if self._made is None:
+            made = socket.create_connection(self._server)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._known.add(made)
+            self._made = made, Reader(made)
+        return self._made
+
+    def __enter__(self) -> _Onward:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._made is not None:
+            self._known.discard(self._made[0])
+            self._made[0].close()
+
+
 class FaultProxy:
     """A proxy to one server, as a context manager.
 
@@ -141,23 +169,20 @@ class FaultProxy:
             if self._wake in ready:
                 return
             client, _ = self._listener.accept()
+            # Known before the proxy can end, which then overlooks no connection.
+            self._connections.add(client)
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError), client, socket.create_connection(self._server) as server:
-            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections |= {client, server}
-            try:
-                asking, answering = Reader(client), Reader(server)
-                while self._exchange(client, server, asking, answering):
-                    continue
-            finally:
-                self._connections -= {client, server}
+        onward = _Onward(self._server, self._connections)
+        with contextlib.suppress(OSError), client, onward:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            asking = Reader(client)
+            while self._exchange(client, asking, onward):
+                continue
+        self._connections.discard(client)
 
-    def _exchange(
-        self, client: socket.socket, server: socket.socket, asking: Reader, answering: Reader
-    ) -> bool:
+    def _exchange(self, client: socket.socket, asking: Reader, onward: _Onward) -> bool:
         """One request and its answer; whether the connection goes on."""
         request = Head.read(asking)
         if request is None:
@@ -179,6 +204,7 @@ class FaultProxy:
             client.sendall(_refusal(fault))
             return True
         _bend_range(request, fault)
+        server, answering = onward.connection()
         server.sendall(request.encode())
         for piece in asking.body(request, b""):
             server.sendall(piece)

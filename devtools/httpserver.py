@@ -35,7 +35,7 @@ def http_server(
 
 
 @contextmanager
-def running(server: http.server.ThreadingHTTPServer, name: str) -> Iterator[None]:
+def running(server: http.server.HTTPServer, name: str) -> Iterator[None]:
     """Have a server answer for the block, in a thread of that name."""
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name=name)
     thread.start()

@@ -178,9 +178,11 @@ class FaultProxy:
         with contextlib.suppress(OSError), client, onward:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             asking = Reader(client)
-            while self._exchange(client, asking, onward):
-                continue
-        self._connections.discard(client)
+            try:
+                while self._exchange(client, asking, onward):
+                    continue
+            finally:
+                self._connections.discard(client)
 
     def _exchange(self, client: socket.socket, asking: Reader, onward: _Onward) -> bool:
         """One request and its answer; whether the connection goes on."""

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from devtools.httpserver import running
 from devtools.proxy import Fault, FaultProxy
 from mds.errors import (
     CorruptError,
@@ -265,19 +266,14 @@ def test_a_full_disk_is_told_as_such(store, monkeypatch):
 def test_a_refused_connection_holds_no_server():
     """A server that answers one connection after another goes on while a client keeps its own."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = server.server_address
-    try:
-        with FaultProxy(f"http://127.0.0.1:{address[1]}") as proxy:
-            proxy.add(Fault("status", match="", times=1))
-            kept = HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
-            kept.request("GET", "/refused")
-            assert kept.getresponse().read() == b""
-            other = HTTPConnection(*address, timeout=20)
-            other.request("GET", "/answered")
-            assert other.getresponse().status == 501
-            other.close()
-            kept.close()
-    finally:
-        server.shutdown()
-        server.server_close()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    with running(server, "mds-one-at-a-time"), FaultProxy(url) as proxy:
+        proxy.add(Fault("status", match="", times=1))
+        kept = HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
+        kept.request("GET", "/refused")
+        assert kept.getresponse().read() == b""
+        other = HTTPConnection(*server.server_address, timeout=20)
+        other.request("GET", "/answered")
+        assert other.getresponse().status == 501
+        other.close()
+        kept.close()

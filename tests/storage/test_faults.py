@@ -272,7 +272,7 @@ def test_a_refused_connection_holds_no_server():
         kept = HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
         kept.request("GET", "/refused")
         assert kept.getresponse().read() == b""
-        other = HTTPConnection(*server.server_address, timeout=20)
+        other = HTTPConnection(url.removeprefix("http://"), timeout=20)
         other.request("GET", "/answered")
         assert other.getresponse().status == 501
         other.close()

@@ -239,17 +239,25 @@ class ShardFetcher:
 
     def _clear(self, opened: OpenFolder, info: ShardInfo) -> None:
         """Delete what lies under the names of a shard that is not there as it should be."""
-        opened.folder.check_inside(info)
-        for raw, _ in info.files:
-            path = opened.folder.path(raw)
-            with contextlib.suppress(OSError):
+        folder = opened.folder
+        folder.check_inside(info)
+        for raw, packed in info.files:
+            path = folder.path(raw)
+            try:
                 size = os.lstat(path).st_size
-                if size != raw.size and not opened.folder.is_decoded:
-                    reason = f"{path}: the index says {raw.size} bytes, found {size}"
-                    self._throw_away(opened, raw, reason)
-                elif opened.folder.hash_of(raw) is None:
-                    reason = f"{path}: nothing tells whose it is"
-                    self._throw_away(opened, raw, reason)
+            except OSError:
+                continue
+            if size != raw.size and not folder.is_decoded:
+                reason = f"{path}: the index says {raw.size} bytes, found {size}"
+            elif folder.hash_of(raw) is None:
+                reason = f"{path}: nothing tells whose it is"
+                if not folder.is_decoded:
+                    # It may be the only copy: it goes when the remote says that it has another.
+                    self.downloaders[folder.number].store.head((packed or raw).basename)
+            else:
+                continue
+            with contextlib.suppress(OSError):
+                self._throw_away(opened, raw, reason)
 
     def _check_way(self, opened: OpenFolder, shard: int, info: ShardInfo) -> None:
         """Raise CacheError for a file in the way that is the user's own by its name.

@@ -32,7 +32,7 @@ from mds.cache.origin import (
 )
 from mds.cache.ownership import identity_for
 from mds.cache.source import Source
-from mds.errors import CacheError, FormatError, VanishedError
+from mds.errors import CacheError, FormatError, StoreError, VanishedError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table, reads_of
 from mds.formats.facts import FoundFiles
@@ -136,14 +136,14 @@ class _TableSearch:
         """The table as it is now, or the one that is ``pinned``, which never changes."""
         began = time.time_ns()
         if not can_write(self.folder):
-            return self._make(None) if pinned is None else pinned()
+            return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
         with disk(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
             old, since = self._read()
             is_fresh = began <= since <= time.time_ns()  # and not of a clock that was ahead
             if old is not None and (is_fresh or pinned is not None):
                 return old  # another process has just listed the files
-            table = self._make(old) if pinned is None else pinned()
+            table = self._make_or_keep(old) if pinned is None else pinned()
             if old is not None and table is not old:
                 self._tell_changes(old, table)
             if table is old:
@@ -152,6 +152,20 @@ class _TableSearch:
                 with publish_control_file(self._path, mode_of(self.folder)) as file:
                     file.write(table.to_bytes())
             return table
+
+    def _make_or_keep(self, old: FileTable | None) -> FileTable:
+        """Return the table as it is now, or ``old`` where the remote cannot be asked."""
+        try:
+            return self._make(old)
+        except StoreError as error:
+            if old is None or is_local(self.place.root):
+                raise
+            log.warning(
+                "%s The remote cannot be asked: the table of files of the last start is used, and "
+                "a shard that is not in the cache will raise an error.",
+                error,
+            )
+            return old
 
     def _make(self, old: FileTable | None) -> FileTable:
         files = open_pinned(self.place.root, self._open_at)

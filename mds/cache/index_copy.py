@@ -5,6 +5,10 @@ are what they were when the copy was made, and the copy is as it was written, th
 Otherwise it is fetched anew, parsed, and only then published. Which folder it goes to is decided
 here, under the lock of the folder, once for all (`origin.py`). What of the cached shards is still
 good is a matter of the ledger, which knows the content that each of them has.
+
+A remote that cannot be asked does not end a run whose cache has its index: the copy is used, with
+one warning, if the note beside it names this very source and the text of the index is the noted
+one. Nothing else in the folder is a reason to believe that it is the remote's.
 """
 
 from __future__ import annotations
@@ -31,7 +35,16 @@ from mds.cache.origin import (
     write_origin,
 )
 from mds.cache.ownership import identity_for, is_hashed, is_shared_by_nodes, version_of
-from mds.errors import NotFoundError, TransientError, VanishedError
+from mds.errors import (
+    DeniedError,
+    FormatError,
+    MdsError,
+    MissingDependencyError,
+    NotFoundError,
+    StoreError,
+    UnauthenticatedError,
+    VanishedError,
+)
 from mds.events import Retried, emit
 from mds.index import Index, read_index
 from mds.index.binary_copy import MIN_COPIED_BYTES
@@ -76,8 +89,8 @@ def find_index(
 
     What is fetched goes to ``folder``, or to a folder below it that is this source's alone, if
     ``folder`` is another's. Raises NotFoundError when there is no index, IndexFileError (a
-    ValueError) when it is broken, and the StoreError of a remote that cannot be asked, unless a
-    copy of this very remote is there and the trouble may pass.
+    ValueError) when it is broken, and the StoreError of a remote that cannot be asked or the
+    MissingDependencyError of its package, unless a verified copy of this very remote is there.
     """
     if remote is None:
         version = version_of(os.path.join(folder, INDEX))
@@ -86,11 +99,16 @@ def find_index(
     from mds.storage import RetryPolicy, open_store
 
     source = source_of(remote, options)
-    now = folder_for(folder, source) or folder
     # Where there is a copy, waiting for minutes is pointless.
-    within = 60.0 if _is_copy(read_origin(now), source, now) else 300.0
+    within = timeout if _noted_copy(folder, source) is not None else 300.0
     retry = RetryPolicy(retries, within=within, notify=retried)
-    store = open_store(remote, options=options, retry=retry, timeout=timeout)
+    try:
+        store = open_store(remote, options=options, retry=retry, timeout=timeout)
+    except MissingDependencyError as error:
+        kept = _read_without_remote(folder, source, error)
+        if kept is None:
+            raise
+        return kept  # a shard that is missing opens the store, and raises this error again
     found = despite_deletion(_Search(store, source, folder).run)
     return dataclasses.replace(found, store=store)
 
@@ -117,10 +135,26 @@ class _Search:
     def run(self) -> Found:
         """The index from a copy that is up to date; VanishedError if that is deleted meanwhile."""
         before = self._copy()
-        if before is not None and self._is_current(before[1]):
-            found = _read_copy(*before)
+        if (noted := _noted_copy(self.folder, self.source)) is not None:
+            try:
+                is_current = self._is_current(noted[1])
+            except StoreError as error:
+                found = _read_without_remote(self.folder, self.source, error)
+                if found is None:
+                    raise
+                return found
+            found = _read_copy(*before) if is_current and before is not None else None
             if found is not None:
                 return found
+        try:
+            return self._find_anew(before)
+        except StoreError as error:
+            if noted is None and error.url == self.store.url_of(INDEX):
+                error.args = (f"{error}{_foreign_index_hint(self.folder)}",)
+            raise
+
+    def _find_anew(self, before: tuple[str, Origin] | None) -> Found:
+        """Fetch the index, unless another process has just published a copy other than `before`."""
         if not can_write(self.folder):
             return self._without_writing()
         with disk(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
@@ -131,18 +165,11 @@ class _Search:
 
     def _copy(self) -> tuple[str, Origin] | None:
         """The folder with a copy of the source's index, and what is noted there."""
-        where = folder_for(self.folder, self.source)
-        origin = read_origin(where) if where is not None else None
-        if where is None or origin is None or not _is_copy(origin, self.source, where):
-            return None
-        return where, origin
+        noted = _noted_copy(self.folder, self.source)
+        return noted if noted is not None and _is_unchanged_copy(*noted) else None
 
     def _is_current(self, origin: Origin) -> bool:
-        try:
-            info = self.store.head(INDEX)
-        except TransientError as error:
-            log.warning("%s The index in %s is used as it is.", error, self.folder)
-            return True
+        info = self.store.head(INDEX)
         if not info.version:
             return False  # a store that tells nothing: the index itself must
         return (origin.version, origin.size) == (_short(info.version), info.size)
@@ -322,14 +349,60 @@ def _read_copy(folder: str, origin: Origin) -> Found | None:
     return Found(index, folder, origin.version)
 
 
-def _is_copy(origin: Origin | None, source: str, folder: str) -> bool:
-    """Whether the index in a folder is as it was when it came from that source."""
+def _noted_copy(folder: str, source: str) -> tuple[str, Origin] | None:
+    """Return the folder whose note names ``source`` and that has an index, and the note."""
+    where = folder_for(folder, source)
+    origin = read_origin(where) if where is not None else None
+    if where is None or origin is None or origin.source != source:
+        return None
+    return (where, origin) if os.path.isfile(os.path.join(where, INDEX)) else None
+
+
+def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
+    """Whether the index in a folder is the very file that was published with the note."""
     try:
         state = os.stat(os.path.join(folder, INDEX))
     except OSError:
         return False
-    found = (state.st_ino, state.st_mtime_ns, state.st_size)
-    return origin is not None and origin.source == source and origin.copy == found
+    return origin.copy == (state.st_ino, state.st_mtime_ns, state.st_size)
+
+
+def _read_without_remote(folder: str, source: str, error: MdsError) -> Found | None:
+    """Return the noted copy of an index whose remote failed with ``error``, or None.
+
+    The copy may have been copied with its folder: its text must have the digest that is noted.
+    """
+    noted = _noted_copy(folder, source)
+    found = None
+    if noted is not None:
+        with contextlib.suppress(FormatError, VanishedError):
+            found = _read_copy(*noted)
+    if found is None:
+        return None
+    if isinstance(error, NotFoundError):
+        reason = "The remote holds this dataset no longer"
+    elif isinstance(error, (DeniedError, UnauthenticatedError)):
+        reason = "The remote does not accept the credentials"
+    else:
+        reason = "The remote cannot be asked"
+    log.warning(
+        "%s %s. The verified index in %s is used; a shard that is not in the cache will raise an "
+        "error.",
+        error,
+        reason,
+        found.folder,
+    )
+    return found
+
+
+def _foreign_index_hint(folder: str) -> str:
+    """Return how to read a folder that holds an index which did not come from this remote."""
+    if not os.path.isfile(os.path.join(folder, INDEX)):
+        return ""
+    return (
+        f" {folder} holds an index.json that was not fetched from this remote by this library. To "
+        f"read what is there without the remote, give local={folder!r} alone."
+    )
 
 
 @contextlib.contextmanager

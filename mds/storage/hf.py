@@ -4,7 +4,7 @@
 plain HTTP with ranges: the hub answers with the address of the bytes, which is good for a while
 and remembered. Writing and deleting go through huggingface_hub; every write is a commit. A hub that
 counts requests is waited for (`request_gate.py`). The token is the option, HF_TOKEN, or the one
-that `hf auth login` left.
+that `hf auth login` left. With HF_HUB_OFFLINE set every read raises StoreError at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
-from mds.errors import ConfigError, DeniedError, NotFoundError, TransientError, need
+from mds.errors import (
+    ConfigError,
+    DeniedError,
+    NotFoundError,
+    StoreError,
+    TransientError,
+    need,
+)
 from mds.process.fork_safe import new_lock
 from mds.process.per_process import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
@@ -42,6 +49,7 @@ _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 _GOOD_FOR = 600.0
 _REMEMBERED = 1 << 14
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads its variables
 _NEXT = re.compile(r'<([^>]+)>; *rel="next"')
 
 
@@ -132,6 +140,7 @@ class HfStore(Store):
         """Every file below a prefix."""
         folder = quote((self._prefix + prefix).rpartition("/")[0])
         url: str | None = f"{self._api('tree')}/{folder}".rstrip("/") + "?recursive=true"
+        self._check_online("list", prefix)
         with translate_errors("list", self.url_of(prefix), classify):
             while url is not None:
                 try:
@@ -152,6 +161,7 @@ class HfStore(Store):
         """The URL with the commit that its branch or tag is at now; one request."""
         if _COMMIT.fullmatch(self._revision):
             return self.url
+        self._check_online("head", "")
         with translate_errors("head", self.url_of(""), classify):
             _, told = self._call(self._api("revision"))
             commit = str(told["sha"])
@@ -192,6 +202,7 @@ class HfStore(Store):
             )
 
     def _find(self, verb: str, key: str) -> _Found:
+        self._check_online(verb, key)
         target, known = self._target(key), self._addresses()
         asking: dict[str, threading.Lock] = per_process((HfStore, "asking", self._options), dict)
         lock = asking.setdefault(target, new_lock())
@@ -230,6 +241,17 @@ class HfStore(Store):
                 return _Found(following, known, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
         raise StatusError(508, "the hub redirects in a circle", {})
+
+    def _check_online(self, verb: str, key: str) -> None:
+        """Raise StoreError where the environment forbids requests to the hub."""
+        if (env("HF_HUB_OFFLINE") or "").upper() in _TRUE:
+            url = self.url_of(key)
+            raise StoreError(
+                f"{verb} {url}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub. Unset it, "
+                "or read a dataset that is in the cache whole.",
+                url=url,
+                verb=verb,
+            )
 
     def _call(self, url: str) -> tuple[Mapping[str, str], Any]:
         """What the hub answers to a question: headers, and what its JSON says."""

@@ -12,8 +12,20 @@ import numpy as np
 import pytest
 from cache_tools import SAMPLES, contents, open_cache, read, write
 
+from devtools import dialects
+from devtools.httpserver import http_server
+from devtools.proxy import Fault, FaultProxy
+from mds import StreamingDataLoader, StreamingDataset
 from mds.cache import fetch_index
-from mds.errors import IndexFileError, NotFoundError, TransientError
+from mds.errors import (
+    IndexFileError,
+    MissingDependencyError,
+    NotFoundError,
+    StoreError,
+    TransientError,
+    UnreachableError,
+    need,
+)
 from mds.storage import Store, register_store
 from mds.storage.local import LocalStore
 from mds.storage.registry import _registered
@@ -72,6 +84,155 @@ def test_a_remote_that_cannot_be_asked_now_is_believed_to_be_the_same(counting, 
         assert fetch_index(url, folder, retries=0).fingerprint() == first.fingerprint()
     finally:
         counting.is_down = False
+
+
+def fill_cache(remote, folder):
+    """Fill a cache folder from a server, and return the URL, where nothing listens any more."""
+    with http_server(remote) as server, FaultProxy(server) as proxy:
+        dataset = StreamingDataset(remote=proxy.url, local=folder, batch_size=4)
+        assert len(list(dataset)) == SAMPLES
+    return proxy.url
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_complete_cache_is_read_where_nothing_answers(remote, folder, caplog, workers):
+    """A start without a network reads the cache, also in worker processes, and warns once."""
+    url = fill_cache(remote, folder)
+    dataset = StreamingDataset(
+        remote=url, local=folder, batch_size=4, download_retry=0, columns=["x"]
+    )
+    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=workers)
+    assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(SAMPLES))
+    warnings = [text for text in caplog.messages if "verified index" in text]
+    assert len(warnings) == 1
+    assert "cannot be asked" in warnings[0]
+
+
+def test_a_shard_that_the_cache_lacks_raises_where_nothing_answers(remote, folder):
+    """Without a network the samples of the cache come, and a missing shard is an error."""
+    url = fill_cache(remote, folder)
+    os.unlink(os.path.join(folder, "shard.00002.mds"))
+    dataset = StreamingDataset(remote=url, local=folder, batch_size=4, download_retry=0)
+    assert dataset[0]["x"] == 0
+    with pytest.raises(UnreachableError, match=r"shard\.00002"):
+        dataset[25]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "does not accept the credentials"),
+        (403, "does not accept the credentials"),
+        (404, "holds this dataset no longer"),
+        (410, "holds this dataset no longer"),
+        (451, "cannot be asked"),
+        (503, "cannot be asked"),
+    ],
+)
+def test_a_remote_that_refuses_leaves_the_cache_usable(remote, folder, caplog, status, reason):
+    """Expired credentials and a deleted dataset are warnings of their own beside a full cache."""
+    with http_server(remote) as server, FaultProxy(server) as proxy:
+        with open_cache(proxy.url, folder) as cache:
+            assert read(cache) == list(range(SAMPLES))
+        proxy.add(Fault("status", match="", times=None, status=status))
+        with open_cache(proxy.url, folder) as cache:
+            assert read(cache) == list(range(SAMPLES))
+    assert [text for text in caplog.messages if reason in text]
+
+
+def test_a_dataset_that_was_deleted_is_read_from_the_cache(remote, folder, caplog):
+    """A folder on a mounted disk may go after everything was fetched."""
+    with open_cache(remote, folder) as cache:
+        read(cache)
+    shutil.rmtree(remote)
+    with open_cache(remote, folder) as cache:
+        assert read(cache) == list(range(SAMPLES))
+    assert "holds this dataset no longer" in caplog.text
+
+
+def test_a_copied_cache_is_read_where_nothing_answers(remote, folder, tmp_path):
+    """The note and the text of the index identify a cache that was copied to another machine."""
+    url = fill_cache(remote, folder)
+    copied = str(tmp_path / "copied")
+    shutil.copytree(folder, copied)
+    with open_cache(url, copied) as cache:
+        assert read(cache) == list(range(SAMPLES))
+
+
+def test_a_failed_replacement_leaves_the_files_of_a_copied_cache(tmp_path, folder):
+    """A file that nothing identifies stays until its replacement has come."""
+    remote = write(tmp_path / "bare", hashes=[])
+    url = fill_cache(remote, folder)
+    copied = tmp_path / "copied"
+    shutil.copytree(folder, copied)
+    before = contents(str(copied))
+    with open_cache(url, copied) as cache, pytest.raises(UnreachableError):
+        read(cache)
+    assert {name: contents(str(copied))[name] for name in before if "shard" in name} == {
+        name: value for name, value in before.items() if "shard" in name
+    }
+
+
+def test_an_index_that_no_note_names_is_not_used_without_its_remote(remote, folder, tmp_path):
+    """A folder of unknown origin is no cache of a remote; the error says how to read it."""
+    url = fill_cache(remote, folder)
+    other = str(tmp_path / "other")
+    shutil.copytree(remote, other)
+    with pytest.raises(UnreachableError, match="give local='") as error:
+        fetch_index(url, other, retries=0)
+    local = re.search("give local='(.*)' alone", str(error.value))[1]
+    assert len(list(StreamingDataset(local=local, batch_size=4))) == SAMPLES
+
+
+@pytest.mark.parametrize("damage", ["index", "note"])
+def test_a_changed_index_is_not_used_without_its_remote(remote, folder, damage):
+    """An index of another text than the noted one, or without a note, is not the remote's."""
+    url = fill_cache(remote, folder)
+    if damage == "note":
+        os.unlink(os.path.join(folder, ".mds", "origin.json"))
+    else:
+        path = os.path.join(folder, "index.json")
+        with open(path) as file:
+            index = json.load(file)
+        index["shards"].pop()
+        with open(path, "w") as file:
+            json.dump(index, file)
+    with pytest.raises(UnreachableError):
+        fetch_index(url, folder, retries=0, timeout=1.0)
+
+
+def test_a_missing_package_leaves_the_cache_usable(counting, remote, folder, caplog):
+    """Without the package of a store a full cache is read; a missing shard names the package."""
+    url = f"counting://{remote}"
+    with open_cache(url, folder) as cache:
+        read(cache)
+
+    def fail(*_):
+        raise need("counter", "counting", "counting:// URLs")
+
+    register_store("counting", fail)
+    with open_cache(url, folder) as cache:
+        assert read(cache) == list(range(SAMPLES))
+    assert "pip install" in caplog.text
+    os.unlink(os.path.join(folder, "shard.00002.mds"))
+    with open_cache(url, folder) as cache, pytest.raises(MissingDependencyError, match="counter"):
+        read(cache)
+
+
+def test_a_hub_that_may_not_be_asked_leaves_the_cache_usable(tmp_path, folder, monkeypatch):
+    """HF_HUB_OFFLINE ends every request to the Hub before it is sent."""
+    url = "hf://datasets/org/name/data"
+    write(tmp_path / "hub" / "data")
+    monkeypatch.setenv("HF_TOKEN", "token")
+    with http_server(str(tmp_path / "hub"), handler=dialects.Hub) as endpoint:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        with open_cache(url, folder) as cache:
+            assert read(cache) == list(range(SAMPLES))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with open_cache(url, folder) as cache:
+            assert read(cache) == list(range(SAMPLES))
+        with pytest.raises(StoreError, match="HF_HUB_OFFLINE is set"):
+            fetch_index(url, folder + "2")
 
 
 def test_a_changed_remote_is_noticed_and_only_what_changed_is_fetched(tmp_path, folder):

@@ -51,6 +51,15 @@ def of(cache, remote=DATA, **more):
     return StreamingDataset(remote=remote, local=str(cache), batch_size=4, **more)
 
 
+def test_a_complete_cache_is_read_where_nothing_answers(folder, hub, tmp_path, caplog):
+    """The table of the last start and the shards in the cache need no Hub."""
+    samples = list(of(tmp_path / "cache"))
+    hub.add(Fault("drop", match="", times=None))
+    dataset = of(tmp_path / "cache", download_retry=0)
+    assert [repr(sample) for sample in dataset] == [repr(sample) for sample in samples]
+    assert "the table of files of the last start is used" in caplog.text
+
+
 def move_on(folder):
     """Main gets another commit, in which a file came and one has other rows."""
     write_files(folder / ".commits" / OTHER / "data", groups=((5, 7), (4,), (6, 1), (3,), (2,)))

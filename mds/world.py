@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import ConfigError
+from mds.text.redaction import get_logger
 
 
 class World:
@@ -187,26 +188,34 @@ class Ranks(NamedTuple):
         return World(nodes, self.local_world_size, workers, self.rank * workers + worker)
 
 
-# Variables of each launcher: rank, world size, ranks on this node.
+# Variables of each launcher: rank, world size, ranks on this node. Open MPI's come before those of
+# SLURM, which its processes inherit from the step or script that called mpirun.
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
 )
+# SLURM numbers steps from 0; from here on are those of batch scripts, shells and containers.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_WAY_OUT = "For a single process unset {size}, or pass topology=(0, 1)."
+_warned: set[str] = set()
+
+log = get_logger("mds.world")
 
 
-def find_ranks(topology: Topology | None = None) -> Ranks:
-    """The ranks of this process.
+def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) -> Ranks:
+    """Return the ranks of this process.
 
     ``topology`` may be a World, a torch.distributed process group (its ranks are the data-parallel
     ranks), a one-dimensional DeviceMesh such as ``mesh['dp']``, a pair (rank, world size), or a
-    function without arguments that gives one of these.
-    Raises ConfigError when the numbers contradict each other.
+    function without arguments that gives one of these. With ``has_defaults`` a variable of the
+    launcher that is not set has a default, as in the incumbent: rank 0, one rank.
+    Raises ConfigError when the numbers contradict each other or are incomplete.
     """
     while callable(topology) and not isinstance(topology, World):
         topology = topology()
     if topology is None:
-        return _checked(_discovered(os.environ))
+        return _checked(_discovered(os.environ, has_defaults))
     if isinstance(topology, World):
         return Ranks(topology.rank, topology.num_ranks, topology.ranks_per_node, "topology=")
     if isinstance(topology, tuple):
@@ -250,36 +259,96 @@ def _worker_info() -> Any:
     return data.get_worker_info() if data is not None else None
 
 
-def _discovered(env: Mapping[str, str]) -> Ranks:
+def _discovered(env: Mapping[str, str], has_defaults: bool) -> Ranks:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, size = distributed.get_rank(), distributed.get_world_size()
         return _within_node(rank, size, "torch.distributed")
     for source, rank_name, size_name, local_name in _LAUNCHERS:
-        if rank_name in env or size_name in env:
-            rank, size = _env_int(env, rank_name, 0), _env_int(env, size_name, 1)
-            # SLURM writes "4(x2)" for two nodes of four.
-            local = _env_int(env, local_name, 1 if source == "torchrun" else size)
-            return Ranks(rank, size, local, source)
+        rank = _env_int(env, rank_name)
+        size = _env_int(env, size_name)
+        if source == "SLURM":
+            if size is None:
+                size_name = "SLURM_NPROCS"  # noqa: PLW2901 - its other name
+                size = _env_int(env, size_name)
+            rank, size = _slurm_task(env, rank, size, size_name)
+        if rank is None and size is None:
+            continue
+        if not has_defaults:
+            _check_complete(rank_name, size_name, rank, size)
+        size = 1 if size is None else size
+        # SLURM writes "4(x2)" for two nodes of four.
+        local = _env_int(env, local_name)
+        if local is None:
+            local = 1 if source == "torchrun" else size
+        return Ranks(rank or 0, size, local, source)
     return Ranks(0, 1, 1, "single process")
+
+
+def _slurm_task(
+    env: Mapping[str, str], rank: int | None, size: int | None, size_name: str
+) -> tuple[int | None, int | None]:
+    """Return rank and number of tasks if srun started this process; else None for both.
+
+    A shell of an allocation has the number of its tasks and no rank. A batch script is task 0 of
+    all of them without being a step. Raises ConfigError where the latter cannot be told from task 0
+    of a step whose number did not get into a container.
+    """
+    step = _env_int(env, "SLURM_STEP_ID")
+    is_special = step is not None and step >= _FIRST_SPECIAL_STEP
+    is_task = rank is not None and not is_special and (rank > 0 or step is not None)
+    if size is None or size == 1 or is_task:
+        return rank, size
+    if rank is not None and step is None:
+        names = "SLURM_NTASKS and SLURM_NPROCS"
+        raise ConfigError(
+            f"SLURM_PROCID=0 and {size_name}={size} are set without SLURM_STEP_ID, as in a batch "
+            f"script: srun did not start this process. Start one process for each task by srun "
+            f"(pass SLURM_STEP_ID on into containers). {_WAY_OUT.format(size=names)}"
+        )
+    if size_name not in _warned:
+        _warned.add(size_name)
+        log.warning(
+            "%s=%s is set, but srun did not start this process: it reads all samples, as the only "
+            "one. For a job of several processes start them by srun or torchrun.",
+            size_name,
+            size,
+        )
+    return None, None
+
+
+def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int | None) -> None:
+    """Raise ConfigError for a rank without a world, and for a world without a rank."""
+    if rank is None and size is not None and size != 1:
+        raise ConfigError(
+            f"{size_name}={size} is set and {rank_name} is not, so this process does not know which "
+            f"part of the data is its own. Set {rank_name}, or begin when the process group of "
+            f"torch is up. {_WAY_OUT.format(size=size_name)}"
+        )
+    if size is None and rank:
+        raise ConfigError(
+            f"{rank_name}={rank} is set and {size_name} is not. Set {size_name} to the number of "
+            f"processes, or unset {rank_name}."
+        )
 
 
 def _within_node(rank: int, size: int, source: str) -> Ranks:
     """Ranks whose number on a node is known from the environment, or else all on one node."""
     for _, _, _, name in _LAUNCHERS:
-        if name in os.environ:
-            local = _env_int(os.environ, name, size)
+        local = _env_int(os.environ, name)
+        if local is not None:
             # A data-parallel group may be smaller than a node's processes.
-            return Ranks(rank, size, local if size % local == 0 else size, source)
+            return Ranks(rank, size, local if local and size % local == 0 else size, source)
     return Ranks(rank, size, size, source)
 
 
-def _env_int(env: Mapping[str, str], name: str, default: int) -> int:
+def _env_int(env: Mapping[str, str], name: str) -> int | None:
+    """Return the number that a variable begins with, or None if it is not set or empty."""
     text = env.get(name)
-    if text is None:
-        return default
-    digits = text.split("(")[0]
-    if not digits.strip().isdecimal():
+    if not text:
+        return None
+    digits = text.split("(")[0].strip()
+    if not (digits.isascii() and digits.isdecimal()):
         raise ConfigError(f"the environment variable {name} is {text!r}; expected a number.")
     return int(digits)
 

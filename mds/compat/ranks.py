@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 def get_rank() -> int:
     """The rank of this process."""
-    return find_ranks().rank
+    return find_ranks(has_defaults=True).rank
 
 
 def get_world_size() -> int:
     """How many ranks there are."""
-    return find_ranks().world_size
+    return find_ranks(has_defaults=True).world_size
 
 
 def get_local_world_size() -> int:
     """How many ranks this node has."""
-    return find_ranks().local_world_size
+    return find_ranks(has_defaults=True).local_world_size
 
 
 def get_local_rank() -> int:
     """The rank of this process on its node."""
     told = os.environ.get("LOCAL_RANK")
-    ranks = find_ranks()
+    ranks = find_ranks(has_defaults=True)
     return int(told) if told else ranks.rank % ranks.local_world_size
 
 

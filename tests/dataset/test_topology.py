@@ -1,5 +1,7 @@
 """Who am I: every launcher's way of saying it, and the caller's own."""
 
+import re
+
 import pytest
 
 from mds.errors import ConfigError
@@ -13,6 +15,8 @@ NAMES = (
     "SLURM_PROCID",
     "SLURM_NTASKS",
     "SLURM_NTASKS_PER_NODE",
+    "SLURM_NPROCS",
+    "SLURM_STEP_ID",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -51,6 +55,87 @@ def test_each_launcher_is_understood(monkeypatch, variables):
     assert ranks[:3] == (5, 8, 4)
     world = ranks.world(workers=2, worker=1)
     assert (world.node, world.rank_of_node, world.worker_of_rank) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 is set and RANK is not"),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, "WORLD_SIZE=4 is set and RANK is not"),
+        ({"WORLD_SIZE": "4", "RANK": ""}, "WORLD_SIZE=4 is set and RANK is not"),
+        ({"RANK": "1"}, "RANK=1 is set and WORLD_SIZE is not"),
+        ({"SLURM_PROCID": "2"}, "SLURM_PROCID=2 is set and SLURM_N"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "without SLURM_STEP_ID"),
+        ({"SLURM_PROCID": "0", "SLURM_NPROCS": "4"}, "without SLURM_STEP_ID"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4 is set and OMPI_COMM_WORLD_RANK"),
+        ({"OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK=3 is set and"),
+    ],
+)
+def test_half_an_environment_is_refused(monkeypatch, variables, message):
+    """A rank without a world and a world without a rank are errors that name the variables."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message) as error:
+        find_ranks()
+    assert find_ranks((0, 1))[:3] == (0, 1, 1)
+    unset = re.search(r"unset ([A-Z_]+)(?: and ([A-Z_]+))?", str(error.value))
+    for name in filter(None, unset.groups()):
+        monkeypatch.delenv(name, raising=False)
+    assert find_ranks()[:3] == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_NTASKS": "4"},
+        {"SLURM_NTASKS": "4", "SLURM_NPROCS": "4"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290"},
+    ],
+    ids=["shell", "both names", "interactive step"],
+)
+def test_a_shell_of_an_allocation_reads_all_samples(monkeypatch, caplog, variables):
+    """A process that srun did not start is the only one of its job, and a warning says so."""
+    monkeypatch.setattr("mds.world._warned", set())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert find_ranks()[:3] == (0, 1, 1)
+    assert find_ranks()[:3] == (0, 1, 1)
+    assert [text for text in caplog.messages if "srun did not start this process" in text] == [
+        "SLURM_NTASKS=4 is set, but srun did not start this process: it reads all samples, as the "
+        "only one. For a job of several processes start them by srun or torchrun."
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_task_of_a_step_is_a_rank(monkeypatch, rank):
+    """Task 0 of a step is rank 0, also where the number of tasks has its older name."""
+    for name, value in (("PROCID", rank), ("NPROCS", 4), ("STEP_ID", 0)):
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    assert find_ranks()[:3] == (rank, 4, 4)
+
+
+def test_open_mpi_comes_before_slurm(monkeypatch):
+    """Processes of mpirun inherit the variables of the SLURM step or script that called it."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
+    assert find_ranks()[:2] == (3, 8)
+
+
+def test_empty_variables_are_not_set(monkeypatch):
+    """A variable without text says nothing."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+    assert find_ranks()[:3] == (0, 1, 1)
+
+
+def test_the_getters_of_the_door_have_the_defaults_of_the_incumbent(monkeypatch):
+    """Rank 0 is the default of `get_rank`, whatever the number of ranks."""
+    from mds.compat import ranks
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (ranks.get_rank(), ranks.get_world_size(), ranks.get_local_rank()) == (0, 4, 0)
 
 
 def test_what_the_caller_says_wins(monkeypatch):

@@ -321,9 +321,9 @@ def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int 
     """Raise ConfigError for a rank without a world, and for a world without a rank."""
     if rank is None and size is not None and size != 1:
         raise ConfigError(
-            f"{size_name}={size} is set and {rank_name} is not, so this process does not know which "
-            f"part of the data is its own. Set {rank_name}, or begin when the process group of "
-            f"torch is up. {_WAY_OUT.format(size=size_name)}"
+            f"{size_name}={size} is set and {rank_name} is not, so this process does not know "
+            f"which part of the data is its own. Set {rank_name}, or begin when the process group "
+            f"of torch is up. {_WAY_OUT.format(size=size_name)}"
         )
     if size is None and rank:
         raise ConfigError(

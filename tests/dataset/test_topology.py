@@ -100,10 +100,9 @@ def test_a_shell_of_an_allocation_reads_all_samples(monkeypatch, caplog, variabl
         monkeypatch.setenv(name, value)
     assert find_ranks()[:3] == (0, 1, 1)
     assert find_ranks()[:3] == (0, 1, 1)
-    assert [text for text in caplog.messages if "srun did not start this process" in text] == [
-        "SLURM_NTASKS=4 is set, but srun did not start this process: it reads all samples, as the "
-        "only one. For a job of several processes start them by srun or torchrun."
-    ]
+    warnings = [text for text in caplog.messages if "srun did not start this process" in text]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("SLURM_NTASKS=4 is set")
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -144,6 +144,7 @@ def test_the_variables_of_slurm_are_enough(shards, tmp_path):
         text = runs.script.read_text().replace(", topology=(0, 1)", "")
         runs.script.write_text(text.replace("16", "8"))
         told = {"SLURM_PROCID": task, "SLURM_NTASKS": 4, "SLURM_NTASKS_PER_NODE": "2(x2)"}
+        told["SLURM_STEP_ID"] = 0
         out = runs.to(100, **{name: str(value) for name, value in told.items()})
         ids.append([int(n) for line in out.splitlines() for n in line.split()[1:]])
     assert [len(part) for part in ids] == [24] * 4

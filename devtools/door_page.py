@@ -29,9 +29,6 @@ DIFFERENT_CALLS = {
     "StreamingDataset(local=d, batch_size=2).load_state_dict({})": (
         "a ValueError at once; 0.13 raises a KeyError at the next iteration"
     ),
-    "MDSWriter(columns={'a': 'int'}, out=tmp + '/w7', size_limit=0).finish()": (
-        "a ValueError; 0 is no size of a shard, None is no limit"
-    ),
 }
 _UNCALLED = {
     "StreamingDataset": dataset._UNCALLED,  # noqa: SLF001 - what the door itself warns of

@@ -220,6 +220,9 @@ StreamingDataset.__init__.__signature__ = inspect.signature(Samples.__init__)  #
 def _accepted(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with a warning for what 0.13 takes and the library refuses."""
     made = dict(given)
+    for name in ("epoch_size", "cache_limit"):
+        if not given.get(name):  # 0 and '' are "not given" in 0.13
+            made.pop(name, None)
     shuffle = given.get("shuffle", False)
     if not isinstance(shuffle, (bool, np.bool_)):
         warnings.warn(f"shuffle={shuffle!r} is taken for {bool(shuffle)}.", stacklevel=3)

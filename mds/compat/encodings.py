@@ -8,13 +8,14 @@ writers from then on, also in the place of a built-in one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat.json_encodings import check_type
 from mds.encodings import Encoding as OurEncoding
 from mds.encodings import parse_encoding, registry
+from mds.encodings.scalars import NumpyEncoding
 from mds.errors import UnknownEncodingError
 from mds.readers import fields
 
@@ -70,6 +71,10 @@ class BuiltIn(Encoding):
 
 class Scalar(BuiltIn):
     """A number of NumPy."""
+
+    def encode(self, obj: Any) -> bytes:
+        """The bytes of what the NumPy type makes of a value."""
+        return self._ours.encode_as_numpy(obj)  # type: ignore[no-any-return,attr-defined]
 
 
 class StrEncoding(BuiltIn):
@@ -229,7 +234,20 @@ def is_mds_encoding_safe(encoding: str) -> bool:
 
 def mds_encode(encoding: str, obj: Any) -> bytes:
     """The stored bytes of a value; bytes are taken as already encoded."""
-    return obj if isinstance(obj, bytes) else parse_encoding(encoding).pack(obj)
+    return obj if isinstance(obj, bytes) else packer_of(parse_encoding(encoding))(obj)
+
+
+def packer_of(encoding: OurEncoding) -> Callable[[Any], bytes]:
+    """Return a function from a value to its bytes that neither bytes nor numbers are refused by.
+
+    The incumbent stores bytes without a look at them, and whatever a NumPy type makes of a value.
+    """
+    return partial(_pack_number, encoding) if isinstance(encoding, NumpyEncoding) else encoding.pack
+
+
+def _pack_number(encoding: NumpyEncoding, value: Any) -> bytes:
+    data = value if isinstance(value, bytes) else encoding.encode_as_numpy(value)
+    return encoding.pack(data)
 
 
 def mds_decode(encoding: str, data: bytes) -> Any:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mds.compat.encodings import packer_of
 from mds.compat.writers import JointWriter, SplitWriter
 from mds.writers import mds as native
 from mds.writers import text as native_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mds.encodings import Encoding
     from mds.format.layout import Columns
 
     Out = str | tuple[str, str]
@@ -54,6 +58,9 @@ class MDSWriter(JointWriter, native.MDSWriter):
         self.column_encodings = list(self.columns.encodings)
         self.column_sizes = list(self.columns.sizes)
         self.config_data = self._config
+
+    def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
+        return packer_of(encoding)
 
     def encode_joint_shard(self) -> bytes:
         """The file of the samples that are in memory."""

@@ -21,7 +21,7 @@ from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
-from mds.storage.url import Url, is_local, join, local_path
+from mds.storage.url import Url, is_local, join, local_folder, local_path
 from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
@@ -96,7 +96,11 @@ class Stream:
         self.split = split_folder(split)
         if local is None and self.remote is None:
             raise ConfigError("a Stream needs remote= (where the data are), local=, or both.")
-        self.local = os.fspath(local) if local is not None else default_folder(self.remote or "")
+        self.local = (
+            default_folder(self.remote or "")
+            if local is None
+            else local_folder(local, "local=", "Give the URL as remote=.")
+        )
         self.proportion, self.repeat, self.choose = proportion, repeat, choose
         self._check_weights()
         self.download_retry, self.download_timeout = download_retry, download_timeout

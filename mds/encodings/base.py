@@ -50,7 +50,8 @@ class Encoding(ABC):
     `OPAQUE` unless the class that has the `decode` says otherwise. `decode_array` is there where a
     value is an image, and gives its pixels. `takes_bytes` says
     that a `bytes` value is taken as already encoded, which is how encoded images and JSON are
-    written. It is off for encodings of your own unless they say otherwise. `shares_memory` says
+    written; writers have `check_bytes` look at it first. It is off for encodings of your own
+    unless they say otherwise. `shares_memory` says
     that a decoded value may be a view of the bytes that `decode` was given. It is on unless the
     class that has the `decode` says otherwise; readers then copy, so that a value that is changed
     changes nothing else.
@@ -92,15 +93,40 @@ class Encoding(ABC):
         """
         data = value if self.takes_bytes and isinstance(value, bytes) else self.encode(value)
         if self.size is not None and len(data) != self.size:
-            raise FixedSizeError(
-                f"encoding {self.name}: a value has {self.size} bytes, got {len(data)}"
-                f" from {describe(value)}"
-            )
+            raise self._wrong_size(data, value)
         return data
 
-    def check_bytes(self, value: Any) -> None:
-        """Refuse bytes that would be stored untouched and are no value. Raises EncodingError."""
-        del value  # any bytes are one, unless an encoding knows better
+    def pack_checked(self, value: Any) -> bytes:
+        """Return what `pack` does, but refuse `bytes` that are not an encoded value.
+
+        Raises EncodingError as `pack` and `check_bytes` do.
+        """
+        is_encoded = self.takes_bytes and isinstance(value, bytes)
+        data = value if is_encoded else self.encode(value)
+        if self.size is not None and len(data) != self.size:
+            raise self._wrong_size(data, value)
+        if is_encoded:
+            self.check_bytes(data)
+        return data
+
+    def _wrong_size(self, data: bytes, value: Any) -> FixedSizeError:
+        return FixedSizeError(
+            f"encoding {self.name}: a value has {self.size} bytes, got {len(data)}"
+            f" from {describe(value)}"
+        )
+
+    def check_bytes(self, data: bytes) -> None:
+        """Refuse bytes that cannot be read back as a value of this encoding.
+
+        Raises EncodingError. An encoding whose ``decode`` is costly or unsafe overrides this.
+        """
+        try:
+            self.decode(data)
+        except EncodingError as error:
+            raise EncodingError(
+                f"{error}. This column stores bytes unchanged. Write {self.expects}, or use the "
+                "encoding 'bytes'."
+            ) from error
 
     def refuse(self, value: Any, way_out: str = "") -> EncodingTypeError:
         """The error for a value of a type that the encoding does not take."""
@@ -122,10 +148,8 @@ class Encoding(ABC):
         )
 
     def broken(self, data: Data, reason: object) -> EncodingError:
-        """The error for bytes that are no value of this encoding."""
-        return EncodingError(
-            f"encoding {self.name}: these {len(data)} bytes are no value: {reason}"
-        )
+        """Return the error for bytes that cannot be decoded."""
+        return EncodingError(f"encoding {self.name}: cannot decode {len(data)} bytes: {reason}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

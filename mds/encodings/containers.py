@@ -51,6 +51,14 @@ class ListEncoding(Encoding):
                 raise located(error, f"item {number}") from error
         return b"".join((b"\0\0\0\0", pack_sizes(parts), *parts))
 
+    def check_bytes(self, data: bytes) -> None:
+        """Refuse bytes that are not an encoded list. Raises EncodingError."""
+        for number, item in enumerate(self._items(data)):
+            try:
+                self._inner.check_bytes(bytes(item))
+            except EncodingError as error:  # noqa: PERF203 - the number belongs into the sentence
+                raise located(error, f"item {number}") from error
+
     def way_out(self, value: Any) -> str:
         """How to make a list of it."""
         if isinstance(value, (tuple, set)) or hasattr(value, "tolist"):
@@ -87,7 +95,7 @@ class OptionalEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """A zero byte for None; a one and the value's own bytes otherwise."""
-        return b"\0" if value is None else b"\1" + self._inner.pack(value)
+        return b"\0" if value is None else b"\1" + self._inner.pack_checked(value)
 
     def decode(self, data: Data) -> Any:
         """The value or None."""

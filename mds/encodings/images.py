@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.encodings.base import Encoding, describe
+from mds.encodings.base import Encoding, describe, located
 from mds.encodings.containers import pack_sizes, unpack_items
 from mds.encodings.scalars import plain
 from mds.errors import EncodingError
@@ -41,9 +41,10 @@ _PIXEL = {
 }
 
 
-def is_picture(data: bytes | bytearray) -> bool:
+def is_picture(data: Data | bytearray) -> bool:
     """Whether bytes begin as a file does that Pillow reads here."""
-    return data.startswith(_BEGINNINGS) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+    head = bytes(data[:12])
+    return head.startswith(_BEGINNINGS) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
 
 
 class PilEncoding(Encoding):
@@ -111,19 +112,20 @@ class FileImageEncoding(Encoding):
         super().__init__(plain(name, family))
         self.expects = f"a PIL image, the bytes of a {name} file, or the path of one"
 
-    def check_bytes(self, value: Any) -> None:
-        """Refuse bytes that are no file of a picture; what a writer asks before it stores them."""
-        if isinstance(value, (bytes, bytearray)) and not is_picture(value):
-            begins = f"begin with {bytes(value[:8])!r}" if value else "are empty"
+    def check_bytes(self, data: Data | bytearray) -> None:
+        """Refuse bytes that do not begin as a picture's file does. Raises EncodingError."""
+        if not is_picture(data):
+            begins = f"begin with {bytes(data[:8])!r}" if len(data) else "are empty"
             raise EncodingError(
-                f"encoding {self.name}: {describe(value)} {begins}, which is no file of a picture. "
-                f"Give the bytes of a {self.name} file or a PIL image; 'optional[{self.name}]' "
-                "takes None, and 'bytes' takes any bytes."
+                f"encoding {self.name}: {describe(data)} {begins}, so they are not the file of a "
+                f"picture. Write the bytes of a {self.name} file or a PIL image; "
+                f"'optional[{self.name}]' takes None, and 'bytes' takes any bytes."
             )
 
     def encode(self, value: Any) -> bytes:
         """The file's bytes, untouched where there is a file."""
         if isinstance(value, (bytes, bytearray)):
+            self.check_bytes(value)
             return bytes(value)
         if isinstance(value, (str, os.PathLike)):
             return self._file(value)
@@ -189,12 +191,29 @@ class JpegArrayEncoding(Encoding):
         if isinstance(value, (str, bytearray)):
             raise self.refuse(value)
         try:
-            parts = [self._jpeg.encode(item) for item in value]
+            parts = [
+                bytes(item) if isinstance(item, (bytes, bytearray)) else self._jpeg.encode(item)
+                for item in value
+            ]
         except EncodingError:
             raise
         except TypeError as error:
             raise self.refuse(value) from error
         return b"".join((pack_sizes(parts), *parts))
+
+    def pack_checked(self, value: Any) -> bytes:
+        """Return what `pack` does, with a look at every file. Raises EncodingError."""
+        data = self.pack(value)
+        self.check_bytes(data)
+        return data
+
+    def check_bytes(self, data: bytes) -> None:
+        """Refuse bytes that are not JPEG files in a row. Raises EncodingError."""
+        for number, item in enumerate(unpack_items(self, data, 0)):
+            try:
+                self._jpeg.check_bytes(item)
+            except EncodingError as error:  # noqa: PERF203 - the number belongs into the sentence
+                raise located(error, f"item {number}") from error
 
     def decode(self, data: Data) -> list[Any]:
         """A list of PIL images, opened and not yet decoded."""

@@ -1,13 +1,16 @@
 """Numbers of a fixed size: `int`, `bool`, and the NumPy scalars `uint8` to `float64`.
 
 `bool` is ours; older readers refuse a column of that name. A NumPy column takes what the NumPy
-type takes (3.7 becomes 3, None becomes NaN), except that an integer that does not fit is an
-error also when it is a NumPy integer: NumPy alone would wrap it around.
+type takes (the text "3", an array of one element, None for NaN) as long as the number stays the
+same: an integer that does not fit, a fraction in a column of integers, and a number that becomes
+infinite are refused. Only `uint8` stores 3.7 as 3, with a warning, as recorded calls of the
+format do. The rounding of floats is not a change.
 """
 
 from __future__ import annotations
 
 import struct
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,11 +128,12 @@ class NumpyEncoding(Encoding):
         self.expects = f"a number that numpy.{name} takes"
         self._scalar = np.dtype(name).type
         self._pack, self._unpack = code.pack, code.unpack
-        whole = name[0] != "f"
+        is_whole = name[0] != "f"
         # A number of this type goes through struct, at a third of what NumPy's constructor costs.
         # float16 is rounded by NumPy alone.
-        self._fast = int if whole else (float if name != "float16" else None)
-        self._limits = np.iinfo(name) if whole else None
+        self._fast = int if is_whole else (float if name != "float16" else None)
+        self._limits = np.iinfo(name) if is_whole else np.finfo(name)
+        self._is_whole = is_whole
 
     def encode(self, value: Any) -> bytes:
         """The scalar's bytes, little-endian."""
@@ -137,38 +141,79 @@ class NumpyEncoding(Encoding):
             try:
                 return self._pack(value)
             except (struct.error, OverflowError):
-                if self._limits is not None:
-                    raise self._too_large(value) from None
-        return self._slow(value)
+                raise self._too_large(value) from None
+        return self._convert(value)
 
-    def _slow(self, value: Any) -> bytes:
+    def encode_as_numpy(self, value: Any) -> bytes:
+        """Return the bytes of what the NumPy type makes of a value, even if it is another number.
+
+        Raises EncodingError as `encode` does for what is not a number and for whole numbers that
+        do not fit.
+        """
+        if type(value) is self._fast:
+            try:
+                return self._pack(value)
+            except (struct.error, OverflowError):
+                pass  # NumPy makes infinity of a float, and _convert refuses an integer
+        return self._convert(value, is_exact=False)
+
+    def _convert(self, value: Any, *, is_exact: bool = True) -> bytes:
         given = value
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
+            if is_exact and type(value) is self._fast:
+                return self.encode(value)
         limits = self._limits
-        if limits is not None and isinstance(value, int) and not limits.min <= value <= limits.max:
+        if self._is_whole and isinstance(value, int) and not limits.min <= value <= limits.max:
             raise self._too_large(value)
         try:
-            scalar: Any = self._scalar(value)
+            scalar: Any = self._scalar_of(value) if is_exact else self._scalar(value)
         except OverflowError:
             raise self._too_large(value) from None
         except TypeError:
             raise self.refuse(given) from None
         except ValueError as error:
+            if isinstance(error, EncodingError):
+                raise
             raise EncodingError(
                 f"encoding {self.name}: expected {self.expects}, got {describe(given)} ({error})"
             ) from error
         return bytes(scalar.astype(self.dtype, copy=False).tobytes())
 
+    def _scalar_of(self, value: Any) -> Any:
+        """Return the scalar of a value that stays the same number; raises EncodingError."""
+        if type(value) is self._scalar:
+            return value
+        if self._is_whole:
+            scalar = self._scalar(value)
+            if not isinstance(value, (int, str)) and not _is_same(scalar, value):
+                self._refuse_fraction(value, scalar)
+            return scalar
+        if isinstance(value, float) and abs(value) <= float(self._limits.max):
+            return self._scalar(value)
+        with np.errstate(over="ignore"):  # told as an error, below
+            scalar = self._scalar(value)
+        number = float(value) if isinstance(value, str) else value
+        if np.isinf(scalar).any() and not _is_same(scalar, number):
+            raise self._too_large(value)
+        return scalar
+
+    def _refuse_fraction(self, value: Any, scalar: Any) -> None:
+        text = (
+            f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
+            f"become {scalar}. Write round(value), or use the encoding 'float64'."
+        )
+        if self.name != "uint8":
+            raise EncodingError(text)
+        # Recorded calls of the format store 3.7 as 3 in a column of this type.
+        warnings.warn(text, UserWarning, stacklevel=2)
+
     def way_out(self, value: Any) -> str:
         """How to make a number of it."""
-        return _as_number("float" if self._limits is None else "int", value) or super().way_out(
-            value
-        )
+        return _as_number("int" if self._is_whole else "float", value) or super().way_out(value)
 
     def _too_large(self, value: Any) -> EncodingRangeError:
-        assert self._limits is not None
-        return _range_error(self, value, int(self._limits.min), int(self._limits.max))
+        return _range_error(self, value, self._limits.min, self._limits.max)
 
     def decode(self, data: Data) -> np.generic:
         """A NumPy scalar."""
@@ -178,7 +223,12 @@ class NumpyEncoding(Encoding):
         return found
 
 
-def _range_error(encoding: Encoding, value: Any, low: int, high: int) -> EncodingRangeError:
+def _is_same(scalar: Any, value: Any) -> bool:
+    """Whether a scalar, or the array of one that NumPy makes of a list, is the number given."""
+    return bool(np.all(np.asarray(scalar == np.asarray(value))))
+
+
+def _range_error(encoding: Encoding, value: Any, low: Any, high: Any) -> EncodingRangeError:
     return EncodingRangeError(
         f"encoding {encoding.name}: expected a number from {low} to {high}, got {describe(value)}."
         f"{_wider(value)}"
@@ -186,12 +236,16 @@ def _range_error(encoding: Encoding, value: Any, low: int, high: int) -> Encodin
 
 
 def _wider(value: Any) -> str:
-    """The narrowest encoding that would hold an int, as a sentence."""
+    """Return a sentence that names the narrowest encoding which holds a number."""
+    if isinstance(value, float):
+        return " The encoding 'float64' holds it."
     for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
         limits = np.iinfo(name)
         if isinstance(value, (int, np.integer)) and limits.min <= value <= limits.max:
             return f" The encoding {name!r} holds it."
-    return " The encoding 'str_int' holds integers of any size."
+    if isinstance(value, int):
+        return " The encoding 'str_int' holds integers of any size."
+    return " The encoding 'float64' holds more, and 'str_decimal' holds a Decimal of any size."
 
 
 def _as_number(kind: str, value: Any) -> str:

@@ -66,7 +66,7 @@ def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
     """
     url = reveal(given)
     if is_local(url):
-        url = os.path.expanduser(local_path(url))
+        url = local_path(url)
         if os.path.isfile(url):
             return _file(url)
         if os.path.isdir(url) or not has_pattern(url):

@@ -7,7 +7,6 @@ entry point of the group ``mds.stores``), or else for whatever fsspec makes of i
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from mds.plugins import load_plugin
 from mds.storage.base import Store
 from mds.storage.options import split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
-from mds.storage.url import redact, reveal, scheme_of
+from mds.storage.url import is_local, redact, reveal, scheme_of
 from mds.storage.wrappers import Hedged, Limited, Unversioned
 from mds.text.redaction import remember_secrets
 
@@ -40,7 +39,6 @@ _HOMES = {
     "sftp": "sftp:SftpStore",
     "alipan": "registry:refuse",
 }
-_ONE_SLASH = re.compile(r"([A-Za-z][\w-]+):/(?!/)")
 _registered: dict[str, Factory] = {}
 
 
@@ -94,8 +92,7 @@ def _factory(url: str) -> Factory:
     scheme = scheme_of(url)
     if not url:
         raise ConfigError("The URL of a store is empty.")
-    if scheme == "" and (wrong := _ONE_SLASH.match(url)) and wrong[1].lower() in _HOMES:
-        raise ConfigError(f"{redact(url)!r}: write {wrong[1]}:// with two slashes.")
+    is_local(url)  # raises for a URL that has lost a slash
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:

@@ -21,6 +21,7 @@ from mds.text.redaction import remember_secret
 _NAMED_USERS = {"ftp", "ftps", "hdfs", "scp", "sftp", "smb", "ssh"}
 _PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file", "hdfs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _QUERY_SCHEMES = {"http", "https"}
 _PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
 # Where what stands before an '@' is a container, a bucket or a revision, and no login.
@@ -142,14 +143,34 @@ def scheme_of(url: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL is a plain path or file://, so that its data can be read in place."""
-    return scheme_of(url) in ("", "file")
+    """Whether a URL is a plain path or file://, so that its data can be read in place.
+
+    Raises ConfigError for a URL that has lost a slash, such as ``s3:/bucket/train``.
+    """
+    scheme = scheme_of(url)
+    if not scheme:
+        _refuse_one_slash(reveal(url))
+    return scheme in ("", "file")
+
+
+def _refuse_one_slash(path: str) -> None:
+    """Raise ConfigError for a path that is a URL with one slash; a folder of that name may be."""
+    match = _ONE_SLASH.match(path)
+    if match is not None and not os.path.lexists(match[1] + ":"):
+        raise ConfigError(
+            f"{redact(path)!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path "
+            "drops one)."
+        )
 
 
 def local_path(url: str) -> str:
-    """The path of a plain path or file:// URL. Raises ConfigError for a file on another host."""
+    """The path of a plain path, its ``~`` expanded, or of a file:// URL.
+
+    Raises ConfigError for a file on another host and for a URL that has lost a slash.
+    """
     if scheme_of(url) == "":
-        return reveal(url)
+        _refuse_one_slash(reveal(url))
+        return os.path.expanduser(reveal(url))
     rest = reveal(url).split(":", 1)[1]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
@@ -160,6 +181,19 @@ def local_path(url: str) -> str:
             )
         rest = slash + path
     return unquote(rest)
+
+
+def local_folder(given: str | os.PathLike[str], argument: str, remedy: str = "Give a path.") -> str:
+    """Return the path of a folder of this machine that an argument names.
+
+    Raises ConfigError for a URL of another place.
+    """
+    place = os.fspath(given)
+    if not is_local(place):
+        raise ConfigError(
+            f"{argument} is a folder of this machine, got the URL {redact(place)!r}. {remedy}"
+        )
+    return local_path(place)
 
 
 def join(url: str, key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.arguments import takes_names
-from mds.encodings import Encoding, parse_encoding
+from mds.encodings import DecodeKind, parse_encoding
 from mds.encodings.lengths import length_function
 from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.index.lengths import emit_lengths_file, lengths_name
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from mds.encodings import Encoding
     from mds.writers.spec import Out, WriterOptions
     from mds.writers.writer import Data
 
@@ -44,8 +45,8 @@ class MDSWriter(Writer):
       packing; such as "tokens".
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], None): digests of every file to store, sorted, such as ["xxh3_64"].
-    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb"; None
-      for one shard of all samples.
+    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb"; None,
+      0 and "" are no limit, which is one shard of all samples.
     * ``samples_per_shard`` (int, None): the most samples of a shard.
     * ``exist_ok`` (bool, False): replace a dataset that is already there.
     * ``retry`` (int, 2): the least number of tries of an upload.
@@ -101,15 +102,10 @@ class MDSWriter(Writer):
         self._width = len(parsed) if self._strict is not False else self._width
 
     def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
-        """A function from a value to its bytes; it looks at bytes that are stored untouched."""
-        if not self._is_strict or type(encoding).check_bytes is Encoding.check_bytes:
+        """Return a function from a value to its bytes."""
+        if encoding.decode_kind is DecodeKind.BYTES or not encoding.takes_bytes:
             return encoding.pack
-
-        def pack(value: Any) -> bytes:
-            encoding.check_bytes(value)
-            return encoding.pack(value)
-
-        return pack
+        return encoding.pack_checked
 
     def get_config(self) -> dict[str, Any]:
         """What every shard and the index tell about the dataset."""

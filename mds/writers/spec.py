@@ -219,7 +219,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
 
 def _folder(place: str) -> str:
     """A local path that stays the same when the process changes its folder."""
-    return os.path.abspath(os.path.expanduser(local_path(place)))
+    return os.path.abspath(local_path(place))
 
 
 def parse_shards(options: WriterOptions) -> ShardSpec:
@@ -253,21 +253,25 @@ def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def parse_size_limit(size_limit: float | str | None) -> int | None:
-    """The most bytes of a shard; None for no limit. Raises ConfigError for none at all."""
-    if size_limit is None:
+    """Return the most bytes of a shard; None for no limit, which None, 0 and '' mean.
+
+    Raises ConfigError for a negative number, one below a byte, and one of 4 GiB or more.
+    """
+    if size_limit is None or size_limit == "":
         return None
     try:
         limit = parse_bytes(size_limit)
     except (ValueError, OverflowError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
-        limit = 0  # nan, inf, a list
-    if not 1 <= limit < MAX_SIZE:
+        limit = -1  # nan, inf, a list
+    is_zero = limit == 0 and not (isinstance(size_limit, float) and size_limit)
+    if not (is_zero or 1 <= limit < MAX_SIZE):
         raise ConfigError(
             f"size_limit={size_limit!r}: a shard has a byte at least and less than 4 GiB. Give a "
             "number or a text such as '64mb', or None for one shard of all samples."
         )
-    return limit
+    return limit or None
 
 
 def parse_work(options: WriterOptions) -> WorkSpec:

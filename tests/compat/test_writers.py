@@ -7,8 +7,16 @@ import struct
 
 import numpy as np
 import pytest
-from streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+from streaming import (
+    CSVWriter,
+    JSONWriter,
+    MDSWriter,
+    StreamingDataset,
+    TSVWriter,
+    XSVWriter,
+)
 from streaming.base.format.base.writer import JointWriter, SplitWriter, Writer
+from streaming.base.format.mds.encodings import mds_encode
 from streaming.base.storage import CloudUploader
 
 import mds
@@ -50,6 +58,47 @@ def test_what_is_under_way(writer):
     assert writer._name_next_shard()[0].startswith(f"shard.{full:05}.")
     writer.flush_shard()
     assert len(writer.shards) == full + 1
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize(
+    ("encoding", "value", "stored"),
+    [
+        ("int32", 1.5, np.int32(1)),
+        ("uint8", 3.7, np.uint8(3)),
+        ("int32", np.float32(2.7), np.int32(2)),
+        ("float32", 1e300, np.float32("inf")),
+        ("float32", np.float64(1e300), np.float32("inf")),
+        ("float16", 70000, np.float16("inf")),
+        ("str", b"\xff", b"\xff"),
+        ("json", b"{", b"{"),
+        ("ndarray", b"123", b"123"),
+        ("pil", b"x", b"x"),
+        ("jpeg", b"x", b"x"),
+        ("jpeg_array", [b"x"], struct.pack("<2I", 1, 1) + b"x"),
+    ],
+)
+def test_values_are_written_as_0_13_writes_them(tmp_path, encoding, value, stored):
+    """Through the door NumPy's conversions and unchecked bytes stay, in writers and functions."""
+    with MDSWriter(columns={"x": encoding}, out=str(tmp_path), size_limit=0) as writer:
+        row = writer.encode_sample({"x": value})
+    data = bytes(stored) if isinstance(stored, bytes) else stored.tobytes()
+    assert row.endswith(data)
+    assert mds_encode(encoding, value) == data
+    with pytest.raises(OverflowError):
+        mds_encode("int8", 300)
+
+
+@pytest.mark.parametrize("nothing", [0, "", None])
+def test_nothing_is_not_given(tmp_path, nothing):
+    """0 and '' for a length of an epoch and a limit mean what they mean in 0.13."""
+    with MDSWriter(columns={"x": "int"}, out=str(tmp_path)) as writer:
+        for number in range(5):
+            writer.write({"x": number})
+    dataset = StreamingDataset(
+        local=str(tmp_path), batch_size=1, epoch_size=nothing, cache_limit=nothing
+    )
+    assert len(list(dataset)) == 5
 
 
 def test_where_it_goes(writer, tmp_path):

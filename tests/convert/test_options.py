@@ -92,7 +92,6 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"compression": "zip"}, "no compression 'zip'"),
         ({"hashes": "crc"}, "no hash 'crc'"),
         ({"size_limit": "4gb"}, "less than 4 GiB"),
-        ({"size_limit": 0}, "less than 4 GiB"),
         ({"size_limit": -5}, "less than 4 GiB"),
         ({"size_limit": float("nan")}, "less than 4 GiB"),
         ({"hashes": "none,md5"}, "leaves no other"),

@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 
+from mds import LocalDataset, MDSWriter, Stream, StreamingDataset
 from mds.errors import ConfigError
 from mds.storage import is_local, join, local_path, open_store, redact, register_store, schemes
 from mds.storage.azure import AzureOptions, _locate
@@ -183,6 +184,42 @@ def test_an_azure_url_without_a_container_is_refused():
     """The error shows the forms."""
     with pytest.raises(ConfigError, match="container"):
         open_store("azure://", options={"account_name": "me"})
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/train", "GS:/bucket", "http:/host/x", "webdav:/x/y"])
+def test_a_url_that_lost_a_slash_is_no_path(url):
+    """Every function that takes a place refuses it with the same sentence."""
+    for use in (is_local, local_path, open_store, lambda place: Stream(local=place), LocalDataset):
+        with pytest.raises(ConfigError, match=f"write {url.split(':')[0]}:// with two slashes"):
+            use(url)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/train", "http://host/x?sig=0123456789abcdef"])
+def test_a_folder_of_this_machine_is_not_a_url(url, tmp_path, monkeypatch):
+    """A URL as `local=` or as the root of all caches is refused, and no folder `s3:` appears."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"local= is a folder .* Give the URL as remote=") as told:
+        StreamingDataset(remote="somewhere", local=url)
+    assert "0123456789abcdef" not in str(told.value)
+    with pytest.raises(ConfigError, match=r"StreamingDataset\(remote"):
+        LocalDataset(url)
+    monkeypatch.setenv("MDS_CACHE_DIR", url)
+    with pytest.raises(ConfigError, match="MDS_CACHE_DIR is a folder of this machine"):
+        Stream(remote="somewhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_read_where_it_was_written(tmp_path, monkeypatch):
+    """`~` and file:// mean the same folder to a writer and to a reader."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with MDSWriter(out="~/train", columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+    for place in ("~/train", f"file://{tmp_path}/train"):
+        assert LocalDataset(place)[0] == {"x": 1}
+        assert StreamingDataset(local=place, batch_size=1)[0] == {"x": 1}
+        assert StreamingDataset(remote=place, local="~/cache", batch_size=1)[0] == {"x": 1}
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "train"]
 
 
 def test_a_scheme_of_ones_own():

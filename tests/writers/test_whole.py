@@ -340,9 +340,9 @@ def test_keys_without_a_column(tmp_path):
             writer.write(sample)
 
 
-@pytest.mark.parametrize("limit", [0, -1, "0", "0mb", float("nan"), float("inf"), "", 1 << 32, []])
+@pytest.mark.parametrize("limit", [-1, "-1", 0.4, float("nan"), float("inf"), " ", 1 << 32, []])
 def test_limits_that_make_no_sense(tmp_path, limit):
-    """Zero is not everything: a limit that no shard can keep is refused before anything is made."""
+    """A limit that no shard can keep is refused before anything is made."""
     with pytest.raises(ConfigError, match="size"):
         MDSWriter(out=str(tmp_path / "out"), columns=INTS, size_limit=limit)
     assert os.listdir(tmp_path) == []

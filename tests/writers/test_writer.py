@@ -4,7 +4,10 @@ import inspect
 import os
 import pathlib
 import re
+import struct
 import tracemalloc
+import warnings
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -61,6 +64,153 @@ def test_no_limit_is_one_shard(out, written):
             writer.write({"b": blob})
     assert written(out).counts() == [70]
     assert written(out).samples() == [(1 << 20).to_bytes(4, "little") + blob] * 70
+
+
+@pytest.mark.parametrize("no_limit", [None, 0, 0.0, "", "0", "0kb"])
+def test_zero_and_nothing_are_no_limit(out, written, no_limit):
+    """`size_limit=0` and `size_limit=""` put all samples in one shard, as None does."""
+    fill(MDSWriter(out=out, columns=INTS, size_limit=no_limit), 70)
+    assert written(out).counts() == [70]
+    assert written(out).index["shards"][0]["size_limit"] is None
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "words"),
+    [
+        ("int32", 1.5, "got float 1.5, which would become 1. Write round"),
+        ("int32", np.float32(2.7), "would become 2"),
+        ("int64", Decimal("1.5"), "would become 1"),
+        ("int8", np.array([1.5]), "would become"),
+        ("uint16", [1.5], "would become"),
+        ("optional[int32]", 1.5, "would become 1"),
+        ("list[int32]", [1, 1.5], "item 1, encoding int32: expected a whole number"),
+        ("float32", 1e300, "got float 1e[+]300. The encoding 'float64' holds it"),
+        ("float32", np.float64(-1e39), "expected a number from -3.4"),
+        ("float32", "1e300", "expected a number from -3.4"),
+        ("float32", 10**39, "expected a number from -3.4"),
+        ("float16", 70000, "The encoding 'int32' holds it"),
+        ("float16", np.float32(1e6), "expected a number from -65504"),
+        ("float64", 10**400, "'str_int' holds"),
+        ("float64", Decimal("1e999"), "'str_decimal' holds"),
+    ],
+)
+def test_a_number_that_would_change_is_refused(out, encoding, value, words):
+    """A fraction in a column of integers and an overflow to infinity name column and sample."""
+    with (
+        MDSWriter(out=out, columns={"x": encoding}) as writer,
+        pytest.raises(EncodingError, match=rf"column 'x' of sample 0, .*{words}"),
+    ):
+        writer.write({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "stored"),
+    [
+        ("int32", 2.0, 2),
+        ("int32", np.int64(3), 3),
+        ("int32", "3", 3),
+        ("int32", True, 1),
+        ("int64", np.float64(2.0**62), 2**62),
+        ("float32", 0.1, np.float32(0.1)),
+        ("float32", np.float64(0.1), np.float32(0.1)),
+        ("float32", Decimal("0.1"), np.float32(0.1)),
+        ("float32", 1e-300, 0),
+        ("float32", float("-inf"), -np.inf),
+        ("float32", "inf", np.inf),
+        ("float16", np.float32("inf"), np.inf),
+        ("float16", 0.1, np.float16(0.1)),
+    ],
+)
+def test_a_number_that_stays_is_taken_in_another_type(out, encoding, value, stored):
+    """Rounding and conversions without loss are written without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with MDSWriter(out=out, columns={"x": encoding}) as writer:
+            writer.write({"x": value})
+    assert LocalDataset(out)[0]["x"] == stored
+
+
+def test_a_fraction_in_a_column_of_uint8_is_cut_with_a_warning(out):
+    """Recorded calls of the format store 3.7 as 3 there, so this type alone takes it."""
+    with (
+        MDSWriter(out=out, columns={"x": "uint8"}) as writer,
+        pytest.warns(UserWarning, match=r"got float 3\.7, which would become 3"),
+    ):
+        writer.write({"x": 3.7})
+    assert LocalDataset(out)[0]["x"] == 3
+
+
+def test_none_in_a_column_of_floats_is_nan(out):
+    """A missing float is NaN, as ever."""
+    with MDSWriter(out=out, columns={"x": "float32"}) as writer:
+        writer.write({"x": None})
+    assert np.isnan(LocalDataset(out)[0]["x"])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "remedy"),
+    [
+        ("str", b"\xff", "Write a str, or use the encoding 'bytes'"),
+        ("json", b"{", "Write something that json.dumps takes"),
+        ("ndarray", b"123", "Write a NumPy array"),
+        ("ndarray:int32", b"1", "Write a NumPy array"),
+        ("pil", b"x", "Write a PIL image"),
+        ("str_int", b"x", "Write a Python int"),
+        ("str_float", b"x", "Write a Python float"),
+        ("str_decimal", b"x", "Write a Decimal"),
+        ("jpeg", b"x", "not the file of a picture"),
+        ("jpeg", bytearray(b"x"), "not the file of a picture"),
+        ("list[jpeg]", [b"x"], "item 0, encoding jpeg"),
+        ("list[png]", struct.pack("<3I", 0, 1, 1) + b"x", "item 0, encoding png"),
+        ("jpeg_array", [b"x"], "item 0, encoding jpeg"),
+        ("jpeg_array", b"x", "cannot decode 1 bytes"),
+        ("optional[jpeg]", b"x", "not the file of a picture"),
+        ("optional[str]", b"\xff", "Write a str"),
+    ],
+)
+def test_bytes_that_cannot_be_read_back_are_refused(out, encoding, value, remedy):
+    """A column that stores bytes unchanged looks at them first, and says what to write."""
+    with (
+        MDSWriter(out=out, columns={"x": encoding}) as writer,
+        pytest.raises(EncodingError, match=rf"column 'x' of sample 0, .*{re.escape(remedy)}"),
+    ):
+        writer.write({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "read"),
+    [
+        ("str", "r\u00e4w".encode(), "r\u00e4w"),
+        ("json", b'{"a": [1]}', {"a": [1]}),
+        ("int", (7).to_bytes(8, "little"), 7),
+        ("str_int", b"123", 123),
+        ("bytes", b"\xff", b"\xff"),
+    ],
+)
+def test_bytes_that_are_an_encoded_value_are_stored(out, encoding, value, read):
+    """What is encoded already is written as it is."""
+    with MDSWriter(out=out, columns={"x": encoding}) as writer:
+        writer.write({"x": value})
+    assert LocalDataset(out)[0]["x"] == read
+
+
+@pytest.mark.parametrize("place", ["s3:/bucket/train", pathlib.Path("gs://bucket/train"), "ftp:/x"])
+@pytest.mark.parametrize("kind", [MDSWriter, JSONWriter, CSVWriter])
+def test_a_url_that_lost_a_slash_is_refused(kind, place, tmp_path, monkeypatch):
+    """No folder `s3:` appears, alone or in a pair; a pathlib.Path is how the slash gets lost."""
+    monkeypatch.chdir(tmp_path)
+    for out in (place, (place, "b"), ("a", place)):
+        with pytest.raises(ConfigError, match="with two slashes"):
+            kind(out=out, columns=INTS)
+    assert os.listdir() == []
+
+
+def test_a_folder_with_a_colon_is_a_folder(tmp_path, monkeypatch):
+    """What exists under the name of a scheme is meant."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("run:")
+    fill(MDSWriter(out="run:/train", columns=INTS), 3)
+    assert LocalDataset("run:/train")[2] == {"x": 2}
 
 
 def test_a_first_sample_that_is_too_large(out, written):
@@ -144,6 +294,8 @@ def test_an_error_of_an_own_encoding_is_told_with_its_column(out):
         {"max_workers": 0},
         {"retry": -1},
         {"size_limit": -1},
+        {"size_limit": 0.4},
+        {"size_limit": float("nan")},
         {"size_limit": 1 << 32},
         {"size_limit": "much"},
         {"samples_per_shard": 0},

@@ -90,7 +90,7 @@ def convert(
     * ``split_key`` (str, None): the column whose value decides the split.
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], ('xxh3_64',)): digests of every file to store.
-    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None for one shard.
+    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None or 0 for one shard.
 
     Tokens:
 

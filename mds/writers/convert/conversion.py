@@ -30,6 +30,7 @@ from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.detect import open_input
 from mds.writers.convert.inputs.files import WholeFilesInput
+from mds.writers.convert.inputs.huggingface import is_hub_name
 from mds.writers.convert.read_part import ReadSpec
 from mds.writers.convert.run import Progress, Summary, run
 from mds.writers.convert.spec import ConvertSpec, parse_spec
@@ -305,7 +306,7 @@ def text_column(source: Input, asked: str | None) -> str:
 
 
 def _absolute(place: str) -> str:
-    is_path = is_local(place) and os.path.lexists(local_path(place))
+    is_path = not is_hub_name(place) and is_local(place) and os.path.lexists(local_path(place))
     return os.path.abspath(local_path(place)) if is_path else place
 
 

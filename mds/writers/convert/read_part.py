@@ -220,7 +220,7 @@ def _make_record_packer(
             # An empty cell is nothing where nothing may be.
             missing = nulls or frozenset([""] if text else [])
             fit = fill_missing(fit, encoding.name, missing, fill)
-        columns.append((name, encoding.pack, fit, encoding.name))
+        columns.append((name, encoding.pack_checked, fit, encoding.name))
     varying = [number for number, encoding in enumerate(parsed) if encoding.size is None]
     words = struct.Struct(f"<{len(varying)}I")
     known = {*names, *dropped}

@@ -47,14 +47,14 @@ class HuggingFaceInput(Input):
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
         """The dataset of a folder, or of a name after ``hf:``."""
-        name = path.removeprefix("hf:") if _is_name(path) else path
+        name = path.removeprefix("hf:") if is_hub_name(path) else path
         return cls(name, config=options.config, split=options.source_split)
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
         """A name after ``hf:``, and a folder that `datasets` saved."""
         is_mds = os.path.isfile(os.path.join(path, INDEX_NAME))
-        return _is_name(path) or (_is_saved(path) and not is_mds)
+        return is_hub_name(path) or (_is_saved(path) and not is_mds)
 
     def infer_columns(self) -> Sequence[Column]:
         """A column a feature."""
@@ -117,7 +117,8 @@ class HuggingFaceInput(Input):
         return {**self.__dict__, "_tables": None}
 
 
-def _is_name(path: str) -> bool:
+def is_hub_name(path: str) -> bool:
+    """Whether a source is the name of a dataset of the hub, such as ``hf:org/name``."""
     return path.startswith("hf:") and not path.startswith("hf://")
 
 

@@ -161,6 +161,7 @@ FILES = {
             "json_values",
             "made_reader",
             "newlines",
+            "parquet_footer",
             "place",
             "tar_members",
             "unpack",

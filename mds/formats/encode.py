@@ -135,6 +135,8 @@ def write_shard(
     """
     config = shard_config(columns)
     first = header_size(samples) + len(config)
+    if first + 4 * samples * columns.variable > LARGEST_DECODED:
+        raise _too_large(where)
     lengths = np.zeros(samples + 1, np.int64)
     row, end = 0, first
     file.seek(first)
@@ -143,23 +145,30 @@ def write_shard(
         if row + len(sizes) > samples:
             raise ShardError(f"{where}: there are more than the {samples:,} samples planned.")
         if end > LARGEST_DECODED:
-            raise ShardError(
-                f"{where}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes "
-                f"whole. Leave columns out with columns=, or write the file anew with fewer rows "
-                f"together (pyarrow: row_group_size=)."
-            )
+            raise _too_large(where)
         grow(end)
         file.write(data)
         lengths[row + 1 : row + 1 + len(sizes)] = sizes
         row += len(sizes)
     if row != samples:
         raise ShardError(f"{where}: there are {row:,} samples, {samples:,} were planned.")
-    offsets = np.cumsum(lengths) + first
+    lengths[0] = first
+    offsets = np.cumsum(lengths, out=lengths)
     if int(offsets[-1]) != end:
         raise ShardError(f"{where}: its blocks have {end - first:,} bytes, not what they say.")
     file.seek(0)
-    file.write(samples.to_bytes(4, "little") + offsets.astype("<u4").tobytes() + config)
+    file.write(samples.to_bytes(4, "little"))
+    file.write(offsets.astype("<u4").data)
+    file.write(config)
     return end
+
+
+def _too_large(where: str) -> ShardError:
+    return ShardError(
+        f"{where}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes whole. Leave "
+        f"columns out with columns=, or write the file anew with fewer rows together (pyarrow: "
+        f"row_group_size=)."
+    )
 
 
 def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], where: str) -> bytes:

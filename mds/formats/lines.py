@@ -76,7 +76,7 @@ class Lines(Format):
         where, ending, probe = files.url(file), compression_of(file.key), Probe()
         chunks = probe.watch(_chunks(file, files))
         size = None if ending else int(self.shard_size)
-        found = cut_lines(chunks, size, skips_blank=self.skips_blank)
+        found = cut_lines(chunks, size, skips_blank=self.skips_blank, where=where)
         columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), where)
         return FilePlan(
             columns,

@@ -19,6 +19,8 @@ _COUNTED = 1 << 16
 _NEWLINE = 10
 #: Bytes of a line, which is held as a whole, several times over while it is decoded.
 _LONGEST = 1 << 30
+#: Lines of a shard. Decoded each takes eight bytes and more, and a shard a gigabyte at most.
+_MOST_LINES = 1 << 27
 _SPACE = 32  # what is below it or it itself may be all that a line holds
 
 
@@ -101,10 +103,13 @@ def bounded(chunks: Iterable[bytes], where: str, at: int = 0) -> Iterator[bytes]
         yield chunk
 
 
-def cut_lines(chunks: Iterable[bytes], size: int | None, *, skips_blank: bool) -> list[Stretch]:
+def cut_lines(
+    chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, where: str = ""
+) -> list[Stretch]:
     """Stretches that end with the first line that ends ``size`` bytes or more behind their start.
 
     Without a ``size`` all is one. They depend on the bytes alone, however these come in chunks.
+    Raises FormatError for a stretch of so many lines that it could not be decoded.
     """
     out: list[Stretch] = []
     start = done = lines = 0
@@ -124,6 +129,11 @@ def cut_lines(chunks: Iterable[bytes], size: int | None, *, skips_blank: bool) -
             close(done + end)
             first = end
         lines += count_lines(view[first:], skips_blank=skips_blank)
+        if lines > _MOST_LINES:
+            raise FormatError(
+                f"{where}: more than {_MOST_LINES:,} lines are one shard, as a compressed file is. "
+                "Write it as several files."
+            )
         done += len(view)
 
     for chunk in chunks:

@@ -26,6 +26,7 @@ from mds.formats.arrow_types import (
 )
 from mds.formats.columnar import Columnar
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
+from mds.formats.parquet_footer import check_footer
 from mds.formats.parquet_metadata import chunk_span, shared_footer
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Parquet(Columnar):
         footer = self.footer(file, files)
         try:
             found = _parse(footer)
+            check_footer(footer, found)
             schema = found.schema.to_arrow_schema()
         except Exception as error:
             raise unreadable(url, "the footer cannot be read", error) from error
@@ -160,7 +162,8 @@ class Parquet(Columnar):
         Raises FormatError where it cannot be decoded.
         """
         found, group = _parsed(shard), shard.span[0]
-        present = [name for name in names if name in _names(found)]
+        known = _names(found)
+        present = [name for name in names if name in known]
         spans = _spans(found, group, set(present))
         body = _Chunks(shard.file, files, spans)
         pq = _module()
@@ -269,7 +272,7 @@ def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
     Of a list an empty one counts, too; of what is nested otherwise a null inside says nothing.
     """
     schema = found.schema.to_arrow_schema()
-    names = sorted(schema.names, key=len, reverse=True)
+    names = set(schema.names)
     says = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
     kinds = [found.schema.column(at).physical_type for at in range(found.num_columns)]
     tops: dict[str, str] = {}
@@ -283,7 +286,7 @@ def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
                 raise ValueError(f"column {path!r} is {kinds[at]}, and {column.physical_type} too")
             top = tops.get(path)
             if top is None:
-                top = tops[path] = next((n for n in names if _is_in(path, n)), path)
+                top = tops[path] = _top_of(path, names) or path
             if out.get(top):
                 continue
             statistics = column.statistics
@@ -301,7 +304,17 @@ def _is_in(path: str, top: str) -> bool:
 
 
 def _top(column: Any, wanted: set[str]) -> bool:
-    return any(_is_in(column.path_in_schema, name) for name in wanted)
+    return _top_of(column.path_in_schema, wanted) is not None
+
+
+def _top_of(path: str, names: set[str]) -> str | None:
+    """Return the longest of the names that a path is or is below, or None."""
+    end = len(path)
+    while end >= 0:
+        if path[:end] in names:
+            return path[:end]
+        end = path.rfind(".", 0, end)
+    return None
 
 
 def _int96(found: pq.FileMetaData, group: int) -> set[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.errors import FormatError, StoreError
 from mds.formats.arrow_types import pyarrow
+from mds.formats.parquet_footer import check_footer
 from mds.process.fork_safe import new_lock
 from mds.text.redaction import get_logger
 
@@ -85,7 +86,10 @@ class _Footers:
         if not data:
             return
         pa = pyarrow()
-        from pyarrow import dataset
+        from pyarrow import dataset, parquet
+
+        footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
+        check_footer(footer, parquet.read_metadata(pa.BufferReader(data)))
 
         with tempfile.TemporaryDirectory(prefix="mds-parquet-") as place:
             path = os.path.join(place, NAME)

@@ -17,6 +17,7 @@ class Probe:
 
     def __init__(self) -> None:
         self._windows: list[tuple[int, bytearray]] = [(0, bytearray())]
+        self._searched = 0  # bytes of the first window that hold no newline
 
     def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The chunks, of which what is in a window is kept."""
@@ -45,7 +46,10 @@ class Probe:
     def _is_long(self) -> bool:
         """Whether the first line has not ended yet, without which nothing would be known."""
         start, window = self._windows[-1]
-        return start == 0 and len(window) >= _WINDOW and b"\n" not in window
+        if start or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
+            return False
+        self._searched = len(window)
+        return True
 
     def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
         """The lines that were kept, with the byte of each; from further on only whole ones."""

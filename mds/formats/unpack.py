@@ -8,8 +8,10 @@ from typing import Any
 
 from mds.errors import FormatError
 
-#: Bytes given to a library at once, so that what comes out is bounded too.
-_PIECE = 1 << 14
+#: Bytes given to a library at once. Four of Zstandard may become 128 KB, so it is 32 MB that come.
+_PIECE = 1 << 10
+#: What comes is put together, or cut, into pieces of about this size.
+_UNPACKED = 1 << 18
 
 
 def compression_of(name: str) -> str | None:
@@ -24,10 +26,24 @@ def packed_endings(*plain: str) -> tuple[str, ...]:
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]:
-    """What chunks of a compressed file become; ``where`` names it in errors.
+    """Yield what chunks of a compressed file hold, in pieces of 256 KB; ``where`` names it.
 
     Raises FormatError for damage, and for a file that is cut short.
     """
+    held: list[bytes] = []
+    size = 0
+    for piece in _unpack(chunks, ending, where):
+        held.append(piece)
+        size += len(piece)
+        if size >= _UNPACKED:
+            data = memoryview(b"".join(held) if len(held) > 1 else piece)
+            held, size = [], 0
+            yield from (bytes(data[at : at + _UNPACKED]) for at in range(0, len(data), _UNPACKED))
+    if held:
+        yield b"".join(held)
+
+
+def _unpack(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]:
     make = _MEMBERS[ending]
     member: Any = None
     try:

@@ -10,6 +10,10 @@ import sys
 
 import pytest
 
+from mds import StreamingDataset
+from mds.errors import FormatError
+from mds.formats.parquet_footer import check_footer
+
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -75,6 +79,15 @@ def parquet_file():
     return out.getvalue().replace(chunk, b"\x15\x0a\x19")
 
 
+def levels_file():
+    """Lists whose values may be null by the histogram of their levels and not by the schema."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"x": [[1, None], [2], [], None]}), out, store_schema=False)
+    element = b"\x25\x02\x18\x07element"  # its repetition and its name
+    assert out.getvalue().count(element) == 1
+    return out.getvalue().replace(element, b"\x25\x00\x18\x07element")
+
+
 FILES = {
     "arrow": lambda: (arrow_file(columns()), ".arrow", 7),
     "compressed": lambda: (arrow_file(columns(), compression="zstd"), ".arrow", 11),
@@ -84,6 +97,7 @@ FILES = {
         1,
     ),
     "parquet": lambda: (parquet_file(), ".parquet", 7),
+    "levels": lambda: (levels_file(), ".parquet", 3),
 }
 
 
@@ -102,3 +116,25 @@ def test_a_number_that_cannot_be_is_refused(tmp_path, kind):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 20
+
+
+def test_a_footer_whose_levels_contradict_the_schema_is_refused(tmp_path):
+    """The error says what is wrong, where pyarrow would end the process."""
+    path = tmp_path / "x.parquet"
+    path.write_bytes(levels_file())
+    with pytest.raises(FormatError, match="a histogram has 4 levels, the column 3"):
+        StreamingDataset(remote=str(path), local=str(tmp_path / "cache"), batch_size=1)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+def test_every_footer_that_is_written_is_accepted(version):
+    """What the check of a footer reads are the structures that Parquet has."""
+    out = io.BytesIO()
+    whole = columns().drop_columns(["view"])
+    pq.write_table(whole, out, version=version, row_group_size=3, write_page_index=True)
+    data = out.getvalue()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
+    check_footer(footer, pq.read_metadata(io.BytesIO(data)))
+    for end in range(8, len(footer) - 8, 5):
+        with pytest.raises(ValueError, match=r"early|type|bytes|column|levels"):
+            check_footer(footer[:end], pq.read_metadata(io.BytesIO(data)))

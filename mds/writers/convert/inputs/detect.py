@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mds.errors import ConfigError, SourceError
 from mds.storage.url import is_local, local_path
 from mds.writers.convert.inputs.file_input import FileInput
-from mds.writers.convert.inputs.huggingface import is_hub_name
+from mds.writers.convert.inputs.huggingface import HuggingFaceInput, is_hub_name
 from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.registry import all_inputs, find_input
@@ -65,8 +65,9 @@ def open_input(path: str, options: InputOptions) -> Input:
 
 
 def _open(path: str, options: InputOptions) -> Input:
-    is_path = bool(path) and not is_hub_name(path) and is_local(path)
-    place = local_path(path) if is_path else path
+    if is_hub_name(path):  # not a URL that lost a slash, also as hf:/folder
+        return HuggingFaceInput.open(path, options)
+    place = local_path(path) if path and is_local(path) else path
     chosen = find_input(options.kind) if options.kind is not None else None
     known: dict[str, type[Input]] = {}
     if chosen is None or (issubclass(chosen, FileInput) and not os.path.lexists(place)):

@@ -66,7 +66,7 @@ def cache_root() -> str:
     """
     told = os.environ.get("MDS_CACHE_DIR")
     if told:
-        return url.local_folder(told, "MDS_CACHE_DIR")
+        return url.path_on_disk(told, "MDS_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if home.startswith("~"):  # no home directory: a folder of this user alone
         from mds.storage.control_files import private_temporary_folder

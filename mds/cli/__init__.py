@@ -20,12 +20,15 @@ from mds.cli.lengths_command import lengths
 from mds.cli.merge_command import merge
 from mds.cli.plan_command import plan
 from mds.cli.rewind_command import compare, find, step
+from mds.cli.terminal import Group
 from mds.cli.verify_command import verify
 
 __all__ = ["convert", "main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="mds")
 def main() -> None:
     """Write, look into and check datasets of MDS shards."""

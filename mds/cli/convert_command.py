@@ -14,6 +14,7 @@ import click
 
 from mds.cli.standard_input import NAME, spooled
 from mds.cli.terminal import (
+    Command,
     cell,
     console,
     duration,
@@ -55,6 +56,7 @@ class _KindOption(click.Option):
 
 
 @click.command(
+    cls=Command,
     short_help="Convert images, text, tables, tars, datasets to MDS.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -189,6 +191,7 @@ def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[st
 def _convert_place(
     place: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any], source: str
 ) -> None:
+    from mds.storage.url import redact_text
     from mds.writers.convert import prepare
 
     side = console(stderr=True)
@@ -224,7 +227,7 @@ def _convert_place(
         with show_progress(side if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
-        again = shlex.join(["mds-convert", *_arguments(), "--resume"])
+        again = redact_text(shlex.join(["mds-convert", *_arguments(), "--resume"]))
         # Not folded: it is there to be copied.
         side.print(cell("Interrupted. What is done is kept; go on with"))
         side.print(cell(f"  {again}"), soft_wrap=True)
@@ -240,6 +243,9 @@ def _show_listing(side: Console | None, source: str) -> Iterator[None]:
         yield
         return
     from mds.events import Listed, subscribe
+    from mds.storage import redact
+
+    source = redact(source)
 
     lively = is_lively(side)
     with side.status(f"Looking at {source}") if lively else contextlib.nullcontext() as status:

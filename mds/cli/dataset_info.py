@@ -18,6 +18,7 @@ from mds.index import Index
 from mds.index.column_notes import read_notes
 from mds.preview.words import Undecodable
 from mds.storage import join, open_store, redact
+from mds.storage.url import Url
 from mds.text.near import did_you_mean
 from mds.writers.convert.inputs.mds import MdsInput
 
@@ -47,11 +48,12 @@ class DatasetInfo:
     class_names: dict[str, list[str]]
 
 
-def find_datasets(url: str) -> list[str]:
+def find_datasets(place: str) -> list[str]:
     """The dataset at a place, or those in its folders (splits), by their indexes.
 
     Raises NotFoundError when there is none.
     """
+    url = Url(place)
     store = open_store(url)
     try:
         store.head(INDEX_NAME)

@@ -92,6 +92,9 @@ def _write_page(datasets: list[str], count: int, place: str) -> None:
     from mds.cli import dataset_info as inspecting
     from mds.preview.page import heading, make_page, samples_table, table
     from mds.storage import publish, redact
+    from mds.storage.url import path_on_disk
+
+    place = path_on_disk(place, "--html")
 
     pieces = []
     for url in datasets:

@@ -45,6 +45,7 @@ def index(
 def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
     """The format of a source with the settings of a command line."""
     from mds.formats.registry import find_format, format_of_files, make_format
+    from mds.storage import redact
 
     settings = {}
     for pair in pairs:
@@ -54,5 +55,7 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
         settings[name.strip()] = value
     found = None if kind else format_of_files(source, beside_index=True)
     if kind is None and found is None:
-        raise ConfigError(f"--set needs --as: nothing tells what the files of {source!r} are.")
+        raise ConfigError(
+            f"--set needs --as: nothing tells what the files of {redact(source)!r} are."
+        )
     return make_format(find_format(kind) if kind else type(found), settings)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from mds.errors import MdsError
 from mds.units import format_bytes
 
@@ -64,12 +66,51 @@ def errors() -> Iterator[None]:
 
 
 def fail(sentence: str, code: int = 1) -> None:
-    """Print an error and leave."""
+    """Print an error, without the secrets of the URLs in it, and leave."""
     from rich.text import Text
 
+    from mds.storage.url import redact_text
+
     where = console(stderr=True)
-    where.print(Text.assemble(("Error: ", "bold red"), sentence), soft_wrap=True)
+    where.print(Text.assemble(("Error: ", "bold red"), redact_text(sentence)), soft_wrap=True)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _hidden_secrets() -> Iterator[None]:
+    """Take the secrets of URLs out of what click says of a wrong command line."""
+    try:
+        yield
+    except click.UsageError as error:
+        from mds.storage.url import redact_text
+
+        error.message = redact_text(error.message)
+        raise
+
+
+class Command(click.Command):
+    """A command whose usage errors show no secret of a URL that it was given."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the arguments of a command line."""
+        with _hidden_secrets():
+            return super().make_context(*args, **extra)
+
+
+class Group(click.Group):
+    """Commands by name; an unknown name is shown without the secrets of a URL."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the arguments name."""
+        with _hidden_secrets():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options before the command."""
+        with _hidden_secrets():
+            return super().make_context(*args, **extra)
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:

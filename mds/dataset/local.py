@@ -19,7 +19,7 @@ from mds.process.mmaps import make_room
 from mds.readers import ColumnSelection, Reader, open_reader
 from mds.storage import Store, open_store
 from mds.storage.relative_name import split_folder
-from mds.storage.url import local_folder
+from mds.storage.url import path_on_disk
 from mds.units import format_bytes
 
 _MAX_LIST_SHARDS = 1 << 16
@@ -74,7 +74,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         images: str = "pil",
         copy: bool = True,
     ) -> None:
-        self.local = local_folder(local, "local", "Use StreamingDataset(remote=...).")
+        self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")
         self.split = split_folder(split)
         self.allow_unsafe_types = allow_unsafe_types
         self._chosen = ColumnSelection(None if columns is None else tuple(columns), images, copy)

@@ -21,7 +21,7 @@ from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
 from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
-from mds.storage.url import Url, is_local, join, local_folder, local_path
+from mds.storage.url import Url, is_local, join, local_path, path_on_disk
 from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Stream:
         self.local = (
             default_folder(self.remote or "")
             if local is None
-            else local_folder(local, "local=", "Give the URL as remote=.")
+            else path_on_disk(local, "local=", "Give the URL as remote=.")
         )
         self.proportion, self.repeat, self.choose = proportion, repeat, choose
         self._check_weights()

@@ -12,7 +12,7 @@ from mds.formats.dataset import FormatData, make_table
 from mds.formats.place import parse_place
 from mds.formats.registry import format_names, format_of_files, parse_format
 from mds.formats.source import Files, open_pinned
-from mds.storage import open_store
+from mds.storage import open_store, redact
 from mds.storage.url import Url
 
 
@@ -29,7 +29,7 @@ def open_files(
     kind = parse_format(format) or format_of_files(source, beside_index=True)
     if kind is None:
         known = ", ".join(format_names())
-        raise ConfigError(f"{source!r} holds no files that are read as they lie ({known}).")
+        raise ConfigError(f"{redact(source)!r} holds no files that are read as they lie ({known}).")
     place = kind.narrow(parse_place(source, kind.endings))
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))

@@ -14,7 +14,7 @@ from mds.format.layout import INDEX_NAME
 from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
 from mds.plugins import load_plugin, plugin_names
-from mds.storage.url import is_local, local_path, reveal
+from mds.storage.url import is_local, local_path, redact, reveal
 from mds.text.near import did_you_mean
 
 ENTRY_POINTS = "mds.formats"
@@ -148,7 +148,7 @@ def format_of_url(url: str) -> Format | None:
     found = format_of_names([name]) if name else None
     if found is None and "*" in text:
         raise ConfigError(
-            f"{url!r} has a wildcard and its ending is of no format; give format=, one of "
+            f"{redact(url)!r} has a wildcard and its ending is of no format; give format=, one of "
             f"{', '.join(format_names())}."
         )
     return found

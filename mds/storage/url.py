@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds.errors import ConfigError
-from mds.text.redaction import remember_secret
+from mds.text.redaction import mask_secrets, remember_secret
 
 # Where the name before an '@' is a person's more often than a token.
 _NAMED_USERS = {"ftp", "ftps", "hdfs", "scp", "sftp", "smb", "ssh"}
 _PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file", "hdfs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]+")
 _QUERY_SCHEMES = {"http", "https"}
 _PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
 # Where what stands before an '@' is a container, a bucket or a revision, and no login.
@@ -183,15 +184,15 @@ def local_path(url: str) -> str:
     return unquote(rest)
 
 
-def local_folder(given: str | os.PathLike[str], argument: str, remedy: str = "Give a path.") -> str:
-    """Return the path of a folder of this machine that an argument names.
+def path_on_disk(given: str | os.PathLike[str], argument: str, remedy: str = "Give a path.") -> str:
+    """Return the path on this machine that an argument names.
 
     Raises ConfigError for a URL of another place.
     """
     place = os.fspath(given)
     if not is_local(place):
         raise ConfigError(
-            f"{argument} is a folder of this machine, got the URL {redact(place)!r}. {remedy}"
+            f"{argument} is a path on this machine, got the URL {redact(place)!r}. {remedy}"
         )
     return local_path(place)
 
@@ -222,6 +223,20 @@ def redact(url: str) -> str:
     'sftp://anna:***@host/data'
     """
     return str.__str__(Url(url)) if isinstance(url, Url) else _redacted(url)
+
+
+def redact_text(text: str) -> str:
+    """Return a text with every URL in it as `redact` shows it, and without secrets that are known.
+
+    >>> redact_text("No such command 'http://me:secret@host/x?sig=1f'.")
+    "No such command 'http://***@host/x?...'."
+    """
+
+    def shown(match: re.Match[str]) -> str:
+        # What was cut off a scheme, as NAME:ENCODING is, is shown as a URL of the web.
+        return redact(match[0]) if match[1] else redact(f"http:{match[0]}").removeprefix("http:")
+
+    return mask_secrets(_URL_IN_TEXT.sub(shown, text))
 
 
 def _redacted(url: str) -> str:

@@ -5,6 +5,7 @@ import logging
 import pickle
 import traceback
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -313,3 +314,33 @@ def test_samples_and_names_of_a_dataset_do_not_act_on_a_terminal(tmp_path):
             assert "\x1b" not in result.output, result.output
             assert "\x07" not in result.output
     assert LocalDataset(str(tmp_path / "d"))[0]
+
+
+def command_lines(url):
+    """Every command with the URL as each of its arguments and as the value of each option."""
+    for name, command in main.commands.items():
+        arguments = [each for each in command.params if isinstance(each, click.Argument)]
+        for count in range(1, len(arguments) + 2):
+            yield [name, *[url] * count]
+        for option in command.params:
+            if isinstance(option, click.Option) and not (option.is_flag or option.count):
+                yield [name, *[url] * len(arguments), option.opts[-1], url]
+    yield [url]
+    yield [f"--{url}"]
+    yield ["convert", "a.csv", url, "--overwrite"]
+    yield ["convert", "a.csv", "out", "--drop", url]
+
+
+@pytest.mark.parametrize("path", ["d", "nothing", "d/x.parquet", "*.parquet", "a.csv"])
+def test_no_command_shows_the_secret_of_a_url(path, tmp_path, monkeypatch):
+    """A password and a signature, too short to be known elsewhere, are in no line of a command."""
+    monkeypatch.chdir(tmp_path)
+    with MDSWriter(out="d", columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with http_server(str(tmp_path)) as address:
+        host = address.removeprefix("http://")
+        url = f"http://anna:pwX@{host}/{path}?X-Amz-Signature=SiG"
+        for line in command_lines(url):
+            output = CliRunner().invoke(main, line, input="a,b\n1,2\n").output
+            assert "pwX" not in output and "SiG" not in output, (line, output)

@@ -17,7 +17,7 @@ from mds.errors import ConfigError, WriterError, need
 from mds.format.layout import INDEX_NAME
 from mds.formats.arrow_values import python_values
 from mds.storage import is_local, join, local_path, open_store
-from mds.storage.url import Url, local_folder, reveal
+from mds.storage.url import Url, path_on_disk, reveal
 from mds.writers.mds import MDSWriter
 from mds.writers.merge import holding, merge_held
 
@@ -258,7 +258,7 @@ def _places(out: Any) -> tuple[str, str]:
         # Executors then use a temporary folder each; the merged index is made from the remote.
         return (local_path(place), "") if is_local(place) else ("", Url(place))
     local, remote = (os.fspath(place) for place in out)
-    return local_folder(local, "the first of out=(local, remote)"), Url(remote)
+    return path_on_disk(local, "the first of out=(local, remote)"), Url(remote)
 
 
 def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mds.errors import ConfigError, SourceError
-from mds.storage.url import is_local, local_path
+from mds.storage.url import is_local, local_path, redact
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput, is_hub_name
 from mds.writers.convert.inputs.listing import Listing, ending
@@ -54,7 +54,7 @@ def open_input(path: str, options: InputOptions) -> Input:
         raise ConfigError(
             f"--null is about the cells of CSV and TSV, and {path} is {opened.title}."
         )
-    opened.name, opened.nulls = path, options.null
+    opened.name, opened.nulls = redact(path), options.null
     if isinstance(opened, FileInput) and (passed := opened.listing.left_out):
         counts = ", ".join(
             f"{count:,} {_SINGULAR.get(what, what) if count == 1 else what}"

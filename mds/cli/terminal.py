@@ -84,7 +84,7 @@ def _hidden_secrets() -> Iterator[None]:
     except click.UsageError as error:
         from mds.storage.url import redact_text
 
-        error.message = redact_text(error.message)
+        error.message = redact_text(error.message)  # type: ignore[misc]  # is not read before
         raise
 
 

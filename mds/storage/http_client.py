@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import os
 import re
 import time
@@ -85,7 +86,8 @@ class HttpClient:
         response = self._pool(url).request(
             method, url, headers=sent, body=body, redirect=redirect, **_one_try(sent)
         )
-        if response.status >= 400 and response.status not in also:
+        is_error = response.status >= 400 or response.status == 304
+        if is_error and response.status not in also:
             raise _status_error(response)
         return response
 
@@ -122,7 +124,7 @@ class HttpClient:
         started = time.monotonic()
         try:
             response = self._pool(url).request("GET", url, headers=asked, **_one_try(asked))
-            if response.status >= 400 and response.status != 416:
+            if response.status not in (200, 203, 206, 416):
                 raise _status_error(response)  # noqa: TRY301 - judged like what urllib3 raises
         except MdsError:
             raise
@@ -131,7 +133,7 @@ class HttpClient:
             told = translate(error, "get", shown, seconds, self._classify)
             raise told from fit_cause(error)
         try:
-            return _make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
+            return make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
         except BaseException:
             response.close()
             raise
@@ -257,7 +259,7 @@ def empty_body(info: ObjectInfo, shown: str) -> Body:
     return Body(info, iter(()), 0, url=shown)
 
 
-def _make_body(
+def make_body(
     response: urllib3.BaseHTTPResponse,
     key: str,
     start: int,
@@ -265,9 +267,13 @@ def _make_body(
     shown: str,
     least: LeastRate,
 ) -> Body:
+    """The body of an answer to a request for an object or a range of it, which it must bring."""
     info = parse_info(key, response.headers, shown)
     length: int | None
+    check_encoding(key, response.headers, shown)
     chunks = PacedStream(response, least, shown).chunks()
+    if is_page(key, response.headers):
+        chunks = _refuse_page(chunks, shown)
     if response.status == 206:
         total, length = _check_answer(response.headers.get("content-range", ""), start, end, shown)
         info = ObjectInfo(key, total, info.version)
@@ -294,6 +300,53 @@ def _make_body(
     body = Body(info, chunks, length, url=shown, close=response.close)
     body.headers = response.headers
     return body
+
+
+def check_encoding(key: str, headers: Mapping[str, str], shown: str) -> None:
+    """Raise StoreError for an answer that a server has compressed.
+
+    Sizes, ranges and digests are of other bytes then. A file that is compressed itself may be
+    called so.
+    """
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in _ENCODINGS and not key.lower().endswith(_ENCODINGS[encoding]):
+        raise StoreError(
+            f"get {shown}: the server sends the object with Content-Encoding: {encoding}, though "
+            "it was asked for as it is. Turn off the compression of answers for these files.",
+            url=shown,
+            verb="get",
+        )
+
+
+_ENCODINGS = {
+    "gzip": (".gz", ".tgz"),
+    "x-gzip": (".gz", ".tgz"),
+    "deflate": (".zz",),
+    "br": (".br",),
+    "zstd": (".zst", ".zstd"),
+}
+
+
+def is_page(key: str, headers: Mapping[str, str]) -> bool:
+    """Whether an answer says that it is a web page, though no page was asked for."""
+    kind = headers.get("content-type", "").strip().lower()
+    return kind.startswith("text/html") and not key.lower().endswith((".html", ".htm"))
+
+
+def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
+    """The chunks. Raises StoreError where the first one begins a web page.
+
+    Some servers call everything a page, so the bytes decide.
+    """
+    first = next(chunks, b"")
+    if first.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html", b"<head")):
+        raise StoreError(
+            f"get {shown}: the server answered with a web page and not with the object. Does it "
+            "want a login? Check the URL, and give credentials (storage_options=).",
+            url=shown,
+            verb="get",
+        )
+    return itertools.chain((first,), chunks)
 
 
 def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]:

@@ -20,14 +20,13 @@ from mds.errors import (
 )
 from mds.process.per_process import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import empty_body, format_range
+from mds.storage.http_client import empty_body, format_range, make_body, parse_info
 from mds.storage.options import parse_options
-from mds.storage.pace import LeastRate, PacedStream
+from mds.storage.pace import LeastRate
 from mds.storage.translate import (
     Failure,
     network_failure,
     status_failure,
-    translate_chunks,
     translate_errors,
 )
 from mds.storage.url import parse_url, redact
@@ -75,30 +74,19 @@ class OciStore(Store):
         with translate_errors("get", shown, classify):
             client, where = self._at()
             answer = client.get_object(*where, self._name(key), **asked)
-        length = int(answer.headers["content-length"])
-        total = str(answer.headers.get("content-range", "")).rpartition("/")[2]
-        size = int(total) if total.isdecimal() else length
-        info = ObjectInfo(key, size, str(answer.headers.get("etag", "")))
         raw = answer.data.raw
         try:
-            self._check_range(info, start, end)
-        except CorruptError:
+            return make_body(raw, key, start, end, shown, LeastRate(self.min_rate, self._timeout))
+        except BaseException:
             raw.close()
             raise
-        chunks = translate_chunks(
-            PacedStream(raw, LeastRate(self.min_rate, self._timeout), shown).chunks(),
-            shown,
-            classify,
-        )
-        wanted = (size if end is None else end) - start
-        return Body(info, chunks, wanted, url=shown, close=raw.close)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
         with translate_errors("head", self.url_of(key), classify):
             client, where = self._at()
             headers = client.head_object(*where, self._name(key)).headers
-        return ObjectInfo(key, int(headers["content-length"]), str(headers.get("etag", "")))
+        return parse_info(key, headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""

@@ -9,6 +9,7 @@ the store turns them down as malformed (400), reading is tried unsigned.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,6 @@ from typing import Any, BinaryIO
 
 from mds.errors import (
     ConfigError,
-    CorruptError,
     MdsError,
     NotFoundError,
     StoreError,
@@ -24,7 +24,7 @@ from mds.errors import (
 )
 from mds.process.per_process import forget, per_process
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store, Upload, check_key
-from mds.storage.http_client import empty_body, format_range
+from mds.storage.http_client import check_encoding, empty_body, format_range, is_page
 from mds.storage.options import env, parse_options
 from mds.storage.pace import LeastRate, PacedStream
 from mds.storage.s3_client import S3Client, S3Options, make_client
@@ -33,6 +33,8 @@ from mds.storage.s3_listing import ListingPage
 from mds.storage.s3_ranges import RangeRequests, open_range_requests
 from mds.storage.translate import network_failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url, redact
+
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)$")
 
 
 class S3Store(Store):
@@ -84,7 +86,7 @@ class S3Store(Store):
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
         answer = self._read("head", "head_object", key)
-        return ObjectInfo(key, int(answer["ContentLength"]), _etag(answer))
+        return ObjectInfo(key, int(answer.get("ContentLength", -1)), _etag(answer))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""
@@ -237,12 +239,15 @@ class S3Store(Store):
                 return None
             answer = requests.ask(name, span)
             if answer is None:
-                # Perhaps the bucket is elsewhere, or the keys are new; the SDK will know.
-                forget(self._ranges_key(self._options))
+                if requests.have_lengths:
+                    # Perhaps the bucket is elsewhere, or the keys are new; the SDK will know.
+                    forget(self._ranges_key(self._options))
                 return None
         facts = {
             "ContentLength": answer.length,
             "ContentRange": answer.headers.get("content-range", ""),
+            "ContentEncoding": answer.headers.get("content-encoding", ""),
+            "ContentType": answer.headers.get("content-type", ""),
             "ETag": answer.headers.get("etag", ""),
             "Body": answer,
         }
@@ -305,28 +310,52 @@ class S3Store(Store):
 
     def _answer(
         self, key: str, answer: Any, start: int, end: int | None, shown: str
-    ) -> tuple[ObjectInfo, int]:
-        """What the object is and how much of it comes; exactly the range, or an error."""
-        length = int(answer["ContentLength"])
-        total = length
-        if start or end is not None:
-            span, _, whole = str(answer.get("ContentRange", "")).rpartition("/")
-            total = int(whole) if whole.isdecimal() else -1
-            if not span.startswith(f"bytes {start}-"):
-                answer["Body"].close()
-                raise TransientError(
-                    f"get {shown}: bytes from {start} on were asked for, the store answered with "
-                    f"{span or 'no range'!r}.",
-                    url=shown,
-                    verb="get",
-                )
-        info = ObjectInfo(key, total, _etag(answer))
+    ) -> tuple[ObjectInfo, int | None]:
+        """Return what the object is and how much of it comes, None where the store does not say.
+
+        That is exactly the range, or an error.
+        """
         try:
+            check_encoding(key, {"content-encoding": str(answer.get("ContentEncoding", ""))}, shown)
+            info, length = _described(key, answer, start, end, shown)
             self._check_range(info, start, end)
-        except CorruptError:
+        except StoreError:
             answer["Body"].close()
             raise
-        return info, length if end is None else end - start
+        return info, length
+
+
+def _described(
+    key: str, answer: Any, start: int, end: int | None, shown: str
+) -> tuple[ObjectInfo, int | None]:
+    length = int(answer.get("ContentLength", -1))
+    told = str(answer.get("ContentRange") or "")
+    if not told:
+        if (start or end is not None) and (start or length != end):
+            page = is_page(key, {"content-type": str(answer.get("ContentType", ""))})
+            reason = (
+                "a web page. Does it want a login? Check the endpoint and the credentials"
+                if page
+                else "the whole object: it ignores Range. Copy the dataset to a store that does not"
+            )
+            raise StoreError(
+                f"get {shown}: bytes from {start} on were asked for, and the store answered with "
+                f"{reason}.",
+                url=shown,
+                verb="get",
+            )
+        return ObjectInfo(key, length, _etag(answer)), length if length >= 0 else None
+    found = _CONTENT_RANGE.match(told)
+    if found is None or int(found[1]) != start:
+        raise TransientError(
+            f"get {shown}: bytes from {start} on were asked for, the store answered with "
+            f"{told.rpartition('/')[0]!r}.",
+            url=shown,
+            verb="get",
+        )
+    total = int(found[3]) if found[3] != "*" else -1
+    length = int(found[2]) + 1 - start if end is None else end - start
+    return ObjectInfo(key, total, _etag(answer)), length
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

@@ -53,6 +53,8 @@ class RangeRequests:
         self._skew = 0.0
         #: Whether the SDK checks no sum of a whole object, so that none is lost around it.
         self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
+        #: Whether answers told their length so far. Those that do not are left to the SDK.
+        self.have_lengths = True
         extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
 
@@ -62,9 +64,12 @@ class RangeRequests:
         None where the SDK must be asked. Raises what sockets raise, and StoreAnswerError where the
         store asks for patience or has no such whole object.
         """
+        if not self.have_lengths:
+            return None
         answer = self._ask(self._template.path + quote(name, safe="/~"), span)
         if answer is not None and answer.length < 0:
             answer.close()
+            self.have_lengths = False
             return None
         return answer
 

@@ -1,5 +1,6 @@
 """What breaks on the way is mended or told, through a proxy that breaks it in front of a server."""
 
+import gzip
 import os
 import threading
 from http.client import HTTPConnection
@@ -7,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from devtools.httpserver import running
+from devtools.httpserver import FolderHandler, http_server, running
 from devtools.proxy import Fault, FaultProxy
 from mds.errors import (
     CorruptError,
@@ -192,6 +193,50 @@ def test_a_server_that_ignores_ranges_is_read_up_to_the_range(proxy, store):
     proxy.add(Fault("whole", times=None))
     assert store.get_range("large", 1000, 9000) == DATA[1000:9000]
     assert store.get_range("large", SIZE - 1, SIZE) == DATA[-1:]
+
+
+class Odd(FolderHandler):
+    """A server that answers in a way of its own, which the name of the object says."""
+
+    def do_GET(self):
+        name = self.path.rpartition("/")[2]
+        if name.startswith("page"):
+            self.end(200, b"<!DOCTYPE html><p>Log in", Content_Type="text/html")
+        elif name.startswith("labelled"):
+            self.end(200, DATA, Content_Type="text/html")
+        elif name.startswith("packed"):
+            self.end(200, gzip.compress(DATA), Content_Encoding="gzip")
+        else:
+            self.end(304)
+
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("page", "answered with a web page"),
+        ("packed", "Content-Encoding: gzip"),
+        ("same", "304 Not Modified"),
+    ],
+)
+def test_an_answer_that_is_not_the_object_is_named(tmp_path, name, message):
+    """A login page, a compressed answer and a 304 are errors that say so, at the first request."""
+    with http_server(str(tmp_path), handler=Odd) as url, FaultProxy(url) as proxy:
+        store = open_store(proxy.url)
+        for start, end in ((0, None), (0, 10), (1000, 9000)):
+            with pytest.raises(StoreError, match=message) as error:
+                b"".join(store.stream(name, start, end))
+            assert not isinstance(error.value, (TransientError, CorruptError))
+        assert len(proxy.seen.requests) == 3
+
+
+def test_labels_of_answers_do_not_refuse_objects(tmp_path):
+    """What is compressed itself may be called so, and not all that is called a page is one."""
+    with http_server(str(tmp_path), handler=Odd) as url:
+        store = open_store(url)
+        assert gzip.decompress(store.get("packed.jsonl.gz")) == DATA
+        assert store.get("labelled") == DATA
 
 
 def test_an_object_that_changes_while_it_is_read_is_an_error(proxy, store, web, name):

@@ -17,7 +17,7 @@ from devtools import servers
 from devtools.forwardproxy import forward_proxy
 from devtools.httpserver import QuietHandler, QuietServer, running
 from devtools.proxy import Fault, FaultProxy
-from mds.errors import CorruptError, DeniedError, NotFoundError, TransientError
+from mds.errors import CorruptError, DeniedError, NotFoundError, StoreError, TransientError
 from mds.storage import RetryPolicy, open_store
 from mds.testing.store_contract import noise
 from tests.storage.test_trust import https_server
@@ -278,6 +278,60 @@ def test_an_answer_without_a_length_is_left_to_the_sdk(amazon):
     amazon.script.append(in_chunks)
     assert store_at(amazon.url).get_range("x", 0, 5) == DATA[:5]
     assert len(amazon.seen) == 2
+
+
+class Chunked(Amazon):
+    """Amazon behind a gateway, which tells no length of any answer."""
+
+    def send_header(self, name, value):
+        if name == "Content-Length":
+            super().send_header("Connection", "close")
+        else:
+            super().send_header(name, value)
+
+
+class Rangeless(Amazon):
+    """A store that answers every request with the whole object."""
+
+    def do_GET(self):
+        self.seen.append((self.path, self.headers))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(DATA)))
+        self.end_headers()
+        self.wfile.write(DATA)
+
+
+def serve(handler):
+    server = QuietServer(("127.0.0.1", 0), type("Handler", (handler,), {"seen": [], "script": []}))
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    server.seen = server.RequestHandlerClass.seen
+    return server
+
+
+def test_a_store_that_tells_no_length_is_read():
+    """Ranges come whole, by one request each from the second on, and the size is unknown."""
+    server = serve(Chunked)
+    with running(server, "amazon"):
+        store = store_at(server.url)
+        assert store.get_range("x", 0, 5) == DATA[:5]
+        before = len(server.seen)
+        assert store.get_range("x", 100, 100_000) == DATA[100:100_000]
+        assert store.head("x").size == -1
+        assert len(server.seen) == before + 1
+
+
+def test_a_store_that_ignores_ranges_is_refused_at_the_first_answer(tmp_path):
+    """Nothing is tried again, and a range that is the whole object is right."""
+    server = serve(Rangeless)
+    with running(server, "amazon"):
+        store = store_at(server.url, retry=RetryPolicy(5))
+        with pytest.raises(StoreError, match="it ignores Range") as error:
+            store.get_range("x", 100, 200)
+        assert not isinstance(error.value, TransientError)
+        assert len(server.seen) == 1
+        assert store.get_range("x", 0, len(DATA)) == DATA
+        store.get_file("x", str(tmp_path / "x"), len(DATA), bytes)
+        assert (tmp_path / "x").read_bytes() == DATA
 
 
 def test_a_range_beyond_the_end_is_judged_by_the_sdk(s3, name):

@@ -1,5 +1,6 @@
 """Everything that the README and the docs show runs as it stands."""
 
+import ast
 import os
 import pathlib
 import re
@@ -59,6 +60,26 @@ def test_the_gate_runs_the_readmes_commands():
         command = [sys.executable, ".ci/readme_command.py", str(number)]
         printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert printed.stdout == page
+
+
+def test_one_page_says_how_to_install():
+    """Until there is a release, no page has a command that fetches the package from PyPI."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages}
+    fetch = re.compile(r"^(?:\S+/)?pip install (?:mds-streaming|\.)$", re.MULTILINE)
+    assert [name for name, text in texts.items() if fetch.search(text)] == ["docs/start.md"]
+    assert fetch.search(texts["docs/start.md"])[0] == "pip install ."
+    assert "(start.md#install)" in texts["docs/index.md"]
+
+
+def test_what_the_readme_shows_is_seen():
+    """Its training prints the loss, and no line of it is a bare value, which a prompt would print."""
+    programs = blocks("README.md", "python")
+    (training,) = [program for program in programs if "loss.backward()" in program]
+    assert "print(f" in training
+    for program in programs:
+        values = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Expr)]
+        assert all(isinstance(node.value, ast.Call) for node in values), program
 
 
 def anchors(page):

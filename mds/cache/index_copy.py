@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 SIDECAR = "index.mds"
+_FOLDERS_LOOKED_AT = 100  # for the files of a folder that is not a dataset
 _LOCK_AT = 1 << 40  # beside the bytes that the ledger uses
 _LOCK_TIMEOUT_SECONDS = 600.0
 
@@ -149,8 +153,12 @@ class _Search:
         try:
             return self._find_anew(before)
         except StoreError as error:
-            if noted is None and error.url == self.store.url_of(INDEX):
-                error.args = (f"{error}{_foreign_index_hint(self.folder)}",)
+            if error.url != self.store.url_of(INDEX):
+                raise
+            hint = _foreign_index_hint(self.folder) if noted is None else ""
+            if type(error) is NotFoundError:
+                raise _no_remote_index(self.store, hint) from None
+            error.args = (f"{error}{hint}",)
             raise
 
     def _find_anew(self, before: tuple[str, Origin] | None) -> Found:
@@ -291,28 +299,78 @@ class _Search:
 
 def _in_place(folder: str) -> Index:
     path = os.path.join(folder, INDEX)
+    if not os.path.exists(path):
+        raise no_index_error(folder, "local")
+    return read_index(path, os.path.join(derived_folder(folder), CONTROL, SIDECAR))
+
+
+def no_index_error(folder: str, argument: str) -> NotFoundError:
+    """Return the error for a path that is not the folder of a dataset, with what to do instead.
+
+    ``argument``: the name of the argument that has the path.
+    """
+    path = os.path.join(folder, INDEX)
     if os.path.isfile(folder):
         inside, name = os.path.split(folder)
         is_ours = name == INDEX or os.path.exists(os.path.join(inside, INDEX))
         way_out = (
-            f"Give the folder of the dataset: local={inside or '.'!r}."
+            f"Give the folder of the dataset: {argument}={inside or '.'!r}."
             if is_ours
-            else "remote= reads it as it lies if its kind is known (docs/files.md); mds-convert "
-            "makes a dataset of it."
+            else f"Convert it: {_convert_command(folder)}"
         )
-        raise NotFoundError(
-            f"open {folder}: this is a file, and local= is the folder of a dataset. {way_out}",
+        return NotFoundError(
+            f"open {folder}: this is a file, and {argument}= is the folder of a dataset. {way_out}",
             url=folder,
             verb="open",
         )
-    if not os.path.exists(path):
-        raise NotFoundError(
-            f"open {path}: there is no such file. Is {folder} the folder of a dataset? A remote= "
-            f"would be fetched into it.{unfinished(folder)}{_told_splits(folder)}",
-            url=path,
-            verb="open",
-        )
-    return read_index(path, os.path.join(derived_folder(folder), CONTROL, SIDECAR))
+    no_folder = "" if os.path.isdir(folder) else " The folder does not exist."
+    if no_folder and argument == "local":
+        no_folder += " A remote= would be fetched into it."
+    return NotFoundError(
+        f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
+        f"{unfinished(folder)}{_told_splits(folder)}{_told_files(folder)}",
+        url=path,
+        verb="open",
+    )
+
+
+def _convert_command(source: str) -> str:
+    return f"mds-convert {shlex.quote(source)} {shlex.quote(os.path.splitext(source)[0] + '-mds')}"
+
+
+def _told_files(folder: str) -> str:
+    """Return what to do with a folder of pictures, tables and the like; '' if it has no file."""
+    if _datasets_in(folder):
+        return ""
+    names = [
+        name
+        for _, _, names in itertools.islice(os.walk(folder), _FOLDERS_LOOKED_AT)
+        for name in names
+        if not name.startswith((".", "shard."))
+    ]
+    if not names:
+        return ""
+    counts = Counter(os.path.splitext(name)[1].lower() for name in names)
+    ending = counts.most_common(1)[0][0]
+    reads = " Read them with format='text', or convert" if ending == ".txt" else " Convert"
+    kind = f"{ending} files" if ending else "other files"
+    return f" It has {kind}.{reads} them: {_convert_command(folder.rstrip(os.sep))}"
+
+
+def _no_remote_index(store: Store, hint: str) -> NotFoundError:
+    """Return the error for a remote that has no index."""
+    if store.local_path is not None:
+        error = no_index_error(store.local_path, "remote")
+        error.args = (f"{error}{hint}",)
+        return error
+    url = store.url_of(INDEX)
+    return NotFoundError(
+        f"open {url}: there is no such object. Is remote={store.url_of('')!r} the folder of a "
+        "dataset? Files of other kinds are named by their ending or a pattern, such as "
+        f"'*.parquet', by format=, or converted by mds-convert.{hint}",
+        url=url,
+        verb="open",
+    )
 
 
 def _told_splits(folder: str) -> str:

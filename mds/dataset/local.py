@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from mds.cache.index_copy import no_index_error
 from mds.dataset.indexing import resolve
 from mds.dataset.schema import HasColumns
 from mds.dataset.shard_map import ShardList, ShardMap, Spanner
@@ -80,6 +81,8 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self._chosen = ColumnSelection(None if columns is None else tuple(columns), images, copy)
         self._folder = os.path.join(self.local, self.split)
         path = os.path.join(self._folder, "index.json")
+        if not os.path.exists(path):
+            raise no_index_error(self._folder.rstrip(os.sep), "local")
         self._index = read_index(path)
         self._index.check_safe(allow_unsafe_types, path)
         self.num_samples = self.size = self._index.total_samples

@@ -43,7 +43,7 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     In which order:
 
     - ``sampling_method`` (str, default 'balanced'): Whether an epoch that takes a part of a stream
-      takes another part each time, or with ``"fixed"`` the same.
+      draws it anew, whatever came before, or with ``"fixed"`` takes the same part.
     - ``sampling_granularity`` (int, default 1, samples): How many neighbours are taken together.
     - ``partition_algo`` (str, default 'relaxed'): How positions are dealt to ranks; ``"orig"``
       refuses worlds that ``"relaxed"`` takes.

@@ -282,3 +282,23 @@ def test_spent_streams_end_the_loop(folder):
     """With spent="stop" epochs end before the batch that asks for more."""
     loader = loader_of(folder, schedule=Schedule({0: {"math": 1, "web": 1}}, spent="stop"))
     assert [len(list(loader)) for _ in range(2)] == [60 // 8, 0]
+
+
+def test_only_a_schedule_takes_every_sample_before_one_comes_again(folder):
+    """Epochs of half a stream are drawn independently, and under a schedule one after the other."""
+
+    def epochs(dataset):
+        return [[sample["id"] for sample in dataset] for _ in range(2)]
+
+    web = Stream(local=str(folder / "web"))
+    drawn = epochs(StreamingDataset(streams=[web], batch_size=10, epoch_size=350, shuffle=True))
+    assert len({*drawn[0]} & {*drawn[1]}) > 100
+    scheduled = StreamingDataset(
+        streams={"web": web},
+        schedule=Schedule({0: {"web": 1}}),
+        batch_size=10,
+        epoch_size=350,
+        shuffle=True,
+    )
+    first, second = epochs(scheduled)
+    assert len({*first, *second}) == 700

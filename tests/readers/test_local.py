@@ -1,14 +1,22 @@
 """LocalDataset: the rules of its brackets, batches, and other processes."""
 
 import multiprocessing
+import os
+import pathlib
 import pickle
+import shlex
+import traceback
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from PIL import Image
 from torch.utils.data import DataLoader
 
-from mds import LocalDataset
+from devtools.httpserver import http_server
+from mds import LocalDataset, StreamingDataset
+from mds.cli import main
 from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
 
 
@@ -132,7 +140,7 @@ def test_what_cannot_be_opened(kit, tmp_path):
     """Missing folders, missing and broken indexes, and pickles are refused at construction."""
     with pytest.raises(NotFoundError, match="nowhere"):
         LocalDataset(str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError, match=r"has no index\.json"):
+    with pytest.raises(FileNotFoundError, match=r"index\.json: there is no such file"):
         LocalDataset(str(tmp_path))
     (tmp_path / "index.json").write_text("[]")
     with pytest.raises(IndexFileError, match=r"index\.json"):
@@ -156,3 +164,46 @@ def test_compressed_shards_are_for_the_other_dataset(kit, tmp_path):
     (folder / "shard.00000.mds").rename(folder / "shard.00000.mds.zstd")
     with pytest.raises(NotFoundError, match=r"StreamingDataset\(local=...\)"):
         LocalDataset(folder)[0]
+
+
+@pytest.mark.parametrize("argument", ["local", "remote", "LocalDataset"])
+@pytest.mark.parametrize("source", ["pets", "table.csv", "tables", "notes"])
+def test_files_given_as_a_dataset_name_the_command_that_makes_one(
+    argument, source, tmp_path, monkeypatch
+):
+    """A folder of pictures, a table and texts are refused in one sentence whose command works."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("pets/cat", "tables", "notes"):
+        os.makedirs(folder)
+    Image.new("RGB", (4, 4)).save("pets/cat/1.jpg")
+    for place in ("table.csv", "tables/a.csv", "notes/a.txt"):
+        pathlib.Path(place).write_text("a,b\n1,2\n")
+    opened = (
+        LocalDataset
+        if argument == "LocalDataset"
+        else lambda place: StreamingDataset(**{argument: place}, batch_size=1)
+    )
+    with pytest.raises(NotFoundError, match="the folder of a dataset") as told:
+        opened(source)
+    assert "Traceback" not in str(told.value)
+    assert "During handling" not in "".join(traceback.format_exception(told.value))
+    assert "direct cause" not in "".join(traceback.format_exception(told.value))
+    command = shlex.split(str(told.value).rpartition(": ")[2])
+    assert command[0] == "mds-convert"
+    assert CliRunner().invoke(main, ["convert", *command[1:], "--workers", "1"]).exit_code == 0
+    assert len(LocalDataset(command[2])) == 1
+
+
+def test_a_remote_without_an_index_is_one_sentence(tmp_path, monkeypatch):
+    """A wrong `remote=` says what was looked for, whether it is a folder or a URL."""
+    monkeypatch.chdir(tmp_path)
+    with http_server(str(tmp_path)) as url:
+        for remote, words in (
+            (f"{url}/petz", "there is no such object"),
+            ("petz", "does not exist"),
+        ):
+            with pytest.raises(NotFoundError, match=words) as told:
+                StreamingDataset(remote=remote, local="cache", batch_size=1)
+            assert "petz" in str(told.value)
+            assert told.value.__cause__ is None
+            assert told.value.__suppress_context__

@@ -73,7 +73,7 @@ def test_one_page_says_how_to_install():
 
 
 def test_what_the_readme_shows_is_seen():
-    """Its training prints the loss, and no line of it is a bare value, which a prompt would print."""
+    """Its training prints the loss, and no line is a bare value, which a prompt would print."""
     programs = blocks("README.md", "python")
     (training,) = [program for program in programs if "loss.backward()" in program]
     assert "print(f" in training

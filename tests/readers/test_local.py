@@ -198,10 +198,8 @@ def test_a_remote_without_an_index_is_one_sentence(tmp_path, monkeypatch):
     """A wrong `remote=` says what was looked for, whether it is a folder or a URL."""
     monkeypatch.chdir(tmp_path)
     with http_server(str(tmp_path)) as url:
-        for remote, words in (
-            (f"{url}/petz", "there is no such object"),
-            ("petz", "does not exist"),
-        ):
+        places = {f"{url}/petz": "there is no such object", "petz": "does not exist"}
+        for remote, words in places.items():
             with pytest.raises(NotFoundError, match=words) as told:
                 StreamingDataset(remote=remote, local="cache", batch_size=1)
             assert "petz" in str(told.value)

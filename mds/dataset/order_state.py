@@ -13,9 +13,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from mds.arguments import shown
+from mds.arguments import check_arguments, shown
 from mds.dataset.data_names import check_files, name_data, other_data
 from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
+from mds.dataset.settings import DATASET_RULES
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
@@ -107,9 +108,7 @@ class OrderState:
         if self.schedule is not None and sum(samples):
             proportion = first_shares(self.schedule, fresh.weights.choose)
         for i, stream in enumerate(streams):
-            stream.proportion = proportion[i]
-            stream.repeat = fresh.weights.repeat[i]
-            stream.choose = fresh.weights.choose[i]
+            stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
         fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
         return fresh
 
@@ -336,6 +335,7 @@ _T = TypeVar("_T")
 
 class _Ordered(Protocol):
     _order: OrderState
+    _is_strict: bool
 
 
 class OrderSetting(Generic[_T]):
@@ -358,8 +358,10 @@ class OrderSetting(Generic[_T]):
         return value
 
     def __set__(self, dataset: _Ordered, value: _T) -> None:
+        change: dict[str, Any] = {self._name: value}
+        if dataset._is_strict:
+            check_arguments(type(dataset).__name__, change, DATASET_RULES)
         # A subclass may set what it likes before it calls our constructor.
         if "_order" not in vars(dataset):
             dataset._order = OrderState(OrderSpec())
-        change: dict[str, Any] = {self._name: value}
         dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)

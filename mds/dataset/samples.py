@@ -29,7 +29,12 @@ from mds.dataset.lengths import SelectedLengths
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.pack_counts import count_packs
 from mds.dataset.packed_epoch import PackedEpoch, document_lengths
-from mds.dataset.settings import check_schedule, check_settings, resolve_predownload
+from mds.dataset.settings import (
+    FixedSetting,
+    check_schedule,
+    check_settings,
+    resolve_predownload,
+)
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import (
@@ -67,6 +72,13 @@ class Samples(DatasetFacts):
     shuffle_algo = OrderSetting[str]()
     shuffle_block_size = OrderSetting[int | None]()
     shuffle_seed = OrderSetting[int]()
+
+    allow_unsafe_types = FixedSetting[bool]()
+    cache_limit = FixedSetting[int | None]()
+    epoch_size = FixedSetting[int](" or dataset.limit(samples)")
+    initial_physical_nodes = FixedSetting[int | None]()
+    streams = FixedSetting[list[Stream]]()
+    topology = FixedSetting[Any]()
 
     #: What is said where an argument breaks a rule: nothing is taken for what it is not.
     _is_strict = True
@@ -117,7 +129,7 @@ class Samples(DatasetFacts):
         spec = OrderSpec(**{name: given[name] for name in SETTING_NAMES}, skip_empty_streams=True)
         self.replication, self.topology = replication, topology
         self.allow_unsafe_types = allow_unsafe_types
-        self.initial_physical_nodes: int | None = None
+        self.initial_physical_nodes = None
         self.predownload = resolve_predownload(
             predownload, batch_size, is_packed=packing is not None
         )
@@ -148,11 +160,11 @@ class Samples(DatasetFacts):
     def _reset(self, shards: ShardMap) -> None:
         """Be a dataset of these shards that has not begun yet."""
         self._shards = shards
-        self.streams = [copy.copy(stream) for stream in self.streams]
+        vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
         self._order = self._order.reset(
             shards, self.streams, [source.content() for source in self._cache.sources]
         )
-        self.epoch_size = self._order.weights.epoch_size
+        vars(self)["epoch_size"] = self._order.weights.epoch_size
         self._dropped = DropCount()
         self._lengths: SelectedLengths | None = None  # of documents, once packs are asked for
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
@@ -354,7 +366,7 @@ class Samples(DatasetFacts):
             return
         lengths = document_lengths(self) if self.packing is not None else None
         point = self._order.load(obj, self._world(), lengths)
-        self.initial_physical_nodes = point.initial_physical_nodes
+        vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     set_weights = editing.set_weights
     drop = editing.drop

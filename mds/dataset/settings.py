@@ -1,4 +1,4 @@
-"""Rules and defaults of what a dataset and a Stream are given.
+"""Rules and defaults of what a dataset and a Stream are given, and settings that stay fixed.
 
 Add a rule here for a new argument of their constructors. What depends on other arguments, on the
 data or on registered names is checked where it is used.
@@ -7,7 +7,7 @@ data or on registered names is checked where it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from mds.arguments import (
     Rule,
@@ -92,6 +92,52 @@ DATASET_RULES: dict[str, Rule] = {
         "shares that stay"
     ),
 }
+
+T = TypeVar("T")
+
+
+class FixedSetting(Generic[T]):
+    """Descriptor of an attribute that a finished dataset no longer reads.
+
+    A subclass may assign it before it calls the constructor. Later, an assignment would have no
+    effect, so it raises AttributeError. The dataset itself writes to ``vars(dataset)``.
+
+    ``remedy``: what changes the setting, beside a new dataset.
+    """
+
+    def __init__(self, remedy: str = "") -> None:
+        self._remedy = remedy
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, dataset: None, owner: type | None = None) -> FixedSetting[T]: ...
+    @overload
+    def __get__(self, dataset: object, owner: type | None = None) -> T: ...
+    def __get__(self, dataset: object | None, owner: type | None = None) -> FixedSetting[T] | T:
+        if dataset is None:
+            return self
+        try:
+            value: T = vars(dataset)[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
+        return value
+
+    def __set__(self, dataset: Any, value: T) -> None:
+        if "_shards" in vars(dataset) and dataset._is_strict:
+            raise_fixed(dataset, self._name, value, self._remedy)
+        vars(dataset)[self._name] = value
+
+
+def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> NoReturn:
+    """Raise AttributeError for an assignment to a setting that ``owner`` no longer reads."""
+    kind = type(owner).__name__
+    raise AttributeError(
+        f"{kind}.{name} = {shown(value)} would have no effect: {name} is fixed when the {kind} is "
+        f"made. Write {kind}(..., {name}=...){remedy}."
+    )
+
 
 LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}
 

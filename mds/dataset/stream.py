@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.arguments import check_arguments, takes_names
 from mds.cache.source import Source, default_folder
-from mds.dataset.settings import STREAM_RULES
+from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError
 from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
@@ -114,6 +114,18 @@ class Stream:
         self._file_costs: FileCosts | None = None
         self._check_numbers()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_is_in_use" in vars(self) and name in STREAM_RULES:
+            remedy = ", or call set_weights() of the dataset" if name == "proportion" else ""
+            raise_fixed(self, name, value, remedy)
+        super().__setattr__(name, value)
+
+    def _take_weights(self, proportion: float, repeat: float, choose: int) -> None:
+        """Show what a dataset made of the weights; the stream is the dataset's from now on."""
+        vars(self).update(proportion=proportion, repeat=repeat, choose=choose)
+        if self._is_strict:
+            self._is_in_use = True
+
     def _check_weights(self) -> None:
         given = {
             name: getattr(self, name)
@@ -148,6 +160,7 @@ class Stream:
     def _filled(self, default: Mapping[str, Any]) -> Stream:
         """A copy with the defaults applied; the user's stream stays as it is."""
         stream = copy.copy(self)
+        vars(stream).pop("_is_in_use", None)
         stream.apply_default({**_DEFAULTS, **default})
         stream._wanted = default.get("columns")
         return stream

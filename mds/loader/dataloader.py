@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from mds.arguments import check_arguments
 from mds.dataset.editing import skip
 from mds.dataset.packed_epoch import packed_steps
+from mds.dataset.settings import raise_fixed
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
@@ -55,6 +56,8 @@ _PASSED_ON = (
     "pin_memory_device",
     "in_order",
 )
+# Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
+_FIXED = frozenset({"collate_fn", "pack_as", "workers"})
 _ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
 # Options that make no sense without worker processes: to give one asks for processes.
 _ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
@@ -262,6 +265,11 @@ class StreamingDataLoader(DataLoader[Any]):
             setup_of(self, self._streaming, is_threaded=self._threaded),
             cache_use_of(self._streaming, self._samples_read),
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_count" in vars(self):
+            raise_fixed(self, name, value)
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts workers of its own.

@@ -141,7 +141,7 @@ def _plan_by_footer(body: Any, size: int) -> FilePlan:
             for name, encoding in _columns_of(batch, features).items():
                 columns[name] = merge_encodings(columns.get(name, encoding), encoding) or encoding
             rows += batch.num_rows
-            decoded += batch.nbytes + 16 * batch.num_rows
+            decoded += _decoded_size(batch)
     return FilePlan(columns, [rows], [decoded], [(0, size)], _BY_FOOTER)
 
 
@@ -199,7 +199,7 @@ def _plan(body: Any, size: int) -> FilePlan | None:
             end = body.tell()
             is_mapped &= _is_within(batch, begin, begin + size)
             samples.append(batch.num_rows)
-            sizes.append(batch.nbytes + 16 * batch.num_rows)
+            sizes.append(_decoded_size(batch))
             spans.append((first, end))
             first = end
         if not columns:
@@ -215,6 +215,15 @@ def _plan(body: Any, size: int) -> FilePlan | None:
         samples, sizes, spans = [sum(samples)], [sum(sizes)], [(head, spans[-1][1])]
     assert not spans or spans[-1][1] <= size, "a batch ends in its file"
     return FilePlan(columns, samples, sizes, spans, note)
+
+
+def _decoded_size(batch: pa.RecordBatch) -> int:
+    """Return an upper bound of the bytes of a record batch once it is decoded."""
+    try:
+        size = batch.nbytes
+    except pyarrow().lib.ArrowTypeError:  # pyarrow before 24 cannot size views of text
+        size = batch.get_total_buffer_size()
+    return int(size) + 16 * int(batch.num_rows)
 
 
 def _can_take(kind: pa.DataType) -> bool:

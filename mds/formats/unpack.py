@@ -63,8 +63,8 @@ def _unpack(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]
                         rest, member = member.unused_data, None
     except FormatError:
         raise
-    except Exception as error:  # each library has errors of its own
-        if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard"):
+    except Exception as error:  # each library has errors of its own; zstandard calls itself zstd
+        if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard", "zstd"):
             raise
         raise FormatError(f"{where}: the compressed data are damaged: {error}.") from error
     if member is not None:

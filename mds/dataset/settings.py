@@ -125,7 +125,7 @@ class FixedSetting(Generic[T]):
         return value
 
     def __set__(self, dataset: Any, value: T) -> None:
-        if "_shards" in vars(dataset) and dataset._is_strict:
+        if "_shards" in vars(dataset) and dataset._is_strict:  # noqa: SLF001 - its own
             raise_fixed(dataset, self._name, value, self._remedy)
         vars(dataset)[self._name] = value
 

@@ -481,3 +481,71 @@ def test_transcripts_of_sounds_are_samples(kit):
     assert [(each["path"], each["text"]) for each in kit.samples()] == [
         ("84/1/84-1-0.flac", "UNE FÊTE"), ("84/1/84-1-1.flac", "TWO  WORDS"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("include", "label"), [((), (0, 1, 2)), (("b/*",), (1,)), (("c/1.*", "b/*"), (1, 2))]
+)
+@pytest.mark.parametrize("kind", ["jpg", "wav"])
+def test_labels_of_a_part_are_those_of_the_whole_folder(kit, include, label, kind):
+    """`--include 'b/*'` numbers and names the classes as a conversion of everything does."""
+    for name in "abc":
+        for number in range(2):
+            kit.write(f"{name}/{number}.{kind}", kit.jpeg if kind == "jpg" else kit.wav(number))
+    kit.write("notes/readme.txt", "no class")
+    convert(str(kit.source), kit.out, include=list(include), exclude=["notes/*"])
+    found = LocalDataset(kit.out, columns=["label", "class"])
+    assert {sample["label"] for sample in found} == set(label)
+    assert {sample["class"] for sample in found} == {"abc"[number] for number in label}
+    assert found.class_names == {"label": ["a", "b", "c"]}
+
+
+def test_labels_of_one_split_are_those_of_all(kit):
+    """A split that is converted alone has the classes of the others."""
+    for split in ("train", "test"):
+        for name in "abc":
+            kit.write(f"{split}/{name}/1.jpg", kit.jpeg)
+    convert(str(kit.source), kit.out, include=["train/b/*"])
+    found = LocalDataset(kit.out + "/train", columns=["label"])
+    assert [sample["label"] for sample in found] == [1]
+
+
+def test_a_column_on_request_is_written_where_only_names_it(kit):
+    """`--only image,path` has the path, which is left out otherwise."""
+    kit.write("a/1.jpg", kit.jpeg)
+    kit.write("b/1.jpg", kit.jpeg)
+    convert(str(kit.source), kit.out, only=["path", "label"])
+    assert kit.samples() == [{"label": 0, "path": "a/1.jpg"}, {"label": 1, "path": "b/1.jpg"}]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (("images/1.jpg", "masks/1.png"), "masks seems to hold masks of the pictures in images"),
+        (("train/img/1.jpg", "train/gt/1.png"), "train/gt seems to hold masks"),
+        (("cat/1.jpg", "instances.json"), r"instances\.json has annotations"),
+        (("train2017/1.jpg", "annotations/train.json"), r"train\.json has annotations"),
+    ],
+)
+def test_pictures_with_masks_or_boxes_are_no_classes(kit, files, words):
+    """The command stops, says what to do, and takes `--as images` for an answer."""
+    coco = '{"info": {}, "images": [], "annotations": [], "categories": []}'
+    for name in files:
+        for number in range(20) if name.endswith(("jpg", "png")) else [1]:
+            content = coco if name.endswith("json") else kit.jpeg
+            kit.write(name.replace("1.", f"{number}."), content)
+    with pytest.raises(SourceError, match=words) as told:
+        prepare(str(kit.source), kit.out)
+    assert "docs/writing.md" in str(told.value)
+    assert len(prepare(str(kit.source), kit.out, kind="images").columns) > 1
+    if "seems to hold" in str(told.value):
+        way_out = str(told.value).partition("with mds-convert ")[2].partition(", or say")[0]
+        assert len(prepare(way_out, kit.out).source.listing) == 20
+
+
+def test_classes_whose_files_have_the_same_names_are_classes(kit):
+    """Only a name of masks makes two folders of equal names a question."""
+    for name in ("dark", "light", "annotated"):
+        for number in range(4):
+            kit.write(f"{name}/{number}.jpg", kit.jpeg)
+    assert "3 classes" in prepare(str(kit.source), kit.out).source.describe()

@@ -253,7 +253,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
                 f"there is no column {name!r}.{did_you_mean(name, found)} There are "
                 f"{', '.join(sorted(found))}."
             )
-    columns = dict(found)
+    columns = found | {name: extras[name] for name in spec.only if name in extras}
     for name, encoding in spec.columns.items():
         if source.is_text and name not in {*found, *extras}:
             raise ConfigError(

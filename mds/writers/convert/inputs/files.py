@@ -18,7 +18,7 @@ from mds.units import format_bytes
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.folder_classes import FolderClasses
-from mds.writers.convert.inputs.listing import Listing
+from mds.writers.convert.inputs.listing import Listing, ending
 
 _TEXT_ENDINGS = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".xml", ".css", ".srt", ".vtt"),
@@ -126,7 +126,8 @@ class AudioClassesInput(AudioInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._classes = FolderClasses(listing.names, self.split_of)
+        others = [name for name in listing.not_included if ending(name) in AudioInput.endings]
+        self._classes = FolderClasses(listing.names, self.split_of, others)
 
     def infer_columns(self) -> Sequence[Column]:
         """Sound, class and label; the path."""

@@ -11,13 +11,20 @@ from mds.writers.convert.inputs.splits import find_splits, split_folder
 class FolderClasses:
     """The class of a file is the first folder of its path that names no split.
 
-    Labels are the numbers of the classes by name, the same ones in every split.
+    Labels are the numbers of the classes by name, the same ones in every split, and in every
+    conversion of a part of the folder: ``not_included`` are files of it that are not converted.
     """
 
-    def __init__(self, names: Sequence[str], split_of: Mapping[str, str]) -> None:
+    def __init__(
+        self, names: Sequence[str], split_of: Mapping[str, str], not_included: Sequence[str] = ()
+    ) -> None:
         self._has_splits = bool(split_of)
-        found = {_class_of(name, split_of.get(name)) for name in names}
-        self.numbers = {name: number for number, name in enumerate(sorted(found))}
+        classes = {_class_of(name, split_of.get(name)) for name in names}
+        for name in not_included:
+            split = split_folder(name.split("/")[:-1]) if self._has_splits else None
+            if split is not None or not self._has_splits:
+                classes.add(_class_of(name, split))
+        self.numbers = {name: number for number, name in enumerate(sorted(classes - {""}))}
 
     @staticmethod
     def are_in(names: Sequence[str]) -> bool:

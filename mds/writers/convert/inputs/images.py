@@ -12,6 +12,7 @@ is a file of the folder. Nothing is decoded: the first bytes tell whether a file
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -37,6 +38,12 @@ ENDINGS = {
     ".tif": "tiff",
     ".tiff": "tiff",
 }
+#: Names of folders of masks.
+_MASKS = re.compile(
+    r"(?i)^(?:.*[-_ ])?(?:masks?|labels?|annotations?|annots?|segmentations?|seg|segmentationclass|"
+    r"segmentationobject|gt|ground[-_ ]?truths?|depths?|trimaps?)$"
+)
+_TABLES_LOOKED_AT, _LOOKED_AT = 20, 1 << 16  # files, and bytes at both ends of each
 _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
 
@@ -65,6 +72,9 @@ class ImagesInput(WholeFilesInput):
         if table is not None:
             return LabelledImagesInput(listing, table, _rows(listing, table))
         pictures = [name for name in listing.names if ending(name) in ENDINGS]
+        if options.kind is None:
+            _refuse_masks(listing.root, pictures)
+            _refuse_annotations(listing)
         if FolderClasses.are_in(pictures):
             return ImageClassesInput(listing)
         return ImagesInput(listing)
@@ -99,7 +109,8 @@ class ImageClassesInput(ImagesInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._classes = FolderClasses(self.listing.names, self.split_of)
+        others = [name for name in listing.not_included if ending(name) in ENDINGS]
+        self._classes = FolderClasses(self.listing.names, self.split_of, others)
 
     def infer_columns(self) -> Sequence[Column]:
         """Class, image and label."""
@@ -244,6 +255,41 @@ def _file_column(
     raise SourceError(
         f"{table}: no column of its first {min(len(rows), 100)} rows names an image of the folder."
     )
+
+
+def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
+    """Raise SourceError where folders hold pictures and their masks, and not classes."""
+    stems: dict[str, set[str]] = {}
+    for name in pictures:
+        folder, _, file = name.rpartition("/")
+        stems.setdefault(folder, set()).add(os.path.splitext(file)[0])
+    for folder, masks in stems.items():
+        if not _MASKS.search(folder.rpartition("/")[2]):
+            continue
+        for other, names in stems.items():
+            if other != folder and len(masks & names) * 2 > len(masks):
+                raise SourceError(
+                    f"{root}: {folder} seems to hold masks of the pictures in {other}, and a "
+                    "converted sample has one picture. Write both with MDSWriter (see 'Pictures "
+                    "with masks or boxes' in docs/writing.md), convert one alone with mds-convert "
+                    f"{os.path.join(root, other)}, or say --as images if the folders are classes."
+                )
+
+
+def _refuse_annotations(listing: Listing) -> None:
+    """Raise SourceError for pictures beside annotations in the way of COCO."""
+    tables = [name for name in listing.names if name.lower().endswith(".json")]
+    for name in tables[:_TABLES_LOOKED_AT]:
+        with open(listing.path(name), "rb") as file:
+            text = file.read(_LOOKED_AT)
+            file.seek(max(os.path.getsize(file.name) - _LOOKED_AT, 0))
+            text += file.read()
+        if sum(f'"{key}"'.encode() in text for key in ("images", "annotations", "categories")) > 1:
+            raise SourceError(
+                f"{listing.path(name)} has annotations of the pictures (COCO), which mds-convert "
+                "does not read. Write pictures and boxes with MDSWriter (see 'Pictures with masks "
+                f"or boxes' in docs/writing.md), or leave them out with --exclude '{name}'."
+            )
 
 
 def _known() -> str:

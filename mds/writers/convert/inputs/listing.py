@@ -40,6 +40,8 @@ class Listing:
         self.root = root
         #: What was passed over, by kind.
         self.left_out: Counter[str] = left_out or Counter()
+        #: Files that are not taken because no pattern of ``include`` names them.
+        self.not_included: list[str] = []
         self.names = list(names)
         self.sizes = array("q", bytes(8 * len(self.names)))
         digest = blake2b(digest_size=16)
@@ -66,6 +68,7 @@ class Listing:
         if not os.path.isdir(root):
             raise SourceError(f"{root}: there is no such file or folder. {_hint(root)}".rstrip())
         names: list[str] = []
+        not_included: list[str] = []
         left_out: Counter[str] = Counter()
         for name, why_not in _walk(root):
             if why_not:
@@ -74,14 +77,20 @@ class Listing:
                 names.append(name)
                 if not len(names) % _FILES_BETWEEN_EVENTS:
                     emit(Listed(root, len(names)))
+            elif is_wanted(name, (), exclude):
+                not_included.append(name)
         if not names:
             what = "a file that matches" if include or exclude else "a file to convert"
             raise SourceError(f"{root}: the folder holds no {what[2:]}; there is nothing to write.")
-        return cls(root, sorted(names), left_out)
+        listing = cls(root, sorted(names), left_out)
+        listing.not_included = not_included
+        return listing
 
     def only(self, names: Sequence[str]) -> Listing:
         """A listing of these names, which keep their order."""
-        return Listing(self.root, names, self.left_out)
+        listing = Listing(self.root, names, self.left_out)
+        listing.not_included = self.not_included
+        return listing
 
     def path(self, name: str) -> str:
         """Where a file is."""
@@ -124,7 +133,7 @@ class Listing:
         return f"{files}, {format_bytes(self.size)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "names": [], "sizes": array("q")}
+        return {**self.__dict__, "names": [], "not_included": [], "sizes": array("q")}
 
 
 def ending(name: str) -> str:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @click.command(short_help="Check every size, digest and sample; list all faults.")
 @click.argument("dataset")
 @click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
-@click.option("-j", "--workers", default=1, show_default=True, help="Processes; 0: one a core.")
+@click.option(
+    "-j", "--workers", type=click.IntRange(0), default=1, show_default=True,
+    help="Processes; 0: one a core.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print faults and nothing else.")
 def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
     """Check every size, digest and sample of DATASET, and list all faults.

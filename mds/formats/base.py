@@ -64,6 +64,15 @@ class Format(ABC):
         if self.missing not in (None, "null"):
             raise ConfigError(f"missing= is 'null' or None, got {self.missing!r}.")
 
+    @property
+    def allow_missing(self) -> str:
+        """What to do about a column that some files or samples lack, for an error message."""
+        return (
+            "Leave it out with columns=, or have it None there with "
+            f"format={type(self).__name__}(missing='null'); on a command line, "
+            f"mds index --as {self.name} --set missing=null makes an index that says so."
+        )
+
     # ------------------------------------------------------------------ what a format says
 
     @abstractmethod
@@ -172,8 +181,8 @@ class Format(ABC):
                     if self.missing != "null":
                         where, there = (first, key) if one is None else (key, first)
                         raise FormatError(
-                            f"{where}: there is no column {name!r}, which {there} has. Leave it "
-                            f"out with columns=, or have it None there with missing='null'."
+                            f"{where}: there is no column {name!r}, which {there} has. "
+                            f"{self.allow_missing}"
                         )
                     given = one or other or ""
                     is_optional = given == "json" or given.startswith("optional[")

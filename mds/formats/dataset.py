@@ -240,7 +240,7 @@ def _in_no_file(
     if lacking and kind.missing != "null":
         raise FormatError(
             f"{found[0][0]}: there is no column {lacking[0]!r}, nor in another file, and the table "
-            f"has it. Leave it out with columns=, or have it None there with missing='null'."
+            f"has it. {kind.allow_missing}"
         )
     return dict.fromkeys(lacking, NULLS)
 

@@ -164,7 +164,7 @@ class Tar(Format):
                 if encoding.startswith("optional[") and self.missing != "null":
                     raise FormatError(
                         f"{key}: some of its samples have a file .{name} and others have none. "
-                        f"Leave it out with columns=, or have it None there with missing='null'."
+                        f"{self.allow_missing}"
                     )
 
         def told(name: str, encoding: str) -> str:

@@ -59,7 +59,7 @@ class TarValues:
         if gone := self.known.wanted - record.keys():
             raise FormatError(
                 f"{self.where}, sample {key()!r}: there is no file .{min(gone)}. Leave it out with "
-                f"columns=, or have it None there with missing='null'."
+                f"columns=, or have it None there with format=Tar(missing='null')."
             )
         return record
 

@@ -9,14 +9,17 @@ import tarfile
 import numpy as np
 import pytest
 import tars
+from click.testing import CliRunner
 from PIL import Image
 
-from mds import StreamingDataset
-from mds.errors import FormatError
+from mds import LocalDataset, StreamingDataset
+from mds.cli import main
+from mds.errors import FormatError, SourceError
 from mds.formats import DataFile, Files, Tar
 from mds.formats.tar_bytes import Arriving
 from mds.formats.tar_members import members
 from mds.storage.memory import MemoryStore
+from mds.writers.convert import convert
 
 _STORES = itertools.count()
 LONG = "folder/" * 30 + "{:06}"
@@ -408,3 +411,27 @@ def test_samples_that_a_note_leaves_out_are_told(tmp_path, count):
         counted(large, {"00000_stats.json": b'{"successes": 0}'})
     empty = make(tmp_path / "empty", [])
     assert counted(empty, {"00000_stats.json": b'{"successes": 0}'})[0].samples == [0]
+
+
+def test_the_remedies_for_a_file_that_samples_lack_work(tmp_path, monkeypatch):
+    """`format=Tar(missing='null')`, the index of the command line, and --fill are as they say."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tars").mkdir()
+    with tarfile.open("tars/a.tar", "w") as archive:
+        for name in ("1.txt", "1.cls", "2.cls"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"7"))
+    with pytest.raises(FormatError, match=r"format=Tar\(missing='null'\)") as told:
+        StreamingDataset(local="tars", batch_size=1)
+    rows = [{"__key__": "1", "cls": 7, "txt": "7"}, {"__key__": "2", "cls": 7, "txt": None}]
+    assert list(StreamingDataset(local="tars", batch_size=1, format=Tar(missing="null"))) == rows
+    command = str(told.value).partition("on a command line, mds ")[2].partition(" makes")[0].split()
+    assert CliRunner().invoke(main, [*command, "tars", "-o", "pinned"]).exit_code == 0
+    assert list(StreamingDataset(local="pinned", batch_size=1)) == rows
+    with pytest.raises(SourceError, match="The record has no 'txt': --fill txt=VALUE") as told:
+        convert("tars", "out")
+    kept = str(told.value).partition("--columns '")[2].partition("'")[0]
+    convert("tars", "filled", fill={"txt": "none"})
+    convert("tars", "kept", columns=dict([kept.split(":", 1)]))
+    assert [LocalDataset(out)[1]["txt"] for out in ("filled", "kept")] == ["none", None]

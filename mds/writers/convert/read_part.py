@@ -232,7 +232,12 @@ def _make_record_packer(
                 value = record.get(name)
                 values.append(encode(value if fit is None else fit(value)))
             except (EncodingError, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203
-                missing = "" if name in record else " The record has no such key."
+                missing = (
+                    ""
+                    if name in record
+                    else f". The record has no {name!r}: --fill {name}=VALUE gives it one, and "
+                    f"--columns '{name}:optional[{encoding}]' keeps it empty"
+                )
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
         if len(record) > len(names) and (extra := record.keys() - known):
             raise ValueError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from mds.arguments import check_arguments
+from mds.arguments import check_arguments, shown
 from mds.cache.source import cache_root
 from mds.dataset.filtering import Fate
 from mds.dataset.reading import ReadableDataset, all_numbers, judge_numbers
@@ -64,6 +64,11 @@ def select(
         raise ConfigError(
             "select() takes sample numbers or where=, and one of them: select([0, 7]), or "
             "select(where=lambda sample: ...)."
+        )
+    if key is not None and (where is None or not isinstance(key, str)):
+        raise ConfigError(
+            f"select(key={shown(key)}): key is a text that names what where= chooses, as in "
+            "select(where=lambda sample: ..., key='long')."
         )
     if where is not None:
         check_function(type(self).__name__, "select", where, "where=lambda sample: ...")

@@ -1,7 +1,7 @@
 """Reading of a dataset in an order: windows of ids, the shards behind them, and their samples.
 
-What an iteration changes is in its WorkerEpoch; of the dataset it sets only what ``get_item`` and
-``state_dict`` ask for.
+What an iteration changes is in its WorkerEpoch; of the dataset it sets only what ``state_dict``
+asks for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class ReadableDataset(Protocol):
 
     cache_limit: int | None
     predownload: int
-    _at_hand: ReadersAtHand
     _cache: ShardCache
     _dropped: DropCount
     _filter: SampleFilter
@@ -145,7 +144,7 @@ def judge_samples(
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
     key, judge, watch = 0, dataset._filter.judge, epoch.watch
-    get = item_getter(dataset)
+    get = epoch.lend(item_getter(dataset))
     has_functions = bool(chain.of_samples) or dataset._has_own_items
 
     def report(skipped: SkippedSample) -> None:
@@ -161,21 +160,31 @@ def judge_samples(
             continue
         if watch is not None and watch.is_armed and has_functions:
             act = functools.partial(judge, number, get, report, runner, key)
-            yield (*time_sample(dataset, epoch, watch, act), key)
+            yield (*time_sample(epoch, watch, act), key)
         else:
             yield (*judge(number, get, report, runner, key), key)
 
 
+def judge_all(dataset: ReadableDataset, judge: SampleFilter) -> Iterator[tuple[int, Any, Fate]]:
+    """Apply all functions to every sample in order; yield its number, the result and its fate."""
+    at_hand = ReadersAtHand()
+    get = at_hand.lend(dataset._stored_item)
+    return judge_numbers(dataset, _all_numbers(dataset, at_hand), judge, get)
+
+
 def judge_numbers(
-    dataset: ReadableDataset, numbers: Iterable[int], judge: SampleFilter
+    dataset: ReadableDataset,
+    numbers: Iterable[int],
+    judge: SampleFilter,
+    get: Callable[[int], Any],
 ) -> Iterator[tuple[int, Any, Fate]]:
-    """Samples outside all epochs after all functions: number, sample and what came of it."""
+    """Apply all functions to samples of ``get``; yield each number, the result and its fate."""
     number, key, is_keyed = 0, 0, judge.chain.is_keyed
     runner = SampleRunner(judge.chain, lambda: f"sample {number}")
     for number in numbers:
         if is_keyed:
             key = key_of_number(dataset.shuffle_seed, number)
-        found = judge.judge(number, dataset._stored_item, lambda _: None, runner, key)
+        found = judge.judge(number, get, lambda _: None, runner, key)
         yield (number, *found)
 
 
@@ -185,13 +194,18 @@ def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
     return runner.run(sample, key_of_number(dataset.shuffle_seed, number))
 
 
-def all_numbers(dataset: ReadableDataset) -> Iterator[int]:
-    """The numbers of all samples in order; while one is given, its shard is at hand."""
+def all_items(dataset: ReadableDataset, get: Callable[[int], Any]) -> Iterator[Any]:
+    """Call ``get`` for the numbers of all samples in order, with their shards at hand."""
+    at_hand = ReadersAtHand()
+    return map(at_hand.lend(get), _all_numbers(dataset, at_hand))
+
+
+def _all_numbers(dataset: ReadableDataset, at_hand: ReadersAtHand) -> Iterator[int]:
     count = dataset._shards.num_samples
     blocks = (
         np.arange(at, min(at + _NUMBERS_AT_ONCE, count)) for at in range(0, count, _NUMBERS_AT_ONCE)
     )
-    return _numbers(dataset, blocks, ReadersAtHand())
+    return _numbers(dataset, blocks, at_hand)
 
 
 def _own_items(
@@ -201,7 +215,7 @@ def _own_items(
     stream: KeyStream | None,
 ) -> Iterator[Any]:
     """Samples of the caller's own ``__getitem__``, and what functions make of them."""
-    get, watch = item_getter(dataset), epoch.watch
+    get, watch = epoch.lend(item_getter(dataset)), epoch.watch
 
     def make(number: int) -> Any:
         sample = get(number)
@@ -213,21 +227,21 @@ def _own_items(
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.given += 1
         if watch is not None and watch.is_armed:
-            yield time_sample(dataset, epoch, watch, functools.partial(make, number))
+            yield time_sample(epoch, watch, functools.partial(make, number))
         else:
             yield make(number)
 
 
-def time_sample(
-    dataset: ReadableDataset, epoch: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
-) -> Any:
-    """What ``act`` makes of a sample; what is not decoding in it counts as the caller's code."""
-    dataset._at_hand = TimedReaders(epoch, watch)
+def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]) -> Any:
+    """Call ``act``, which makes a sample; its time outside of decoding is that of functions."""
+    readers = at_hand.readers
+    at_hand.readers = TimedReaders(readers, watch)  # type: ignore[assignment]
     watch.begin_sample()
     try:
         return act()
     finally:
         watch.end_sample()
+        at_hand.readers = readers
 
 
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
@@ -239,13 +253,11 @@ def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
 def _numbers(
     dataset: ReadableDataset, blocks: Iterable[Ids], at_hand: ReadersAtHand
 ) -> Iterator[int]:
-    """Sample numbers one by one; while one is given, its shard is at hand."""
+    """Yield sample numbers; what ``at_hand`` lends its readers to finds the shard of each."""
     try:
         epoch = at_hand if isinstance(at_hand, WorkerEpoch) else None
         for window in read_windows(dataset, blocks, epoch):
-            at_hand.shards, at_hand.readers = {*window.shards.tolist()}, window.readers
-            for number in dataset._shards.selected(window.ids).tolist():
-                dataset._at_hand = at_hand  # and not another iteration's
-                yield number
+            at_hand.begin_window(dataset._cache, window)
+            yield from dataset._shards.selected(window.ids).tolist()
     finally:
-        at_hand.shards, at_hand.readers = frozenset(), {}
+        at_hand.end_windows()

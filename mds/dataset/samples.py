@@ -37,12 +37,7 @@ from mds.dataset.settings import (
 )
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
-from mds.dataset.worker_epoch import (
-    PaddedWorkerEpoch,
-    ReadersAtHand,
-    WorkerEpoch,
-    collected_epochs,
-)
+from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
 from mds.plan import OrderSpec, Packing, PackPlan, Schedule
 from mds.readers import ColumnSelection
@@ -169,7 +164,6 @@ class Samples(DatasetFacts):
         self._lengths: SelectedLengths | None = None  # of documents, once packs are asked for
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
         self._loop = no_loop  # the loader whose batches are being trained on
-        self._at_hand = ReadersAtHand()  # of the iteration that asks for a sample now
 
     # ------------------------------------------------------------------ what it became
 
@@ -223,8 +217,8 @@ class Samples(DatasetFacts):
         """
         del retry
         shard, row = self._shards.locate(sample_id)
-        at_hand = self._at_hand
-        if shard in at_hand.shards:
+        at_hand = lent.readers  # of the iteration that makes this call
+        if at_hand is not None and shard in at_hand.shards and at_hand.cache is self._cache:
             reader = at_hand.readers[shard]
             if row in reader:
                 return reader.get(row)
@@ -408,5 +402,4 @@ class Samples(DatasetFacts):
             "_running": None,
             "_loop": no_loop,
             "_lengths": None,
-            "_at_hand": ReadersAtHand(),
         }

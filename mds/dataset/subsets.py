@@ -16,7 +16,7 @@ import numpy as np
 from mds.arguments import check_arguments, shown
 from mds.cache.source import cache_root
 from mds.dataset.filtering import Fate
-from mds.dataset.reading import ReadableDataset, all_numbers, judge_numbers
+from mds.dataset.reading import ReadableDataset, all_items, judge_all
 from mds.dataset.schema import column_names
 from mds.dataset.selection import Selection, key_of, parse_selection, split_by_hash
 from mds.dataset.selection_files import evaluate_once
@@ -126,8 +126,8 @@ def split(
         keys = np.arange(self._shards.num_samples, dtype=np.uint64)
     else:
         find_column(f"split(by={by!r})", by, column_names(self._shards.indexes))
-        samples = (self.get_item(i)[by] for i in all_numbers(self))
-        keys = np.fromiter(map(key_of, samples), np.uint64, self._shards.num_samples)
+        values = (sample[by] for sample in all_items(self, self.get_item))
+        keys = np.fromiter(map(key_of, values), np.uint64, self._shards.num_samples)
     parts = split_by_hash(keys, shares, seed)
     return {name: _selected(self, ids) for name, ids in parts.items()}
 
@@ -139,7 +139,7 @@ def _evaluated(
     kept = dataset._filter.with_function("filter", where)
 
     def evaluate() -> npt.NDArray[np.int64]:
-        judged = judge_numbers(dataset, all_numbers(dataset), kept)
+        judged = judge_all(dataset, kept)
         return np.array([i for i, _, fate in judged if fate is Fate.KEPT], np.int64)
 
     if dataset._filter.chain.links:

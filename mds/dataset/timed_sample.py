@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mds.dataset.worker_epoch import ReadersAtHand
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
 
 
-class TimedReaders(ReadersAtHand):
-    """The readers of an epoch for one sample; what the first one that is asked takes is decoding.
+class TimedReaders:
+    """The readers of a window for one sample; the time of the first access counts as decoding.
 
-    It is their mapping and the reader that was asked for at once.
+    The object is both the mapping and the reader that the first access returns.
     """
 
-    def __init__(self, epoch: ReadersAtHand, watch: Stopwatch) -> None:
-        super().__init__()
-        self.shards = epoch.shards
-        self.readers = self  # type: ignore[assignment]
-        self._epoch, self._watch = epoch, watch
+    def __init__(self, readers: Mapping[int, Reader], watch: Stopwatch) -> None:
+        self._readers, self._watch = readers, watch
         self._is_timed = False
 
     def __getitem__(self, shard: int) -> Any:
-        reader = self._epoch.readers
         if self._is_timed:
-            return reader[shard]
+            return self._readers[shard]
         self._is_timed = True
         self._watch.leave_functions()
-        self._reader: Reader = reader[shard]
+        self._reader: Reader = self._readers[shard]
         return self
 
     def __contains__(self, row: int) -> bool:

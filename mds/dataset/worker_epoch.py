@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import collections
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.plan import summands
+from mds.process.fork_safe import call_in_child
 from mds.transforms.row_keys import keys_of_places
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds.cache import ShardCache
     from mds.dataset.filtering import DropCount, SkippedSample
     from mds.plan import EpochPlan
+    from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
     from mds.world import World
@@ -31,14 +35,59 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.int64]
 
 _NOTHING: Iterator[Any] = iter(())
+_ALL = slice(None)
 
 
 class ReadersAtHand:
-    """Readers of the window that an iteration is in, by shard, and the numbers of these shards."""
+    """Readers of the window that an iteration is in, by shard, and the numbers of these shards.
+
+    Only a call of a function from `lend` sees them, in the thread that makes the call. The
+    iteration waits for the call, so the window stays open until the call returns.
+    """
 
     def __init__(self) -> None:
+        self.cache: ShardCache | None = None  # which numbers the shards
         self.shards: AbstractSet[int] = frozenset()
         self.readers: Mapping[int, Reader] = {}
+
+    def begin_window(self, cache: ShardCache, window: Window, places: slice = _ALL) -> None:
+        """Take the readers of ``window`` for the samples at ``places``."""
+        self.cache, self.readers = cache, window.readers
+        self.shards = {*window.shards[places].tolist()}
+
+    def end_windows(self) -> None:
+        """Forget the readers of the last window."""
+        self.cache, self.shards, self.readers = None, frozenset(), {}
+
+    def lend(self, get: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Return ``get`` with these readers at hand while it runs."""
+
+        def get_with_readers(number: int) -> Any:
+            before = lent.readers
+            lent.readers = self
+            try:
+                return get(number)
+            finally:
+                lent.readers = before
+
+        return get_with_readers
+
+
+class LentReaders(threading.local):
+    """Readers that the running call of `ReadersAtHand.lend` has at hand, for each thread."""
+
+    readers: ReadersAtHand | None = None
+
+
+lent = LentReaders()
+
+
+def _forget_lent_readers() -> None:
+    """Leave readers to the parent process, whose threads fill them."""
+    lent.readers = None
+
+
+call_in_child(_forget_lent_readers)
 
 
 class WorkerEpoch(ReadersAtHand):

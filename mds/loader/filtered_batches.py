@@ -89,7 +89,8 @@ def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
         range(dataset.num_samples) if numbers is None else numbers, _MAX_TRIED_SAMPLES
     ):
         try:
-            ((_, sample, fate),) = judge_numbers(dataset, [number], dataset._filter)
+            judged = judge_numbers(dataset, [number], dataset._filter, dataset._stored_item)
+            ((_, sample, fate),) = judged
         except (EncodingError, FormatError, FunctionError) as error:
             faults.append(error)
             continue

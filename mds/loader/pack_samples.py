@@ -50,7 +50,8 @@ class SampleFilling(Filling):
         super().__init__(epoch, allocate)
         self._dataset, self._epoch, self._watch = dataset, epoch, watch
         self._filter, self._chain = dataset._filter, dataset._filter.chain
-        self._at_hand, self._get = ReadersAtHand(), item_getter(dataset)
+        self._at_hand = ReadersAtHand()
+        self._get = self._at_hand.lend(item_getter(dataset))
         self._number = 0  # of the sample in work
         self._runner = SampleRunner(self._chain, self._where)
         self._form: dict[str, bool] = {}  # of samples: whether a column follows the tokens
@@ -69,22 +70,19 @@ class SampleFilling(Filling):
 
     def _add(self, packs: RankPacks, first: int, last: int, window: Window, places: slice) -> None:
         at_hand, watch, dataset = self._at_hand, self._watch, self._dataset
-        at_hand.shards, at_hand.readers = {*window.shards[places].tolist()}, window.readers
+        at_hand.begin_window(dataset._cache, window, places)
         for at in range(first, last):
-            dataset._at_hand = at_hand  # and not another iteration's
             self._number = int(packs.ids[at])
             judge = functools.partial(
                 self._filter.judge, self._number, self._get, self._report, self._runner,
                 self._keys[at],
             )  # fmt: skip
-            sample, fate = (
-                time_sample(dataset, at_hand, watch, judge) if watch.is_armed else judge()
-            )
+            sample, fate = time_sample(at_hand, watch, judge) if watch.is_armed else judge()
             if fate is Fate.KEPT:
                 self._keep(sample, self._whole[at], int(packs.starts[at]), int(packs.sizes[at]))
             else:
                 self._gone[at] = True
-        at_hand.shards, at_hand.readers = frozenset(), {}
+        at_hand.end_windows()
 
     def _keep(self, sample: Any, whole: int, start: int, size: int) -> None:
         """Take a piece of a document."""

@@ -3,6 +3,8 @@
 import copy
 import gc
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_iterator import EpochIterator
+from mds.dataset.worker_epoch import lent
 from mds.plan.state import KEYS
 
 INCUMBENT = KEYS  # the keys that its states have
@@ -58,6 +61,74 @@ def test_two_iterations_at_a_time_give_what_each_gives_alone(make, kind):
         if not samples and len(found[0]) == len(found[1]) == 100:
             break
     assert found == epochs
+
+
+@pytest.mark.parametrize("derive", [lambda ds: ds, lambda ds: ds.map(dict)], ids=["own", "map"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limit", [None, "200kb"])
+def test_random_access_is_right_during_and_after_an_iteration(make, tmp_path, kind, limit, derive):
+    """An iteration lends its readers to no other access, whether it runs, was left or is over."""
+    folder = make(samples=100)
+    settings = {"remote": folder, "local": str(tmp_path / "cache"), "cache_limit": limit}
+    dataset = derive(kind(**settings, **SETTINGS).filter(lambda sample: True))
+    numbers = list(range(0, 100, 7))
+    for count in (15, None):
+        iterator = iter(dataset)
+        assert len(ids(iterator, count)) == (count or 100)
+        assert ids(dataset[i] for i in numbers) == numbers
+        copied = copy.deepcopy(dataset)
+        assert ids(copied[i] for i in numbers) == numbers
+        if count:
+            iterator.close()
+    for _ in StreamingDataLoader(dataset, batch_size=1):
+        assert int(dataset[99]["id"]) == 99
+    assert ids(dataset[i] for i in numbers) == numbers
+
+
+@pytest.mark.parametrize("limit", [None, "200kb"])
+def test_a_function_may_ask_for_any_sample_of_its_dataset(make, tmp_path, limit):
+    """Threads of a function do not share the readers of the iteration that calls it."""
+    folder = make(samples=100)
+
+    class Neighbours(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            get = super().get_item
+            with ThreadPoolExecutor(2) as pool:
+                others = [*pool.map(get, [(sample_id + 1) % 100, (sample_id + 50) % 100])]
+            return {"id": [sample["id"] for sample in [get(sample_id), *others]]}
+
+    dataset = Neighbours(remote=folder, local=str(tmp_path / "c"), cache_limit=limit, **SETTINGS)
+    found = [[int(number) for number in sample["id"]] for sample in dataset]
+    assert sorted(found) == [[i, (i + 1) % 100, (i + 50) % 100] for i in range(100)]
+
+
+def test_readers_belong_to_the_thread_of_the_iteration(make, tmp_path):
+    """While a sample is made, another thread gets samples without the window of the iteration."""
+    folder = make(samples=100)
+    made, asked = threading.Event(), threading.Event()
+
+    class Waiting(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            if threading.current_thread() is threading.main_thread():
+                made.set()
+                assert asked.wait(60)
+            return super().get_item(sample_id, retry)
+
+    dataset = Waiting(remote=folder, local=str(tmp_path / "c"), **SETTINGS)
+
+    def ask():
+        assert made.wait(60)
+        assert lent.readers is None
+        try:
+            return ids(dataset[i] for i in range(100))
+        finally:
+            asked.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        numbers = pool.submit(ask)
+        assert len(ids(dataset)) == 100
+        assert numbers.result() == list(range(100))
+    assert lent.readers is None
 
 
 @pytest.mark.parametrize("keys", [None, INCUMBENT], ids=["ours", "incumbent"])

@@ -163,11 +163,20 @@ class FileImageEncoding(Encoding):
         return open_image(self, data)
 
     def decode_array(self, data: Data) -> Any:
-        """The pixels as a uint8 array; see `mds.encodings.images`."""
+        """Return the pixels, with the decoder of the file's content and not of the column's name.
+
+        A JPEG is RGB in any column, and so is every picture of a column `jpeg`. Pictures are turned
+        upright as their EXIF orientation says.
+        """
+        from PIL import ImageOps
+
         try:
-            if self.name == "jpeg":
-                return jpeg_decoder()(data)
-            return image_pixels(open_image(self, data))
+            if bytes(data[:3]) == _MAGIC["jpeg"]:
+                pixels = jpeg_decoder()(data)
+                orientation = _jpeg_orientation(data)
+                return pixels if orientation == 1 else _upright(pixels, orientation)
+            image = ImageOps.exif_transpose(open_image(self, data))
+            return rgb_pixels(image) if self.name == "jpeg" else image_pixels(image)
         except (ValueError, OSError, SyntaxError) as error:
             if isinstance(error, EncodingError):
                 raise
@@ -219,6 +228,10 @@ class JpegArrayEncoding(Encoding):
         """A list of PIL images, opened and not yet decoded."""
         return [open_image(self, item) for item in unpack_items(self, data, 0)]
 
+    def decode_array(self, data: Data) -> list[Any]:
+        """Return the pixels of each picture."""
+        return [self._jpeg.decode_array(item) for item in unpack_items(self, data, 0)]
+
 
 def open_image(encoding: Encoding, data: Data) -> Any:
     """Open an image file lazily. Raises EncodingError."""
@@ -267,6 +280,7 @@ FAMILIES: dict[str, type[Encoding]] = {
 if TYPE_CHECKING:
     Pixels = npt.NDArray[Any]
 
+_ORIENTATION_TAG = 0x0112
 # What numpy makes of a Pillow image as it stands; other modes become RGB first.
 _AS_THEY_ARE = frozenset(("L", "LA", "RGB", "RGBA", "I;16", "I", "F"))
 
@@ -302,3 +316,51 @@ def _jpeg_by_pillow(data: Any) -> Pixels:
 def image_pixels(image: Any) -> Pixels:
     """The pixels of a Pillow image, (height, width) or (height, width, channels)."""
     return np.array(image if image.mode in _AS_THEY_ARE else image.convert("RGB"))
+
+
+def rgb_pixels(image: Any) -> Pixels:
+    """Return the pixels of a Pillow image as uint8 (height, width, 3).
+
+    Grey becomes RGB, an alpha channel is dropped, and of 16 bits the upper eight stay.
+    """
+    if image.mode.startswith("I"):
+        levels = np.clip(np.asarray(image), 0, 0xFFFF) >> 8
+        return np.repeat(levels.astype(np.uint8)[..., None], 3, axis=2)
+    return np.array(image.convert("RGB"))
+
+
+def _jpeg_orientation(data: Data) -> int:
+    """Return the EXIF orientation of a JPEG file, 1 if it has none that is valid.
+
+    The EXIF segment is among those before the picture, so no more is looked at.
+    """
+    at, size = 2, len(data)
+    while at + 10 <= size and data[at] == 0xFF and 0xE0 <= data[at + 1] <= 0xEF:
+        end = at + 2 + (data[at + 2] << 8 | data[at + 3])
+        if bytes(data[at + 4 : at + 10]) == b"Exif\0\0":
+            return _exif_orientation(bytes(data[at + 4 : end]))
+        at = end
+    return 1
+
+
+def _exif_orientation(segment: bytes) -> int:
+    from PIL import Image
+
+    exif = Image.Exif()
+    try:
+        exif.load(segment)
+        orientation = exif.get(_ORIENTATION_TAG)
+    except Exception:  # noqa: BLE001 - Pillow raises anything on damaged EXIF
+        return 1
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def _upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Return pixels in the position that an EXIF orientation from 2 to 8 stands for."""
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in {3, 4, 7, 8}:
+        pixels = pixels[::-1]
+    if orientation in {2, 3, 6, 7}:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

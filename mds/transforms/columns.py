@@ -61,10 +61,11 @@ def column_of(values: Any) -> Any:
 
 
 def tensors_of(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch that torch's default collate makes of the same values, where it makes one.
+    """Return the batch that torch's default collate makes of the same values, where it makes one.
 
     Where it refuses, the values stay a list: arrays and images of different shapes as tensors of
-    their own, anything else as it is.
+    their own, anything else as it is. Dicts and lists without arrays in them, as columns of `json`
+    and of lists have, always stay a list: whether torch could transpose them depends on the batch.
     """
     return {name: tensor_of(values) for name, values in columns.items()}
 
@@ -89,6 +90,8 @@ def tensor_of(values: Any) -> Any:
     if isinstance(first, torch.Tensor) and len({getattr(v, "shape", None) for v in values}) > 1:
         return list(values)
     if isinstance(first, str) and all(isinstance(v, str) for v in values):
+        return list(values)
+    if isinstance(first, (dict, list, tuple)) and not any(map(_has_array, values)):
         return list(values)
     try:
         return default_collate(list(values))
@@ -137,6 +140,15 @@ def join_columns(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def is_image(value: Any) -> bool:
     """Whether a value is a Pillow image; asks for no import."""
     return any(kind.__module__ == "PIL.Image" for kind in type(value).__mro__[:-1])
+
+
+def _has_array(value: Any) -> bool:
+    """Whether arrays or tensors are inside dicts and lists."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return isinstance(value, np.ndarray) or _is_tensor(value)
+    return any(map(_has_array, value))
 
 
 def _is_tensor(value: Any) -> bool:

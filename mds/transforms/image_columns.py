@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.encodings.images import rgb_pixels
 from mds.errors import ConfigError
 from mds.transforms.column_function import ColumnFunction
 from mds.transforms.columns import is_image
@@ -92,10 +93,19 @@ class Images(ColumnFunction):
 
 
 def _rgb(value: Any, name: str) -> Pixels:
-    """The pixels of a picture, uint8 (height, width, 3)."""
+    """Return the pixels of a picture, uint8 (height, width, 3), upright."""
     if is_image(value):
-        return np.asarray(value.convert("RGB"))
+        from PIL import ImageOps
+
+        return rgb_pixels(ImageOps.exif_transpose(value))
+    if isinstance(value, (list, tuple)):
+        raise ConfigError(
+            f"column {name!r} has a list of {len(value)} values in a sample, and images() takes "
+            "one picture in each. Choose one in map(), or make a column of each there."
+        )
     pixels = np.asarray(value)
+    if pixels.dtype in {np.dtype(np.uint16), np.dtype(np.int32)} and pixels.ndim == 2:
+        pixels = (np.clip(pixels, 0, 0xFFFF) >> 8).astype(np.uint8)  # grey of 16 bits
     if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or 0 in pixels.shape:
         raise ConfigError(
             f"column {name!r} has {type(value).__name__} of {pixels.dtype} with shape "
@@ -135,9 +145,11 @@ def images(
       uint8 without ``mean`` and ``std``.
     - ``channels_first`` (bool, default True): Whether the axes are (channels, height, width).
 
-    Grey pictures become RGB, and an alpha channel is dropped. Random parts follow from the place in
-    the order, as ``keys`` of `map_batches` do, and columns of one sample are cut alike. Raises
-    ConfigError (a ValueError) for arguments that make no sense and values that are no pictures.
+    Pictures of any mode become RGB: grey and palettes are expanded, an alpha channel is dropped,
+    and of 16 bits the upper eight stay. They are turned upright as their EXIF orientation says.
+    Random parts follow from the place in the order, as ``keys`` of `map_batches` do, and columns of
+    one sample are cut alike. Raises ConfigError (a ValueError) for arguments that make no sense and
+    values that are no pictures.
 
     >>> train = images("image", size=224, resize=256, crop="random", flip=True)
     """

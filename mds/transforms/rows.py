@@ -31,8 +31,11 @@ def rows_of(column: Any, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray
 
 def _array(value: Any, name: str) -> npt.NDArray[Any]:
     if hasattr(value, "numpy"):  # a tensor
-        value = value.numpy()
-    found = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple)) else None
+        value = _tensor_values(value, name)
+    try:
+        found = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple)) else None
+    except ValueError:  # arrays of different shapes in a list
+        found = None
     if found is None or found.ndim == 0 or found.dtype.kind not in "biufc":
         shown = str(value)[:40]
         raise ConfigError(
@@ -40,3 +43,14 @@ def _array(value: Any, name: str) -> npt.NDArray[Any]:
             "lists of numbers."
         )
     return found
+
+
+def _tensor_values(value: Any, name: str) -> Any:
+    """Return the array of a tensor. Raises ConfigError for a type that NumPy lacks."""
+    try:
+        return value.numpy()
+    except TypeError as error:
+        raise ConfigError(
+            f"column {name!r} has tensors of {value.dtype}, a type that NumPy lacks: convert them "
+            "to torch.float32 in map()."
+        ) from error

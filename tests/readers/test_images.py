@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from mds import LocalDataset, MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.encodings import images as pixels
@@ -92,3 +92,70 @@ def test_pictures_in_lists_and_those_that_may_be_missing_are_arrays_too(tmp_path
     assert first["one"].shape == (3, 4, 3)
     assert first["one"].tolist() == first["some"][1].tolist() == np.asarray(picture).tolist()
     assert second == {"one": None, "some": []}
+
+
+def saved(image, kind, **options):
+    """The bytes of a picture's file."""
+    file = io.BytesIO()
+    image.save(file, format=kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("column", ["jpeg", "png", "optional[jpeg]"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
+def test_pictures_are_decoded_by_content_and_not_by_column(tmp_path, column, kind):
+    """A file of any kind comes as RGB pixels from a column of any kind."""
+    with MDSWriter(out=str(tmp_path), columns={"image": column}) as writer:
+        writer.write({"image": saved(picture(), kind)})
+    wanted = np.asarray(Image.open(io.BytesIO(saved(picture(), kind))).convert("RGB"))
+    found = LocalDataset(str(tmp_path), images="array")[0]["image"]
+    assert found.shape == wanted.shape
+    assert abs(found.astype(int) - wanted).max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "I;16"])
+def test_a_column_of_jpeg_is_rgb_in_every_mode(tmp_path, mode):
+    """Pictures of one column have three channels, also those of 16 bits."""
+    grey = picture("L")
+    wide = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    image = wide if mode == "I;16" else grey.convert(mode)
+    with MDSWriter(out=str(tmp_path), columns={"image": "jpeg"}) as writer:
+        writer.write({"image": saved(image, "PNG")})
+    found = LocalDataset(str(tmp_path), images="array")[0]["image"]
+    wanted = np.asarray(grey if mode == "I;16" else image.convert("RGB"))
+    assert found.shape == (32, 48, 3)
+    assert np.array_equal(found, wanted if wanted.ndim == 3 else wanted[..., None].repeat(3, 2))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_arrays_are_turned_upright(tmp_path, kind, orientation):
+    """Pixels are where EXIF says that they belong."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = saved(picture(), kind, exif=exif)
+    with MDSWriter(out=str(tmp_path), columns={"image": kind.lower()}) as writer:
+        writer.write({"image": data})
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    found = LocalDataset(str(tmp_path), images="array")[0]["image"]
+    assert found.shape == (upright.height, upright.width, 3)
+    assert abs(found.astype(int) - np.asarray(upright)).max() <= 2
+
+
+def test_a_damaged_orientation_is_no_orientation(tmp_path):
+    """An EXIF segment that cannot be read leaves the picture as it is."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = saved(picture(), "JPEG", exif=exif)
+    at = data.index(b"Exif\0\0") + 6
+    with MDSWriter(out=str(tmp_path), columns={"image": "jpeg"}) as writer:
+        writer.write({"image": data[:at] + b"\xff" * 8 + data[at + 8 :]})
+    assert LocalDataset(str(tmp_path), images="array")[0]["image"].shape == (32, 48, 3)
+
+
+def test_jpegs_in_a_row_are_arrays(tmp_path):
+    """A column jpeg_array gives a list of pixels."""
+    with MDSWriter(out=str(tmp_path), columns={"views": "jpeg_array"}) as writer:
+        writer.write({"views": [jpeg(), jpeg("L")]})
+    found = LocalDataset(str(tmp_path), images="array")[0]["views"]
+    assert [view.shape for view in found] == [(32, 48, 3)] * 2

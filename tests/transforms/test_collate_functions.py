@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, FunctionError
@@ -271,7 +271,7 @@ def test_what_is_no_picture_is_told():
 
 
 def test_the_default_collate_goes_on_where_torchs_gives_up(tmp_path):
-    """None, dicts of different keys and objects stay lists; what torch collates is as it was."""
+    """None, dicts and objects stay lists."""
     columns = {"id": "int", "meta": "json", "maybe": "optional[int]"}
     with MDSWriter(out=str(tmp_path), columns=columns) as writer:
         for i in range(8):
@@ -279,6 +279,89 @@ def test_the_default_collate_goes_on_where_torchs_gives_up(tmp_path):
             writer.write({"id": i, "meta": meta, "maybe": None if i % 2 else i})
     batches = list(StreamingDataLoader(StreamingDataset(local=str(tmp_path), batch_size=4)))
     assert batches[0]["maybe"] == [0, None, 2, None]
-    assert batches[0]["meta"]["a"].tolist() == default_collate([0, 1, 2, 3]).tolist()
+    assert batches[0]["meta"] == [{"a": i} for i in range(4)]
     mixed = next(iter(StreamingDataLoader(StreamingDataset(local=str(tmp_path), batch_size=8))))
     assert mixed["meta"][5] == {"b": [1] * 5}
+
+
+JSON_VALUES = {
+    "dicts": [{"boxes": [[1.0, 2, 3, 4]], "labels": [i]} for i in range(8)],
+    "lists": [[i, i + 1] for i in range(8)],
+    "nested": [[{"bbox": [1, 2], "id": i}] for i in range(8)],
+    "ragged": [{"labels": [1] * (i % 3)} for i in range(8)],
+}
+
+
+@pytest.mark.parametrize("how", ["here", "processes", "threads"])
+@pytest.mark.parametrize("path", ["columns", "map", "map_batches", "collate_fn"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_json_is_a_list_of_what_was_written(tmp_path, how, path, batch_size):
+    """Whether torch could transpose the values of a batch does not matter."""
+    folder = str(tmp_path / "data")
+    columns = dict.fromkeys(JSON_VALUES, "json")
+    with MDSWriter(out=folder, columns={**columns, "word": "ndarray:int32"}) as writer:
+        for values in zip(*JSON_VALUES.values(), strict=True):
+            sample = dict(zip(JSON_VALUES, values, strict=True))
+            writer.write({**sample, "word": np.zeros(2, np.int32)})
+    dataset = StreamingDataset(local=folder, batch_size=batch_size)
+    options = dict(HOWS[how])
+    if path == "map":
+        dataset = dataset.map(dict)
+    elif path == "map_batches":
+        dataset = dataset.map_batches(dict)
+    elif path == "collate_fn":
+        options["collate_fn"] = pad("word")
+    batches = list(StreamingDataLoader(dataset, **options))
+    for name, values in JSON_VALUES.items():
+        assert [type(batch[name]) for batch in batches] == [list] * (8 // batch_size)
+        rows = [str(value) for batch in batches for value in batch[name]]
+        assert sorted(rows) == sorted(map(str, values))
+
+
+def test_nested_arrays_are_collated_as_torch_does(make):
+    """A function that returns arrays in a dict gets them back as a dict of tensors."""
+
+    def nest(sample):
+        return {"inputs": {"vector": sample["vector"], "id": sample["id"]}}
+
+    batch = next(iter(StreamingDataLoader(make().map(nest))))
+    assert batch["inputs"]["id"].shape == (8,)
+    assert batch["inputs"]["vector"].shape[0] == 8
+
+
+@pytest.mark.parametrize("function", [images("views", size=4), ragged("views"), pad("views")])
+def test_several_pictures_in_a_sample_are_refused(function):
+    """The error names the column, and does not show what NumPy made of the list."""
+    pictures = [np.zeros((4, 5, 3), np.uint8), np.zeros((6, 7, 3), np.uint8)]
+    for views in ([], pictures):
+        with pytest.raises(ConfigError, match=r"column 'views' has (a )?list"):
+            function([{"views": views}, {"views": pictures}])
+
+
+@pytest.mark.parametrize("function", [ragged("x"), pad("x")])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_types_that_numpy_lacks_are_named(function, dtype):
+    """The remedy that the error names works."""
+    samples = [{"x": torch.ones(n).to(dtype)} for n in (1, 2)]
+    with pytest.raises(ConfigError, match=r"torch\.float32 in map"):
+        function(samples)
+    assert function([{"x": sample["x"].to(torch.float32)} for sample in samples])
+
+
+def test_pictures_of_all_modes_are_upright_rgb():
+    """Grey, palette, alpha, CMYK, 16 bits and EXIF need no thought."""
+    grey = Image.fromarray(np.arange(0, 240, 10, dtype=np.uint8).reshape(4, 6))
+    wide = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    modes = ["1", "L", "P", "LA", "RGB", "RGBA", "CMYK"]
+    samples = [{"image": grey.convert(mode)} for mode in modes]
+    samples += [{"image": wide}, {"image": np.asarray(wide)}]
+    found = images("image", size=(4, 6))(samples)["image"]
+    assert found.shape == (9, 3, 4, 6)
+    for at, sample in enumerate(samples[:7]):
+        rgb = np.asarray(sample["image"].convert("RGB"))
+        assert np.array_equal(found[at], rgb.transpose(2, 0, 1))
+    assert (found[7:] == torch.from_numpy(np.array(grey))).all()
+    exif = grey.copy()
+    exif.getexif()[0x0112] = 6
+    turned = images("image", size=(6, 4))([{"image": exif}])["image"]
+    assert np.array_equal(turned[0, 0], np.rot90(np.asarray(grey), -1))

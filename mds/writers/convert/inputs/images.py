@@ -204,7 +204,7 @@ def _encoding(kinds: Counter[str]) -> tuple[str, str]:
         return only, "stored as it is"
     if set(kinds) <= {"jpeg", "png"}:
         return kinds.most_common()[0][0], f"{counts}, each stored as it is"
-    return "bytes", f"{counts}; image:png has readers open them"
+    return "bytes", f"{counts}; --columns image:png makes them pictures for readers"
 
 
 def _table(listing: Listing) -> str | None:

@@ -156,11 +156,11 @@ class OrderState:
         num_samples: int | None,
         from_beginning: bool,
         running: WorkerEpoch | None,
-    ) -> tuple[int, int]:
-        """The epoch, and the sample in it, after ``num_samples`` samples of all ranks.
+    ) -> tuple[int, int, bool]:
+        """Return the epoch, the sample in it, and whether its iteration has ended.
 
-        Without them, where ``running`` is. They count from the beginning of the epoch, or else from
-        where this epoch was resumed.
+        That is after ``num_samples`` samples of all ranks; without them, where ``running`` is. They
+        count from the beginning of the epoch, or else from where this epoch was resumed.
         """
         pending, last = self.epochs.pending, self.epochs.last
         epoch, offset = self.epochs.next_epoch - 1, 0
@@ -168,7 +168,7 @@ class OrderState:
             epoch, offset = pending.epoch, pending.sample_in_epoch
         elif num_samples is None and running is not None:
             epoch, offset = running.begun
-            num_samples = running.position * world.num_ranks
+            num_samples = running.share * world.num_ranks
         elif last is not None and last.epoch == epoch and last.resume is not None:
             offset = last.resume.sample_in_epoch
         count: Any = num_samples or 0
@@ -177,8 +177,16 @@ class OrderState:
                 f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
                 "all ranks have seen."
             )
-        begin = 0 if from_beginning else offset
-        return epoch, self.place_after(epoch, begin, int(count))
+        place = self.place_after(epoch, 0 if from_beginning else offset, int(count))
+        return epoch, place, self._has_ended(running, epoch, place, world)
+
+    def _has_ended(self, running: WorkerEpoch | None, epoch: int, place: int, world: World) -> bool:
+        """Whether ``running`` is of this epoch, has ended, and did so at ``place`` or before."""
+        if running is None or not running.is_finished or self.epochs.pending is not None:
+            return False
+        begun, first = running.begun
+        end = self.place_after(begun, first, running.share * world.num_ranks)
+        return begun == epoch and end <= place
 
     def place_after(self, epoch: int, begin: int, given: int) -> int:
         """The place of an epoch that comes after ``given`` samples from ``begin`` on."""
@@ -188,8 +196,10 @@ class OrderState:
         """How many samples from ``begin`` on come before a place of an epoch."""
         return given_before(skips_of(self.epochs.edits, epoch), begin, place)
 
-    def state(self, world: World, epoch: int, sample_in_epoch: int) -> dict[str, Any]:
-        """The state at a sample of an epoch."""
+    def state(
+        self, world: World, epoch: int, sample_in_epoch: int, is_finished: bool = False
+    ) -> dict[str, Any]:
+        """The state at a sample of an epoch, whose iteration may have ended."""
         in_force = self.epochs.loaded
         initial = in_force.initial_physical_nodes if in_force is not None else None
         plan = None
@@ -208,6 +218,7 @@ class OrderState:
                 schedule=None if self.schedule is None else self.schedule.to_json(),
                 edits=tuple(self.epochs.edits),
                 data=self._named(world if plan is not None else None),
+                is_finished=is_finished,
             )
         )
 
@@ -230,6 +241,8 @@ class OrderState:
         lengths: DocumentLengths,
         begun: tuple[int, int] | None,
         packs: tuple[int, Any, int] | None,
+        *,
+        is_finished: bool = False,
     ) -> dict[str, Any]:
         """The state of a run of packs: behind ``packs`` (position, cursors, turn) of an epoch.
 
@@ -258,7 +271,11 @@ class OrderState:
             position, cursors, turn = packs
             of_nodes = tuple((int(window), int(pack)) for window, pack in cursors)
             fresh = dataclasses.replace(
-                fresh, sample_in_epoch=position, cursors=of_nodes, turn=turn
+                fresh,
+                sample_in_epoch=position,
+                cursors=of_nodes,
+                turn=turn,
+                is_finished=is_finished,
             )
         elif point is not None:
             names = ("epoch", "sample_in_epoch", "cursors", "turn")
@@ -273,11 +290,17 @@ class OrderState:
         return emit_state(fresh)
 
     def load(
-        self, state: Mapping[str, Any], world: World, lengths: DocumentLengths | None = None
+        self,
+        state: Mapping[str, Any],
+        world: World,
+        lengths: DocumentLengths | None = None,
+        *,
+        follows_finished: bool = True,
     ) -> ResumePoint:
-        """Let the next epoch begin from a state. Raises StateError where it does not fit.
+        """Let the next iteration begin from a state. Raises StateError where it does not fit.
 
-        ``lengths``: of the documents, where packs are counted.
+        ``lengths``: of the documents, where packs are counted. ``follows_finished``: after a
+        finished epoch the next one comes, and not an empty rest as in the incumbent.
         """
         point = parse_state(state)
         check_files(point.data, self._data)
@@ -299,8 +322,16 @@ class OrderState:
             shuffle_seed=point.shuffle_seed,
         )
         self._tell_other_data(point, world)
+        if point.is_finished and follows_finished:
+            point = point.at(max(point.epoch, 0) + 1, 0)
         self.epochs.load(point)
         return point
+
+    def shares(self, world: World, epoch: int, first: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that a rank gets of an epoch from ``first`` on."""
+        loaded = self.epochs.loaded
+        point = loaded.at(epoch, first) if loaded is not None else None
+        return self.plan(EpochStart(epoch, point), world).global_batches.shares
 
     def _tell_other_data(self, point: ResumePoint, world: World) -> None:
         """Say once a node which data are not those of a state, though as many samples."""
@@ -320,8 +351,8 @@ class OrderState:
         if point.sample_in_epoch > size + world.num_ranks * (self.spec.batch_size or 1):
             warnings.warn(
                 f"the state has sample_in_epoch {point.sample_in_epoch:,}, and an epoch has "
-                f"{size:,} samples: the next iteration is empty, and epoch {point.epoch + 1} comes "
-                "after it. Is the state of a larger dataset, or epoch_size= smaller than it was?",
+                f"{size:,} samples: nothing of epoch {point.epoch} is left. Is the state of a "
+                "larger dataset, or epoch_size= smaller than it was?",
                 stacklevel=4,
             )
 

@@ -106,6 +106,7 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
                     yield runner.over(samples, keys)
                 else:
                     yield _apply_in_stretches(runner, samples, keys, waiting, watch)
+        epoch.is_exhausted = True
     finally:
         epoch.is_over = True
 

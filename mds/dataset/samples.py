@@ -343,23 +343,30 @@ class Samples(DatasetFacts):
         return self._order.state(world, *place)
 
     def _packed_state(
-        self, begun: tuple[int, int] | None, packs: tuple[int, Any, int] | None
+        self,
+        begun: tuple[int, int] | None,
+        packs: tuple[int, Any, int] | None,
+        *,
+        is_finished: bool = False,
     ) -> dict[str, Any]:
         """The state of a loader of packs that is where ``packs`` says, in the epoch ``begun``."""
         lengths = document_lengths(self)
-        return self._order.packed_state(self._world(), lengths, begun, packs)
+        return self._order.packed_state(
+            self._world(), lengths, begun, packs, is_finished=is_finished
+        )
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Let the next iteration go on from a state, of this library or of the incumbent.
 
-        To be called on every rank. Raises StateError (a ValueError), listing the differences, when
-        the state is of another dataset or another order.
+        To be called on every rank. A state that was saved after an epoch had ended lets the next
+        epoch begin; the incumbent's gives an empty one first, as there. Raises StateError (a
+        ValueError), listing the differences, when the state is of another dataset or another order.
         """
         if in_worker():
             # Only torchdata's loader does this, and it brings the position to the iterator too.
             return
         lengths = document_lengths(self) if self.packing is not None else None
-        point = self._order.load(obj, self._world(), lengths)
+        point = self._order.load(obj, self._world(), lengths, follows_finished=self._is_strict)
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     set_weights = editing.set_weights

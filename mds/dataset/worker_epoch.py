@@ -95,8 +95,8 @@ class WorkerEpoch(ReadersAtHand):
 
     ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
     filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
-    ended or was left. ``is_counted`` where a loader sums what its batches take of the order.
-    ``watch`` is the loader's, where one makes batches of the samples.
+    ended or was left, ``is_exhausted`` once it has ended. ``is_counted`` where a loader sums what
+    its batches take of the order. ``watch`` is the loader's, where one makes batches of samples.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class WorkerEpoch(ReadersAtHand):
         self.is_counted = is_counted
         self.given = start
         self.dropped: DropCount | None = None
-        self.is_over = False
+        self.is_over = self.is_exhausted = False
         self.watch: Stopwatch | None = None
         self._left = _NOTHING
         self._key_streams: list[KeyStream] = []
@@ -128,6 +128,24 @@ class WorkerEpoch(ReadersAtHand):
     def position(self) -> int:
         """Places of this worker's order filled so far, from the beginning of its plan."""
         return self.given - operator.length_hint(self._left)
+
+    @property
+    def share(self) -> int:
+        """Places by which the position of all ranks is counted, where ranks have one worker.
+
+        With ``exact`` ranks get different numbers of samples; at the end each counts the most.
+        """
+        if not self.is_exhausted or not self.plan.spec.exact:
+            return self.position
+        return max(self.position, self.plan.global_batches.shares[1])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the iteration has ended, on all ranks where they get different numbers."""
+        if self.is_exhausted or not self.plan.spec.exact:
+            return self.is_exhausted
+        fewest, most = self.plan.global_batches.shares
+        return fewest < most <= self.position
 
     @property
     def is_under_way(self) -> bool:

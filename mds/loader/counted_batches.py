@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mds.plan import OrderHash
 from mds.report import WaitAccount
+from mds.text.redaction import get_logger
+
+if TYPE_CHECKING:
+    from mds.dataset.epoch_counter import EpochStart
+
+log = get_logger("mds.loader")
 
 _NEVER = 1 << 62
 
@@ -17,10 +23,11 @@ class EpochCount:
 
     def __init__(self) -> None:
         self.samples = self.steps = self.empty_steps = 0
+        self.share = 0  # samples by which the position of all ranks is counted
         self.order_hash = OrderHash()
         self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
         self.packs: tuple[int, Any, int] | None = None  # where an epoch of packs goes on
-        self.is_over = False
+        self.is_over = self.is_finished = False  # over: also where the iteration was left
         self.waits = WaitAccount()
 
     @property
@@ -42,6 +49,11 @@ class CountedBatches:
         self._clock = loader._clock
         self.count = EpochCount()
         self._until = _NEVER  # samples of this rank after which batches are made anew
+        streaming = loader._streaming
+        # Ranks may get different numbers of samples, and their states shall be the same.
+        self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
+        # Fewest and most samples of a rank from the beginning of this iteration on.
+        self._shares: tuple[int, int] | None = None
 
     def __iter__(self) -> CountedBatches:
         return self
@@ -54,17 +66,20 @@ class CountedBatches:
         try:
             info, batch = next(self._inner)
         except StopIteration:
-            count.is_over = True
+            self._finish()
             self._warn_if_empty()
             raise
         count.waits.add(asked, self._clock(), info.making)
         if self._loader._count is not count:  # the state is of what gave a batch last
             self._loader._take_over(self)
         count.samples += info.samples
+        count.share += info.samples
         count.order_hash.take(*info.order)
         count.steps += 1
         count.begun = count.begun or info.begun  # and not of batches that were made anew
         count.packs = info.packs
+        if self._is_uneven:
+            self._level(info.samples)
         self._loader._samples_read += info.samples
         if info.dropped or info.is_empty:
             count.empty_steps += info.is_empty
@@ -77,10 +92,12 @@ class CountedBatches:
         if self.count.begun is None:
             return None
         epoch, first = self.count.begun
+        if self.count.is_finished:
+            return epoch + 1, 0
         if self.count.packs is not None:
             return epoch, self.count.packs[0]
         order = self._loader._streaming._order
-        return epoch, order.place_after(epoch, first, self.count.samples * self._ranks)
+        return epoch, order.place_after(epoch, first, self.count.share * self._ranks)
 
     @property
     def packs(self) -> tuple[int, Any, int] | None:
@@ -102,6 +119,7 @@ class CountedBatches:
         order = self._loader._streaming._order
         mine: int = order.given_before(epoch, self.count.begun[1], sample) // self._ranks
         # A batch may begin before it, where the state was of another global batch.
+        self._shares = None  # what comes may be less than before
         self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
 
     @property
@@ -111,12 +129,61 @@ class CountedBatches:
     def _make_anew(self) -> None:
         """Let go of batches that were made beforehand, and go on by the order as it is now."""
         self._until = _NEVER
-        if self.count.is_over or self.position is None:
+        if self.count.is_over or self.count.is_finished or self.position is None:
             return
         streaming = self._loader._streaming
         self._inner = iter(())  # ends workers, which may be in the middle of a batch
         streaming._begin_again(self.position, self.packs)
         self._inner = self._loader._make_batches()
+
+    def _finish(self) -> None:
+        """Note that the iteration has ended."""
+        count, loader = self.count, self._loader
+        if not count.is_over and count.begun is None:  # no batch came
+            start = loader._streaming._order.epochs.last
+            if start is not None:
+                count.begun = start.epoch, start.resume.sample_in_epoch if start.resume else 0
+                loader._take_over(self)
+                self._log_nothing_left(start)
+        if self._is_uneven and count.begun is not None:
+            count.share = max(count.share, self._find_shares()[1])
+        count.is_over = count.is_finished = True
+
+    def _log_nothing_left(self, start: EpochStart) -> None:
+        """Log why the first iteration after a state was loaded has no batches."""
+        point, streaming = start.resume, self._loader._streaming
+        if point is None or not point.is_ours or not point.sample_in_epoch:
+            return
+        if streaming._is_strict and not self._is_uneven:
+            log.warning(
+                "Epoch %d has no batches left: the state was saved after its last batch, inside "
+                "the loop over it. Epoch %d comes next. Save the state after the loop to go on "
+                "with it.",
+                start.epoch,
+                start.epoch + 1,
+            )
+
+    def _level(self, samples: int) -> None:
+        """Count the last batch of an epoch as that of the rank with the most samples.
+
+        Where another rank has no such batch its iteration has ended, and so has this one.
+        """
+        fewest, most = self._find_shares()
+        count, size = self.count, self._loader.batch_size
+        if samples < size or count.samples >= most:
+            count.share = max(count.share, most)
+            down = self._loader.drop_last
+            count.is_finished = (
+                fewest // size < most // size if down else -(-fewest // size) < -(-most // size)
+            )
+
+    def _find_shares(self) -> tuple[int, int]:
+        """Return the fewest and the most samples of a rank in this iteration."""
+        if self._shares is None:
+            assert self.count.begun is not None
+            streaming = self._loader._streaming
+            self._shares = streaming._order.shares(streaming._world(), *self.count.begun)
+        return self._shares
 
     def _warn_if_empty(self) -> None:
         """Say when a filter left nothing of an epoch."""

@@ -238,7 +238,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @num_samples_yielded.setter
     def num_samples_yielded(self, samples: int) -> None:
-        self._count.samples = samples
+        self._count.samples = self._count.share = samples
 
     @property
     def order_hash(self) -> OrderHash:
@@ -346,15 +346,17 @@ class StreamingDataLoader(DataLoader[Any]):
             return None
         count = self._count
         if self._pack_as is not None:
-            state = self._streaming._packed_state(count.begun, count.packs)
+            state = self._streaming._packed_state(
+                count.begun, count.packs, is_finished=count.is_finished
+            )
             return {**state, "order_hash": str(count.order_hash)} if count.steps else state
-        samples = count.samples * self._streaming.num_ranks
+        samples = count.share * self._streaming.num_ranks
         state = self._streaming.state_dict(samples, from_beginning=False)
         if count.begun is not None:
             # Of this iteration, also where the dataset has begun another meanwhile.
             epoch, first = count.begun
             place = self._streaming._order.place_after(epoch, first, samples)
-            state = moved_state(state, epoch, place)
+            state = moved_state(state, epoch, place, is_finished=count.is_finished)
         return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
 
     def skip(self, steps: range) -> int:
@@ -381,6 +383,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
         """Let the next iteration go on from ``obj``; to be called on every rank.
+
+        A state that was saved after the loop over an epoch had ended lets the next epoch begin.
 
         Raises StateError (a ValueError) when it is of another dataset or order, and when the
         streaming dataset is inside a wrapper that keeps no position.

@@ -60,6 +60,11 @@ class Shape:
         )
         return np.ascontiguousarray(grid.transpose(2, 1, 0)).reshape(-1)
 
+    def shares(self, is_real: NDArray[np.bool_]) -> tuple[int, int]:
+        """Return the fewest and the most samples of a rank, of the slots that are real."""
+        counts = is_real.reshape(self.world, self.batch).sum(axis=1)
+        return int(counts.min()), int(counts.max())
+
 
 @dataclasses.dataclass(frozen=True)
 class PartitionSpec:
@@ -90,6 +95,11 @@ class GlobalBatches(Protocol):
 
     count: int
 
+    @property
+    def shares(self) -> tuple[int, int]:
+        """The fewest and the most samples that a rank gets."""
+        ...
+
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids, int64 (steps, slots), -1 for nothing."""
 
@@ -110,6 +120,7 @@ class NoBatches:
     """Null object: the global batches of an epoch without samples."""
 
     count = 0
+    shares = (0, 0)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Nothing."""
@@ -167,6 +178,14 @@ class RandomBatches:
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
         # Steps without padding.
         self.full = self.partition.total // self.partition_shape.global_batch
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """The fewest and the most samples that a rank gets."""
+        rest = self.partition.total - self.full * self.partition_shape.global_batch
+        fewest, most = self._shape.shares(self.partition_shape.round_robin < rest)
+        full = self.full * self._shape.batch
+        return full + fewest, full + most
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of steps and slots."""

@@ -73,7 +73,7 @@ class ResumePoint:
     node the window and the pack in it that come next, where it counts packs, and ``turn`` the
     canonical node whose turn it is. ``schedule``, ``edits`` and ``data`` are plain values, checked
     for their size alone; their writer checks the rest. ``data`` names the data for people and is
-    never compared.
+    never compared. ``is_finished``: the iteration of the epoch has ended, and the next epoch comes.
     """
 
     epoch: int
@@ -91,6 +91,7 @@ class ResumePoint:
     schedule: Mapping[str, Any] | None = None
     edits: tuple[Mapping[str, Any], ...] = ()
     data: Mapping[str, Any] | None = None
+    is_finished: bool = False
 
     @property
     def is_extended(self) -> bool:
@@ -111,6 +112,7 @@ class ResumePoint:
             sample_in_epoch=sample_in_epoch,
             cursors=self.cursors if is_here else None,
             turn=self.turn if is_here else 0,
+            is_finished=self.is_finished and is_here,
         )
 
     def following(self) -> ResumePoint:
@@ -232,6 +234,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         order=_facts("order", source.get("order")),
         order_hash=_text("order_hash", source.get("order_hash")),
         data=_data(source.get("data")),
+        is_finished=_as_bool("finished", source.get("finished", False)),
     )
 
 
@@ -253,6 +256,8 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     elif state.is_ours:
         found["version"] = VERSION
     if state.is_ours:
+        if state.is_finished:
+            found["finished"] = True
         for key in ("dataset", "order", "order_hash", "data"):
             value = getattr(state, key)
             if value is not None:
@@ -260,11 +265,16 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     return found
 
 
-def moved_state(state: Mapping[str, Any], epoch: int, sample_in_epoch: int) -> dict[str, Any]:
-    """A state that `emit_state` gave, at another position."""
+def moved_state(
+    state: Mapping[str, Any], epoch: int, sample_in_epoch: int, *, is_finished: bool = False
+) -> dict[str, Any]:
+    """Return a state that `emit_state` gave, at another position."""
+    moved = {key: value for key, value in state.items() if key != "finished"}
+    if is_finished:
+        moved["finished"] = True
     if "position" in state:
-        return {**state, "position": {"epoch": epoch, "in_epoch": sample_in_epoch}}
-    return {**state, "epoch": epoch, "sample_in_epoch": sample_in_epoch}
+        return {**moved, "position": {"epoch": epoch, "in_epoch": sample_in_epoch}}
+    return {**moved, "epoch": epoch, "sample_in_epoch": sample_in_epoch}
 
 
 def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,6 +357,12 @@ def _as_int(key: str, value: Any) -> int:
         if isinstance(value, numbers.Real) and float(value).is_integer():
             return int(float(value))
     raise StateError(f"the state has {key} {_short(value)}; expected a whole number.")
+
+
+def _as_bool(key: str, value: Any) -> bool:
+    if type(value).__name__ in {"bool", "bool_"}:
+        return bool(value)
+    raise StateError(f"the state has {key} {_short(value)}; expected True or False.")
 
 
 def _facts(key: str, value: Any) -> dict[str, Any] | None:

@@ -49,6 +49,15 @@ class StreamBatches(abc.ABC):
         self._seen = seen if self._gaps.place(0) == first else 0
         self.count = self._gaps.number(total)
 
+    @property
+    def shares(self) -> tuple[int, int]:
+        """The fewest and the most samples that a rank gets."""
+        if not self.count:
+            return 0, 0
+        fewest, most = self.shape.shares(self.shape.round_robin >= self._seen)
+        later = (self.count - 1) * self.shape.batch
+        return fewest + later, most + later
+
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)

@@ -1,14 +1,17 @@
 """The epoch book: copies of a dataset in workers agree on the epoch, and leave nothing."""
 
 import copy
+import json
 import multiprocessing
 import os
 import pickle
 import signal
 
+import numpy as np
 import pytest
 import torch.utils.data
 
+from mds import Packing, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import SharedEpochCounter
 from mds.plan.state import ResumePoint
 
@@ -117,3 +120,150 @@ def test_a_process_killed_while_it_holds_the_lock_blocks_nobody():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert book.begin_epoch(1, 0).epoch == 0
+
+
+def ranks_of(make, **options):
+    """A loader for each of four ranks, over the same 50 samples."""
+    return [
+        StreamingDataLoader(
+            StreamingDataset(
+                local=make(50), topology=(rank, 4), batch_size=3, shuffle=True, **options
+            )
+        )
+        for rank in range(4)
+    ]
+
+
+def tokens(i):
+    """A document of 1 to 30 tokens."""
+    return {"tokens": np.full(1 + i * 7 % 30, i, np.int32)}
+
+
+def place(state):
+    """What a state says of its place."""
+    return state["epoch"], state["sample_in_epoch"], state.get("finished", False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"drop_last": True}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}],
+)
+def test_a_state_saved_after_an_epoch_begins_the_next_one(make, options):
+    """Each of its epochs has the batches that the uninterrupted run has, also without full ones."""
+
+    def load():
+        dataset = StreamingDataset(local=make(), batch_size=7, shuffle=True)
+        return StreamingDataLoader(dataset, **options)
+
+    def epoch(loader):
+        return [batch["id"].tolist() for batch in loader]
+
+    whole = load()
+    epochs, states = [], []
+    for _ in range(3):
+        epochs.append(epoch(whole))
+        states.append(json.loads(json.dumps(whole.state_dict())))
+    assert [s["epoch"] for s in states] == [0, 1, 2]
+    for number in range(2):
+        resumed = load()
+        resumed.load_state_dict(states[number])
+        assert [epoch(resumed) for _ in range(2 - number)] == epochs[number + 1 :]
+
+
+def test_a_dataset_without_a_loader_goes_on_with_the_next_epoch(make):
+    """Its own state of an epoch that ended, with a count or without, is that of its end."""
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+    list(dataset)
+    states = [dataset.state_dict(), dataset.state_dict(100)]
+    following = [s["id"] for s in dataset]
+    for state in states:
+        resumed = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+        resumed.load_state_dict(state)
+        assert [s["id"] for s in resumed] == following
+    assert "finished" not in dataset.state_dict(40)
+
+
+def test_a_state_from_inside_the_loop_has_an_empty_rest_and_says_so(make, caplog):
+    """After the last batch, before the loop has ended, nothing is left of the epoch."""
+    dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
+    loader = StreamingDataLoader(dataset)
+    batches = iter(loader)
+    for _ in range(25):
+        next(batches)
+    state = loader.state_dict()
+    resumed = StreamingDataLoader(StreamingDataset(local=make(), batch_size=4, shuffle=True))
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    assert "Epoch 0 has no batches left" in caplog.text
+    assert [b["id"].tolist() for b in resumed] == [b["id"].tolist() for b in loader]
+
+
+@pytest.mark.parametrize("options", [{"exact": True}, {"exact": "mask"}, {}])
+def test_ranks_agree_on_the_position_of_every_step(make, options):
+    """Also at the end of an epoch, where with exact=True some have fewer samples than others."""
+    loaders = ranks_of(make, **options)
+    iterators = [iter(loader) for loader in loaders]
+    for _ in range(4):
+        for batches in iterators:
+            next(batches)
+        assert len({place(loader.state_dict()) for loader in loaders}) == 1
+    for batches in iterators:
+        next(batches, None)
+    assert len({loader.state_dict()["sample_in_epoch"] for loader in loaders}) == 1
+    if options.get("exact") is True:
+        assert {place(loader.state_dict()) for loader in loaders} == {(0, 52, True)}
+    for batches in iterators:
+        assert next(batches, None) is None
+    assert {place(loader.state_dict())[2] for loader in loaders} == {True}
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_the_state_of_any_rank_at_the_end_serves_all(make, rank):
+    """With exact=True every rank begins the next epoch, whose state was saved."""
+    loaders = ranks_of(make, exact=True)
+    for loader in loaders:
+        list(loader)
+    state = loaders[rank].state_dict()
+    following = [[b["id"].tolist() for b in loader] for loader in loaders]
+    resumed = ranks_of(make, exact=True)
+    for loader in resumed:
+        loader.load_state_dict(state)
+    assert [[b["id"].tolist() for b in loader] for loader in resumed] == following
+
+
+def test_an_edit_after_the_last_step_is_the_same_on_every_rank(make):
+    """With exact=True ranks without a last batch put the same edit into their states."""
+    loaders = ranks_of(make, exact=True)
+    for batches in [iter(loader) for loader in loaders]:
+        for _ in range(5):
+            next(batches, None)
+    assert len({loader.dataset.drop([3]) for loader in loaders}) == 1
+    assert len({json.dumps(loader.state_dict()["edits"]) for loader in loaders}) == 1
+
+
+def test_ranks_that_iterate_datasets_agree_at_the_end(make):
+    """Without a loader, too, all of them count the end of an epoch as that of the largest part."""
+    datasets = [loader.dataset for loader in ranks_of(make, exact=True)]
+    for dataset in datasets:
+        list(dataset)
+    assert {place(dataset.state_dict()) for dataset in datasets} == {(0, 52, True)}
+
+
+def test_a_packed_epoch_that_ended_is_followed_by_the_next(make):
+    """Positions that count packs say in the same way that an epoch has ended."""
+    packing = Packing(40, lengths="tokens", overflow="split")
+    columns = {"tokens": "ndarray:int32"}
+    data = make(60, columns=columns, value=tokens)
+
+    def load():
+        dataset = StreamingDataset(local=data, batch_size=2, shuffle=True, packing=packing)
+        return StreamingDataLoader(dataset)
+
+    whole = load()
+    list(whole)
+    state = json.loads(json.dumps(whole.state_dict()))
+    following = [batch["tokens"].tolist() for batch in whole]
+    resumed = load()
+    resumed.load_state_dict(state)
+    assert following
+    assert [batch["tokens"].tolist() for batch in resumed] == following

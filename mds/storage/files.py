@@ -198,12 +198,7 @@ def disk(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in _FULL:
-            raise NoSpaceError(
-                f"write {path}: {os.strerror(error.errno)} ({_free(path)}). Free some space or "
-                f"choose another folder; a cache can also be given a lower cache_limit.",
-                url=path,
-                verb="write",
-            ) from error
+            raise _full_error(path, error.errno) from error
         if error.errno == errno.EFBIG:
             raise StoreError(
                 f"write {path}: {os.strerror(error.errno)}. Raise the limit on the size of files "
@@ -212,6 +207,13 @@ def disk(path: str) -> Iterator[None]:
                 verb="write",
             ) from error
         if error.errno == errno.ENOENT and _is_near(error.filename, path):
+            if (refusing := _refusing_folder(error.filename)) is not None:
+                raise StoreError(
+                    f"write {path}: no file or folder can be made in {refusing}. Choose another "
+                    f"folder.",
+                    url=path,
+                    verb="write",
+                ) from error
             raise VanishedError(
                 f"write {path}: {error.filename} is gone. Did another process delete it?",
                 url=path,
@@ -279,13 +281,36 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
         done += os.pwrite(file, memoryview(data)[done:], offset + done)
 
 
-def _free(path: str) -> str:
+def _full_error(path: str, number: int) -> NoSpaceError:
+    """The error for a disk that has no room for the bytes of a file, or for one more file."""
     folder = os.path.dirname(path) or "."
     try:
         state = os.statvfs(folder)
     except OSError:
-        return f"in {folder}"
-    return f"{state.f_bavail * state.f_frsize} bytes free in {folder}"
+        state = None
+    if number == errno.ENOSPC and state is not None and state.f_files and not state.f_favail:
+        text = (
+            f"write {path}: no inodes left for another file (all {state.f_files:,} of the disk of "
+            f"{folder} are in use, {state.f_bavail * state.f_frsize} bytes are free). Delete "
+            "files or choose another folder; a dataset of larger shards has fewer files."
+        )
+    else:
+        free = f"{state.f_bavail * state.f_frsize} bytes free " if state is not None else ""
+        text = (
+            f"write {path}: {os.strerror(number)} ({free}in {folder}). Free some space or choose "
+            "another folder; a cache can also be given a lower cache_limit."
+        )
+    return NoSpaceError(text, url=path, verb="write")
+
+
+def _refusing_folder(missing: str) -> str | None:
+    """The folder above a missing one if it is of a file system without files, such as /proc."""
+    parent = os.path.dirname(os.path.abspath(missing))
+    try:
+        state = os.statvfs(parent)
+    except OSError:
+        return None
+    return parent if not state.f_blocks and not state.f_files else None
 
 
 def sync(path: str) -> None:

@@ -34,13 +34,22 @@ _TELLING = (
 _TELLING_NAME = re.compile(
     rf"(?i){_TELLING}|^key$|[-_]key$|^sig$|^auth|[-_]auth|cookie|^sas|connection_string"
 )
+#: Words that begin the sentence behind the name of an error, and are no secrets.
+_SENTENCE = (
+    "the|this|that|your|you|an?|no|not|it|its|there|missing|invalid|unable|cannot|could|failed|"
+    "access|request|signature|token|please|provided|expired|server"
+)
 _IN_TEXT = [
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s'\"<>/]*@"), rf"\1{MASK}@"),
     # A query with values: as a whole, for any of them may be the signature.
     (re.compile(r"(?<=[\w/.%~-])\?[\w.%~-]+=[^\s'\"<>)]*"), "?..."),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
+    # Not the first word of a sentence: "SignatureDoesNotMatch: The request signature ...".
     (
-        re.compile(rf"(?i)\b([\w-]*(?:{_TELLING})[\w-]*['\"]?\s*[=:]\s*['\"]?)[^\s'\",;&)}}]+"),
+        re.compile(
+            rf"(?i)\b([\w-]*(?:{_TELLING})[\w-]*['\"]?\s*[=:]\s*['\"]?)"
+            rf"(?!(?<!['\"])(?:{_SENTENCE})\s+[a-z])[^\s'\",;&)}}]+"
+        ),
         rf"\1{MASK}",
     ),
 ]

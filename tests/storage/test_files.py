@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 
 import pytest
 
@@ -51,6 +52,32 @@ def test_a_full_disk_is_named(tmp_path):
     assert os.listdir(tmp_path) == []
     with pytest.raises(PermissionError), disk(path):
         raise PermissionError(errno.EACCES, "other errors pass")
+
+
+def test_a_disk_without_inodes_is_named(tmp_path):
+    """A disk with room for bytes and none for files says which of them is missing."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=3", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a file system")
+    try:
+        write_file(str(folder / "one"), b"word")
+        write_file(str(folder / "two"), b"word")
+        with pytest.raises(NoSpaceError, match="no inodes left for another file") as error:
+            write_file(str(folder / "three"), b"word")
+        assert "bytes are free" in str(error.value)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("name", ["nothing/x", "nothing/deeper/x"])
+def test_a_folder_in_which_no_file_can_be_made_is_named(name):
+    """A folder of the system is not one that another process deletes."""
+    with pytest.raises((StoreError, PermissionError)) as error:
+        write_file(f"/proc/{name}", b"word")
+    assert not isinstance(error.value, VanishedError)
+    assert "Choose another folder" in str(error.value)
 
 
 def test_a_write_goes_on_until_all_is_written(monkeypatch):

@@ -344,3 +344,26 @@ def test_no_command_shows_the_secret_of_a_url(path, tmp_path, monkeypatch):
         for line in command_lines(url):
             output = CliRunner().invoke(main, line, input="a,b\n1,2\n").output
             assert not any(secret in output for secret in ("pwX", "SiG")), (line, output)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SignatureDoesNotMatch: The request signature we calculated does not match",
+        "ExpiredToken: The provided token has expired",
+        "InvalidToken: No such token is known",
+        "Authorization: your account may not do this",
+    ],
+)
+def test_the_first_word_of_a_sentence_is_no_secret(text):
+    """The name of an error may hold a telling word, and a sentence follows it."""
+    assert mask_foreign(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["token: hunter", "password='The hunter'", "secret: hunter22", "token=no"],
+)
+def test_a_value_behind_a_telling_name_stays_masked(text):
+    """A word alone, in quotes or with digits is taken for a secret."""
+    assert "***" in mask_foreign(text)

@@ -289,7 +289,7 @@ class _Search:
         if is_right and is_equal(os.path.join(where, INDEX), data, index):
             return Found(index, where, version)
         log.warning(
-            "%s cannot be written and is no copy of %s.", self.folder, self.store.url_of("")
+            "%s cannot be written and is not a copy of %s.", self.folder, self.store.url_of("")
         )
         return Found(index, apart(self.folder, self.source), version)
 

@@ -290,7 +290,7 @@ def _step(dataset: EditableDataset, at_step: Any) -> int:
         at_step = int(at_step)  # counters of trainers are of many kinds
     if type(at_step) is not int:
         raise ConfigError(
-            f"at_step {shown(at_step)} is no whole number: give the global batch since the "
+            f"at_step {shown(at_step)} is not a whole number: give the global batch since the "
             "training began from which the change holds, or leave at_step out for the next one."
         )
     if at_step < earliest:

@@ -271,7 +271,7 @@ def _vector_lengths(sizes: Ids, item: int, where: str) -> Ids:
         found[fits & (found < 0)] = count[fits & (found < 0)]
     if len(found) and int(found.min()) < 0:
         raise ConfigError(
-            f"{where}: sample {int(np.argmin(found))} of a shard is no one-dimensional array, so "
-            "it has no length in tokens."
+            f"{where}: sample {int(np.argmin(found))} of a shard is not a one-dimensional array, "
+            "so it has no length in tokens."
         )
     return found

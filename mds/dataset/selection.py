@@ -105,7 +105,7 @@ def _load(path: str | os.PathLike[str]) -> Any:
         ) from None
     except ValueError as error:
         raise ConfigError(
-            f"select({os.fspath(path)!r}): this is no .npy file of numbers or of a mask ({error}). "
+            f"select({os.fspath(path)!r}): this is not a .npy file of numbers or of a mask ({error}). "
             "Write one with numpy.save()."
         ) from error
 

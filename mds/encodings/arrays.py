@@ -104,7 +104,7 @@ class ArrayEncoding(Encoding):
 
     @staticmethod
     def _unknown(name: str, reason: str) -> UnknownEncodingError:
-        return UnknownEncodingError(f"{name!r} is no encoding: {reason}.")
+        return UnknownEncodingError(f"{name!r} is not an encoding: {reason}.")
 
     # ---------------------------------------------------------------------------------- writing
 

@@ -150,7 +150,9 @@ def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]
 
 def _inside(name: str, family: str) -> Encoding:
     if not (name.startswith(family + "[") and name.endswith("]")):
-        raise UnknownEncodingError(f"{name!r} is no encoding; write '{family}[str]', for example.")
+        raise UnknownEncodingError(
+            f"{name!r} is not an encoding; write '{family}[str]', for example."
+        )
     return parse_encoding(name[len(family) + 1 : -1])
 
 

@@ -86,7 +86,7 @@ class PilEncoding(Encoding):
         width, height, length = struct.unpack_from("<3I", view)
         mode = str(view[12 : 12 + length], "utf-8", "replace") if length <= 16 else ""
         if mode != "1" and mode not in _PIXEL:
-            raise self.broken(data, f"{mode!r} is no mode of a raw image")
+            raise self.broken(data, f"{mode!r} is not a mode of a raw image")
         line = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
         # Checked before Pillow takes the memory.
         if 12 + length + line * height != len(view):
@@ -154,7 +154,7 @@ class FileImageEncoding(Encoding):
         if not data.startswith(_MAGIC[self.name]):
             raise EncodingError(
                 f"encoding {self.name}: the file {os.fspath(path)!r} begins with {data[:8]!r}, "
-                f"which is no {self.name}. Open it with PIL and give the image."
+                f"which is not a {self.name}. Open it with PIL and give the image."
             )
         return data
 

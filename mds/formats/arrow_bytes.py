@@ -163,7 +163,7 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
             is_wrong = made != values
     if is_wrong.any():
         raise EncodingError(
-            f"{values[is_wrong].flat[0]} is no {dtype.name}; name another type in encodings=."
+            f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type in encodings=."
         )
     return made
 

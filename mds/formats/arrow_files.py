@@ -85,7 +85,7 @@ class Arrow(Columnar):
         except StoreError:
             raise
         except Exception as error:
-            raise unreadable(url, "this is no Arrow file", error) from error
+            raise unreadable(url, "this is not an Arrow file", error) from error
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
         """Where batches are stored as they are used; see `maps`."""

@@ -90,7 +90,7 @@ def _log_of(log: Sequence[DataFile], asked: int | None, url: str) -> tuple[int, 
             parts.setdefault(int(found[1]), []).append(file)
     known = [*commits, *parts]
     if not known:
-        raise FormatError(f"{url}: this is no Delta table: there is no {LOG}/.")
+        raise FormatError(f"{url}: this is not a Delta table: there is no {LOG}/.")
     version = max(known) if asked is None else asked
     first = max((at for at in parts if at <= version and _is_whole(parts[at])), default=-1)
     needed = range(first + 1, version + 1)

@@ -110,7 +110,7 @@ def _metadata_file(found: Sequence[DataFile], source: Files, url: str) -> DataFi
                 return named[f"{_FOLDER}{name}"]
     numbers = {key: int(match[1]) for key in named if (match := _NUMBERED.fullmatch(key))}
     if not numbers:
-        raise FormatError(f"{url}: this is no Iceberg table: there is no {_FOLDER}*{_ENDING}.")
+        raise FormatError(f"{url}: this is not an Iceberg table: there is no {_FOLDER}*{_ENDING}.")
     newest = [key for key, number in numbers.items() if number == max(numbers.values())]
     if len(newest) > 1:
         raise FormatError(

@@ -64,8 +64,8 @@ def check_sizes(rows: Rows, column: str, where: str) -> list[int]:
     for number, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size < _LARGEST_FILE:
             raise FormatError(
-                f"{where}, row {number:,}: column {column!r} says {size!r}, which is no number of "
-                f"bytes; say with size= which column holds them, or leave it away."
+                f"{where}, row {number:,}: column {column!r} says {size!r}, which is not a number "
+                f"of bytes; say with size= which column holds them, or leave it away."
             )
     return sizes  # type: ignore[return-value]  # each was looked at
 

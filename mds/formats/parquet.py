@@ -203,7 +203,7 @@ def read_footer(file: DataFile, files: Files) -> bytes:
     """The footer of a file with its length and magic, so that it is a file of its own."""
     url = files.url(file)
     if file.size < 12:
-        raise FormatError(f"{url}: this is no Parquet file: it has {file.size} bytes.")
+        raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
     start = max(0, file.size - TAIL)
     tail = files.range(file, start, file.size)
     if tail[-4:] == _ENCRYPTED:
@@ -211,7 +211,7 @@ def read_footer(file: DataFile, files: Files) -> bytes:
             f"{url}: the file is encrypted, which is not read here; decrypt it first."
         )
     if tail[-4:] != _MAGIC:
-        raise FormatError(f"{url}: this is no Parquet file: it does not end with {_MAGIC!r}.")
+        raise FormatError(f"{url}: this is not a Parquet file: it does not end with {_MAGIC!r}.")
     length = int.from_bytes(tail[-8:-4], "little")
     if length > file.size - 12:
         raise FormatError(

@@ -193,13 +193,13 @@ class FileTable:
         view = memoryview(data)
         start = len(_MAGIC) + _CHECK
         if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-            raise FormatError(f"{where}: this is no table of files, or one of another version.")
+            raise FormatError(f"{where}: this is not a table of files, or one of another version.")
         if xxhash.xxh3_64_digest(view[start:]) != bytes(view[len(_MAGIC) : start]):
             raise FormatError(f"{where}: the table of files is damaged; delete it.")
         try:
             return cls._parse(view[start:])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MdsError) as error:
-            raise FormatError(f"{where}: this is no table of files: {error}") from error
+            raise FormatError(f"{where}: this is not a table of files: {error}") from error
 
     @classmethod
     def _parse(cls, body: memoryview) -> FileTable:

@@ -67,7 +67,7 @@ def _energon(data: bytes, size: int) -> list[int]:
     # The first sample may be behind a folder, which other tars begin with.
     is_whole = not any(place % BLOCK for place in places)
     if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
-        raise ValueError("it is no list of places in it")
+        raise ValueError("it is not a list of places in it")
     return places
 
 
@@ -86,5 +86,5 @@ def _wids(data: bytes) -> dict[str, Any]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
-        raise ValueError(f"{value!r} is no number of samples")
+        raise ValueError(f"{value!r} is not a number of samples")
     return value

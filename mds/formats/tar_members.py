@@ -101,7 +101,7 @@ def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
     if kind == b"S" or any(name.startswith("GNU.sparse.") for name in attributes):
         return "is stored as a sparse file; write the tar without --sparse, or --no-read-sparse"
     if kind not in (b"0", b"\0", b"7"):
-        return f"is of the kind {kind!r}, which is no file"
+        return f"is of the kind {kind!r}, which is not a file"
     return ""
 
 
@@ -127,7 +127,7 @@ def _number(field: bytes, at: int, where: str) -> int:
     try:
         return int(text or b"0", 8)
     except ValueError:
-        what = "this is no tar" if at == 0 else f"the header at byte {at:,} holds {field!r}"
+        what = "this is not a tar" if at == 0 else f"the header at byte {at:,} holds {field!r}"
         raise FormatError(f"{where}: {what}; the file is damaged or something else.") from None
 
 

@@ -128,8 +128,8 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
         number = None if encoding in _TEXTS else whole_number(data)
         if number is None and encoding not in (None, *_TEXTS):
             raise ValueError(
-                f"{data[:40]!r} is no whole number, and the others are; leave the column out with "
-                f"columns="
+                f"{data[:40]!r} is not a whole number, and the others are; leave the column out "
+                "with columns="
             )
         return data.decode().strip() if number is None else number
     if kind == "json":

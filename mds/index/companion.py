@@ -136,7 +136,7 @@ def write_companion(
     ``name``: of `companion_name`. ``index``: the fingerprint of its `Index`. Raises StoreError.
     """
     if not is_companion(name):
-        raise ConfigError(f"{shown(name)} is no name for a file beside {INDEX_NAME}.")
+        raise ConfigError(f"{shown(name)} is not a name for a file beside {INDEX_NAME}.")
     store.put(name, pack_companion(kind, version, index, payload))
 
 

@@ -53,9 +53,9 @@ def refuse_files_index(data: bytes, fingerprint: str, where: str) -> None:
         texts = [told["format"], told["remote"], told["table"]]
         is_right = isinstance(told["settings"], dict) and all(isinstance(t, str) for t in texts)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise IndexFileError(f"{where}: this is no index of files: {error}") from error
+        raise IndexFileError(f"{where}: this is not an index of files: {error}") from error
     if not is_right:
-        raise IndexFileError(f"{where}: this is no index of files: a value is of another type.")
+        raise IndexFileError(f"{where}: this is not an index of files: a value is of another type.")
     raise FilesIndexError(
         f"{where}: it is of {told['format']} files, which StreamingDataset reads as they lie; to "
         f"have shards of them, convert them.",

@@ -180,7 +180,7 @@ class Schedule:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"this is no schedule: {str(found)[:100]}.") from error
+            raise ConfigError(f"this is not a schedule: {str(found)[:100]}.") from error
 
     def step_of(self, at: int, batch: int) -> int:
         """The first global batch, of ``batch`` samples, that begins at a knot or after it."""
@@ -360,7 +360,7 @@ def check_weights(weights: Any, where: str) -> Weights:
         )
     for name, weight in weights.items():
         if not isinstance(name, str):
-            raise ConfigError(f"schedule: {name!r} is no name of a stream ({where}).")
+            raise ConfigError(f"schedule: {name!r} is not a name of a stream ({where}).")
         if not _is_number(weight) or not 0 <= weight < math.inf:
             raise ConfigError(
                 f"schedule: the weight of {name!r} {where} is {weight!r}; it must be a number that "

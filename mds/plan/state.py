@@ -334,7 +334,7 @@ class _Room:
             raise StateError(f"the state has {key} that is too large or nested too deeply.")
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) and len(name) <= _MAX_TEXT for name in value):
-                raise StateError(f"the state has {key} with a name that is no short text.")
+                raise StateError(f"the state has {key} with a name that is not a short text.")
             return {name: self.plain(key, one, depth + 1) for name, one in value.items()}
         if isinstance(value, (list, tuple)):
             if len(value) > self._left:

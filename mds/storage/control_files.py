@@ -190,7 +190,7 @@ def _checked(fd: int, path: str, max_names: int) -> int:
     state = os.fstat(fd)
     reason = ""
     if not stat.S_ISREG(state.st_mode):
-        reason = "is no regular file"
+        reason = "is not a regular file"
     elif state.st_nlink > max_names:
         reason = f"has {state.st_nlink} names, so it may be a file of another place"
     elif _is_strange(state, path):
@@ -223,8 +223,8 @@ def _refusal(path: str, error: OSError) -> Exception:
     kinds = {
         errno.ELOOP: "is a link",
         errno.EISDIR: "is a folder",
-        errno.ENXIO: "is no regular file",
-        errno.ENOTDIR: "lies below what is no folder",
+        errno.ENXIO: "is not a regular file",
+        errno.ENOTDIR: "lies below what is not a folder",
     }
     kind = kinds.get(error.errno or 0)
     if kind is None:

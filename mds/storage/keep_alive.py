@@ -324,7 +324,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     version, _, rest = first.partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdecimal()):
-        raise ConnectionError(f"the answer is no HTTP: {first[:80]!r}")
+        raise ConnectionError(f"the answer is not HTTP: {first[:80]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")

@@ -120,7 +120,7 @@ def parse_url(given: str) -> Location:
             parts = urlsplit(url)
         except ValueError:
             # Its text would show the host, with the login before it.
-            raise ConfigError(f"{shown!r} is no URL: its host makes no sense.") from None
+            raise ConfigError(f"{shown!r} is not a URL: its host cannot be read.") from None
         host, path, query = parts.netloc, parts.path, parts.query
     if scheme == "oci" or "@" not in host:
         user = password = None

@@ -261,7 +261,7 @@ class Writer(ABC):
         # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
         if not getattr(self, "_ended", "never began"):
             warn(
-                f"{self!r} was never finished: there is no index, so what it wrote is no dataset. "
+                f"{self!r} was never finished: there is no index, so what it wrote is not a dataset. "
                 "Use it in a `with` block, or call finish().",
                 # Not a ResourceWarning, which Python does not show unless it is asked to.
                 UserWarning,

@@ -126,7 +126,7 @@ def test_dry_run_writes_nothing(texts, out):
     ("arguments", "code", "words"),
     [
         (["nowhere", "OUT"], 1, "Error: nowhere: there is no such file or folder"),
-        (["TEXTS", "OUT", "--columns", "text"], 1, "'text' is no column. Write name:encoding"),
+        (["TEXTS", "OUT", "--columns", "text"], 1, "'text' is not a column. Write name:encoding"),
         (["TEXTS", "OUT", "--frob"], 2, "No such option"),
         (["TEXTS"], 2, "Missing argument 'OUT'"),
         (["TEXTS", "TEXTS/0.txt"], 1, "inside the source"),

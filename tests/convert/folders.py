@@ -185,8 +185,8 @@ STOPPED = [
     ("a short row", {"a.csv": "a,b\n1\n"}, "1 values for 2 columns"),
     ("no json", {"a.jsonl": "hello\n"}, "Expecting value"),
     ("a list of numbers", {"a.jsonl": "1\n2\n"}, "expected an object"),
-    ("junk called jpg", {"a.jpg": b"junk", "b.jpg": b"junk"}, "no image"),
-    ("junk called wav", {"a.wav": b"junk"}, "no wav"),
+    ("junk called jpg", {"a.jpg": b"junk", "b.jpg": b"junk"}, "not an image"),
+    ("junk called wav", {"a.wav": b"junk"}, "not wav"),
     (
         "lines and a document",
         {"a.jsonl": '{"a": 1}', "b.jsonl": '{"a": 2}', "c.txt": "x"},

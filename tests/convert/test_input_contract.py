@@ -47,7 +47,7 @@ class TestImages(InputContract):
     def damaged(self, kit):
         kit.write("1.jpg", kit.jpeg)
         kit.write("2.jpg", b"<html>")
-        return str(kit.source), "2.jpg: this is no image"
+        return str(kit.source), "2.jpg: this is not an image"
 
 
 class TestImageClasses(TestImages):
@@ -118,7 +118,7 @@ class TestAudio(InputContract):
     def damaged(self, kit):
         kit.write("1.wav", kit.wav(1))
         kit.write("2.wav", b"no sound")
-        return str(kit.source), "2.wav: this is no wav"
+        return str(kit.source), "2.wav: this is not wav"
 
 
 class TestTextFiles(InputContract):
@@ -237,7 +237,7 @@ class TestArrowFile(InputContract):
             file.write_table(_table(), max_chunksize=7)
         data = (kit.source / "x.arrow").read_bytes()
         kit.write("x.arrow", data[: len(data) * 3 // 4])
-        return str(kit.source), "x.arrow: this is no Arrow file"
+        return str(kit.source), "x.arrow: this is not an Arrow file"
 
 
 class TestWebDataset(InputContract):

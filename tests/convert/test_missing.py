@@ -63,7 +63,7 @@ def test_missing_keys_of_json_lines(kit):
     assert [sample["x"] for sample in kit.samples()] == [2.5, None, None]
     convert(path, kit.out + "2", columns={"x": "float64"}, fill={"x": 0})
     assert [sample["x"] for sample in kit.samples(kit.out + "2")] == [2.5, 0, 0]
-    with pytest.raises(RecordError, match="no such key"):
+    with pytest.raises(RecordError, match="has no 'x'"):
         convert(path, kit.out + "3", columns={"x": "float64"})
 
 
@@ -77,7 +77,7 @@ def test_a_cell_that_is_missing_where_none_may_be(kit):
 def test_a_fill_of_no_column_is_refused(kit):
     """So is one that is no pair."""
     path = kit.write("t.csv", TABLE)
-    with pytest.raises(ConfigError, match="fill='agee' is no column"):
+    with pytest.raises(ConfigError, match="fill='agee' is not a column"):
         prepare(path, kit.out, fill={"agee": 1})
     with pytest.raises(ConfigError, match="Write name=value"):
         prepare(path, kit.out, fill="age")

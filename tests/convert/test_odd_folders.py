@@ -466,7 +466,7 @@ def test_few_pictures_with_a_text_are_no_pairs(kit):
         kit.write(f"{at}.jpg", kit.jpeg)
         kit.write(f"{at if at < 7 else at + 100}.txt", "x")
     assert prepare(str(kit.source), kit.out).source.title == "files"
-    with pytest.raises(SourceError, match="nine of ten files are no pictures or sounds"):
+    with pytest.raises(SourceError, match="nine of ten files are not pictures or sounds"):
         prepare(str(kit.source), kit.out, kind="paired")
 
 

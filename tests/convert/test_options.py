@@ -85,7 +85,7 @@ def test_columns_are_changed_chosen_and_dropped(kit):
     [
         ({"split": "a=0.5,b=0.4"}, "add up to 0.9"),
         ({"split": "a/b=1"}, "not the name of a split"),
-        ({"split": "a=x"}, "no split"),
+        ({"split": "a=x"}, "not a split"),
         ({"split": "a=1.5"}, "above 0"),
         ({"columns": "n"}, "Write name:encoding"),
         ({"columns": "n:int7"}, "int7"),
@@ -101,7 +101,7 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"limit": 0}, "at least one"),
         ({"engine": "slurm"}, "no engine 'slurm'"),
         ({"kind": "video"}, "no kind 'video'"),
-        ({"split_key": "x", "split": "a=1"}, "no column"),
+        ({"split_key": "x", "split": "a=1"}, "is not a column"),
         ({"block": 7, "end_token": "x"}, "give a tokenizer"),
         ({"frob": 1}, "no option 'frob'"),
         ({"tokenizer": "bytes", "text_column": "z"}, "no column 'z'"),

@@ -158,7 +158,7 @@ def test_files_may_differ_in_widths_and_columns(kit):
 def test_file_that_is_no_parquet_is_named(kit):
     """A broken file is said to be one."""
     path = kit.write("x.parquet", b"PAR1 or so")
-    with pytest.raises(SourceError, match=r"x\.parquet: this is no Parquet file"):
+    with pytest.raises(SourceError, match=r"x\.parquet: this is not a Parquet file"):
         convert(path, kit.out)
 
 
@@ -211,7 +211,7 @@ def test_files_of_a_table_are_no_choice(kit, choice):
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     place = str(kit.source / "table")
     deltalake.write_deltalake(place, pa.table({"x": [1, 2]}))
-    with pytest.raises(SourceError, match=r"of a table of delta are no choice.*a pattern"):
+    with pytest.raises(SourceError, match=r"of a table of delta cannot be chosen.*a pattern"):
         convert(place, kit.out, **choice)
     assert not os.path.exists(kit.out)
 

@@ -209,7 +209,7 @@ def test_broken_edits_are_refused(folder, edit, told):
         ({"web": 0}, {}, "are zero"),
         ({}, {}, "expected a dict"),
         ({"web": 1}, {"at_step": 4}, "the earliest step .* is 5"),
-        ({"web": 1}, {"at_step": 7.5}, "at_step 7.5 is no whole number"),
+        ({"web": 1}, {"at_step": 7.5}, "at_step 7.5 is not a whole number"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(folder, weights, more, told):

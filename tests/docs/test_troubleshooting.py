@@ -133,3 +133,9 @@ def test_every_row_has_a_cause_and_a_cure():
         cells = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == 3, row
         assert all(cells), row
+
+
+def test_messages_say_is_not():
+    """No message says "is no column" where English says "is not a column"."""
+    stilted = re.compile(r"(?<!there )(?<!There )\b(?:is|are) no (?!longer|more|reason|choice)\w+")
+    assert [text for *_, text in sites() if stilted.search(text)] == []

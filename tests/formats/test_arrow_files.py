@@ -208,7 +208,7 @@ def test_what_is_no_arrow_file_is_told(tmp_path):
     whole = (tmp_path / "files" / "a.arrow").read_bytes()
     for data in (b"no arrow file at all", b"", whole[:-30], whole[:700], whole[:8]):
         (tmp_path / "files" / "a.arrow").write_bytes(data)
-        with pytest.raises(FormatError, match=r"a\.arrow: this is no Arrow file"):
+        with pytest.raises(FormatError, match=r"a\.arrow: this is not an Arrow file"):
             of(tmp_path / "files", tmp_path)
 
 

@@ -169,7 +169,7 @@ def test_a_log_behind_a_checkpoint(tmp_path):
     for version in (2, 9):
         with pytest.raises(FormatError, match=f"no version {version} .*its log goes from 3 to 5"):
             of(folder, tmp_path, Delta(version=version))
-    with pytest.raises(FormatError, match="this is no Delta table"):
+    with pytest.raises(FormatError, match="this is not a Delta table"):
         of(tmp_path, tmp_path)
     for wrong in (-1, "3", 1.5, True):
         with pytest.raises(ConfigError, match="version= is a whole number, 0 or more"):

@@ -123,7 +123,7 @@ def test_two_metadata_of_one_number(tmp_path, catalog):
     ]
     (folder / "metadata" / "version-hint.text").write_text(newest.name)
     assert ids_of(of(folder, tmp_path)) == [0, 1, 2, 3, 4]
-    with pytest.raises(FormatError, match="this is no Iceberg table"):
+    with pytest.raises(FormatError, match="this is not an Iceberg table"):
         of(tmp_path / "lake", tmp_path)
 
 

@@ -109,7 +109,7 @@ def test_small_files_fit_into_a_small_cache(folder, tmp_path):
 def test_sizes_that_are_none_or_others_are_told(folder, tmp_path):
     """A text, a negative number, no such column; and a file that has other bytes than it says."""
     for text, words in (
-        ("path,n\np/1.bin,x\n", "row 0: column 'n' says 'x', which is no number of bytes"),
+        ("path,n\np/1.bin,x\n", "row 0: column 'n' says 'x', which is not a number of bytes"),
         ("path,n\np/1.bin,-1\n", "column 'n' says -1"),
         ("path,m\np/1.bin,1\n", "column 'n' says None"),
     ):

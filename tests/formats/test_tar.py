@@ -128,7 +128,7 @@ def test_damage_is_told():
     assert names(data + bytes(5000)) == ["0.bin", "1.bin", "2.bin"]
     for wrong, words in [
         (b"", "the file is empty"),
-        (b"PK" * 600, "this is no tar"),
+        (b"PK" * 600, "this is not a tar"),
         (data[:1000], r"'0.bin' in it has 700 bytes from byte 512, but the tar ends at 1,000"),
         (data[:1700], r"it ends at byte 1,700 inside a header"),
         (data[: 3 * 1536], r"it ends at byte 4,608 without the empty block"),
@@ -357,7 +357,7 @@ def test_a_note_of_energon_begins_where_the_first_sample_does(tmp_path):
     assert dataset[4]["txt"] == "t4"
     assert [each["bin"][0] for each in dataset] == list(range(6))
     store.put("00000.tar.idx", struct.pack("<7Q", *(start + 1 for start in starts)))
-    with pytest.raises(FormatError, match="no list of places"):
+    with pytest.raises(FormatError, match="not a list of places"):
         of(store.url + "/*.tar", tmp_path / "odd")
 
 

@@ -308,7 +308,7 @@ def test_a_schedule_is_told_whole(schedule):
         ({0: {"a": float("nan")}}, {}, "is nan"),
         ({0: {"a": float("inf")}}, {}, "is inf"),
         ({0: {"a": "1"}}, {}, "is '1'"),
-        ({0: {3: 1}}, {}, "3 is no name"),
+        ({0: {3: 1}}, {}, "3 is not a name"),
         ({0: {}}, {}, "expected a dict of stream names"),
         ({0: 1.0}, {}, "expected a dict of stream names"),
         ({0: {"a": 1}}, {"between": "spline"}, "no between 'spline'"),

@@ -135,7 +135,7 @@ def _array(encoding: str) -> Coerce:
         try:
             cast = made.astype(dtype)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{_describe(value)} is no array of {dtype}") from error
+            raise ValueError(f"{_describe(value)} is not an array of {dtype}") from error
         if made.dtype.kind in "iuf" and cast.dtype.kind in "iu" and not np.array_equal(cast, made):
             raise ValueError(f"{_describe(value)} does not fit {dtype}")
         return cast

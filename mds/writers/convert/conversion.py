@@ -269,7 +269,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     }
     for name in spec.fill:
         if name not in columns:
-            raise ConfigError(f"fill={name!r} is no column. There are {', '.join(columns)}.")
+            raise ConfigError(f"fill={name!r} is not a column. There are {', '.join(columns)}.")
         column = columns[name]
         if name not in spec.columns and column.encoding.startswith("optional["):
             plain = column.encoding[len("optional[") : -1]
@@ -277,7 +277,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     for name in spec.describe:
         if name not in columns:
             raise ConfigError(
-                f"describe={name!r} is no column.{did_you_mean(name, columns)} There are "
+                f"describe={name!r} is not a column.{did_you_mean(name, columns)} There are "
                 f"{', '.join(columns)}."
             )
     if not columns:
@@ -316,7 +316,7 @@ def _key(source: Input, spec: ConvertSpec) -> str | None:
     names = {column.name for column in (*source.inferred_columns, *source.list_extra_columns())}
     if spec.split_key not in names:
         raise ConfigError(
-            f"split_key={spec.split_key!r} is no column. There are {', '.join(sorted(names))}."
+            f"split_key={spec.split_key!r} is not a column. There are {', '.join(sorted(names))}."
         )
     return spec.split_key
 

@@ -67,7 +67,7 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         raise FileExistsError(
             f"{where}: the folder is not empty (it holds {inside[0]!r}"
             f"{f' and {len(inside) - 1} more' if len(inside) > 1 else ''}). Choose another one, or "
-            "say --overwrite: files that are no shards stay."
+            "say --overwrite: files that are not shards stay."
         )
     return False
 

@@ -241,7 +241,7 @@ def _make_record_packer(
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
         if len(record) > len(names) and (extra := record.keys() - known):
             raise ValueError(
-                f"it has the key {min(extra)!r}, which is no column; give it one with "
+                f"it has the key {min(extra)!r}, which is not a column; give it one with "
                 f"--columns {min(extra)}:json, or leave it out with --drop {min(extra)}"
             )
         lengths = [len(values[number]) for number in varying]

@@ -139,7 +139,9 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
             for pair in re.split(r",(?=[^,:]+:)", each):
                 name, colon, encoding = pair.partition(":")
                 if not colon or not name or not encoding:
-                    raise ConfigError(f"{pair!r} is no column. Write name:encoding, as in id:int.")
+                    raise ConfigError(
+                        f"{pair!r} is not a column. Write name:encoding, as in id:int."
+                    )
                 columns[name.strip()] = encoding.strip()
     for name, encoding in columns.items():
         if parse_encoding(encoding).is_unsafe:
@@ -206,7 +208,7 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
             try:
                 splits[name] = float(number)
             except ValueError:
-                raise ConfigError(f"{pair!r} is no split. Write train=0.98,val=0.02.") from None
+                raise ConfigError(f"{pair!r} is not a split. Write train=0.98,val=0.02.") from None
     for name, share in splits.items():
         if not _SPLIT_NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is not the name of a split: it becomes a folder's name.")

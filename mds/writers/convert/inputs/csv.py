@@ -124,7 +124,7 @@ class DelimitedTextInput(FileInput):
             ) from error
         except Exception as error:  # of the csv module, of decoding, of each compression
             raise SourceError(
-                f"{self.listing.path(name)}, line 1: this is no header of a table: {error}"
+                f"{self.listing.path(name)}, line 1: this is not a header of a table: {error}"
             ) from error
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:

@@ -114,7 +114,7 @@ class AudioInput(WholeFilesInput):
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
         """The bytes of the sound, if they begin like any."""
         if not data.startswith(self._STARTS):
-            return BadRecord(f"this is no wav, flac, mp3 or ogg: it starts with {data[:8]!r}")
+            return BadRecord(f"this is not wav, flac, mp3 or ogg: it starts with {data[:8]!r}")
         return super().sample(name, data)
 
 

@@ -93,7 +93,7 @@ class ImagesInput(WholeFilesInput):
         """The image and what is known of it."""
         if not data.startswith(_STARTS):
             return BadRecord(
-                f"this is no image: it starts with {data[:8]!r}" if data else "it is empty"
+                f"this is not an image: it starts with {data[:8]!r}" if data else "it is empty"
             )
         return {"image": data, "path": name}
 

@@ -77,7 +77,7 @@ class JsonListInput(LinesInput):
             yield 0, BadRecord(not_utf8(data, error))
             return
         except ValueError as error:
-            yield 0, BadRecord(f"this is no JSON: {error}")
+            yield 0, BadRecord(f"this is not JSON: {error}")
             return
         for number, item in enumerate(items if isinstance(items, list) else [items], 1):
             yield number, item if isinstance(item, dict) else BadRecord(_no_object(item))
@@ -109,7 +109,7 @@ def parse_object(line: bytes, encoding: str = "utf-8") -> dict[str, Any] | BadRe
         text = show_value(line.decode("utf-8", "replace"))
         return BadRecord(f"{error.msg} in {text}", column=error.colno)
     except RecursionError as error:
-        return BadRecord(f"this is no JSON that Python takes: {error}")
+        return BadRecord(f"this is not JSON that Python takes: {error}")
     except ValueError as error:
         return BadRecord(str(error))
 

@@ -59,8 +59,8 @@ class PairedFilesInput(WholeFilesInput):
         found = cls.find(listing, options)
         if found is None:
             raise SourceError(
-                f"{listing.root}: nine of ten files are no pictures or sounds with a text of their "
-                f"name ({', '.join(_TEXTS)}). Leave --as out to see what they are taken for."
+                f"{listing.root}: nine of ten files are not pictures or sounds with a text of "
+                f"their name ({', '.join(_TEXTS)}). Leave --as out to see what they are taken for."
             )
         return found
 

@@ -68,7 +68,7 @@ class TablesInput(FileInput):
         if isinstance(kind, TableFormat) and (options.include or options.exclude):
             raise SourceError(
                 f"{redact(path)}: --include and --exclude choose files, and those of a table of "
-                f"{kind.name} are no choice: a row may lie in any. Convert all of it, or its "
+                f"{kind.name} cannot be chosen: a row may lie in any. Convert all of it, or its "
                 f"Parquet files by a pattern, deleted rows and all."
             )
         place = kind.narrow(parse_place(path, kind.endings))

@@ -105,8 +105,8 @@ def _load(path: str | os.PathLike[str]) -> Any:
         ) from None
     except ValueError as error:
         raise ConfigError(
-            f"select({os.fspath(path)!r}): this is not a .npy file of numbers or of a mask ({error}). "
-            "Write one with numpy.save()."
+            f"select({os.fspath(path)!r}): this is not a .npy file of numbers or of a mask "
+            f"({error}). Write one with numpy.save()."
         ) from error
 
 

@@ -261,8 +261,8 @@ class Writer(ABC):
         # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
         if not getattr(self, "_ended", "never began"):
             warn(
-                f"{self!r} was never finished: there is no index, so what it wrote is not a dataset. "
-                "Use it in a `with` block, or call finish().",
+                f"{self!r} was never finished: there is no index, so what it wrote is not a "
+                "dataset. Use it in a `with` block, or call finish().",
                 # Not a ResourceWarning, which Python does not show unless it is asked to.
                 UserWarning,
                 stacklevel=2,

@@ -9,6 +9,7 @@ slips, how to write it. The tables lie beside what they are of: `mds/dataset/set
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -52,6 +53,22 @@ class Rule(NamedTuple):
             self.fix,
             self.most,
         )
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return a NumPy scalar as Python's own number, bool or text, and any other value as it is.
+
+    Settings go into states, which hold what JSON and ``torch.load(weights_only=True)`` know.
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def plain_fields(settings: Any) -> None:
+    """Replace the NumPy scalars among the fields of a frozen dataclass."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(settings, field.name, plain_scalar(value))
 
 
 def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:

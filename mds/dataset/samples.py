@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mds.arguments import takes_names
+from mds.arguments import plain_scalar, takes_names
 from mds.cache import ShardCache
 from mds.cache.order_files import shared_plan
 from mds.cache.source import cache_root
@@ -122,6 +122,9 @@ class Samples(DatasetFacts):
         if self._is_strict:
             check_settings(type(self).__name__, given)
         spec = OrderSpec(**{name: given[name] for name in SETTING_NAMES}, skip_empty_streams=True)
+        replication = plain_scalar(replication)
+        if isinstance(topology, tuple):
+            topology = tuple(map(plain_scalar, topology))
         self.replication, self.topology = replication, topology
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes = None

@@ -6,6 +6,7 @@ data or on registered names is checked where it is used.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
@@ -179,7 +180,7 @@ def _check_topology(owner: str, topology: Any) -> None:
         )
     if not isinstance(topology, tuple):
         return
-    is_pair = len(topology) == 2 and all(isinstance(n, int) for n in topology)
+    is_pair = len(topology) == 2 and all(isinstance(n, numbers.Integral) for n in topology)
     if not is_pair or not 0 <= topology[0] < topology[1] <= MAX_RANKS:
         raise ConfigError(
             f"{owner}(topology={shown(topology)}): a pair is (rank, world size), with the rank "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from mds.arguments import check_arguments, takes_names
+from mds.arguments import check_arguments, plain_scalar, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError
@@ -169,7 +169,7 @@ class Stream:
     def _share(self) -> dict[str, float]:
         """How much of it was asked for: at most one of proportion, repeat and choose."""
         given = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: plain_scalar(value) for name, value in given.items() if value is not None}
 
     @property
     def folder(self) -> str:

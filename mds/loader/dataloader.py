@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from mds.arguments import check_arguments
+from mds.arguments import check_arguments, plain_scalar
 from mds.dataset.editing import skip
 from mds.dataset.packed_epoch import packed_steps
 from mds.dataset.settings import raise_fixed
@@ -133,6 +133,8 @@ class StreamingDataLoader(DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         self._check_given(dataset, args, {"workers": workers, **kwargs})
+        if "batch_size" in kwargs:
+            kwargs["batch_size"] = plain_scalar(kwargs["batch_size"])
         self._streaming = find_streaming(dataset)
         if self._streaming is not None:
             self._refuse_sampling(args, kwargs)

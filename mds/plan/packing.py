@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.arguments import takes_names
+from mds.arguments import plain_fields, takes_names
 from mds.errors import ConfigError, PlanError
 from mds.process.fork_safe import cached_property
 from mds.shuffle.keyed_order import keyed_order
@@ -72,6 +72,7 @@ class Packing:
     budget: int | None = None
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         if (self.capacity is None) == (self.budget is None):
             raise ConfigError("Packing takes a capacity or a budget=, in tokens; one of them.")
         for name in ("capacity", "budget"):

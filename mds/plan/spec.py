@@ -7,6 +7,7 @@ import numbers
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import plain_fields
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan.packing import Packing
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
@@ -51,6 +52,7 @@ class OrderSpec:
     packing: Packing | None = None
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         for what, name, names in (
             ("batching_method", self.batching_method, BATCHING_METHODS),
             ("sampling_method", self.sampling_method, SAMPLING_METHODS),

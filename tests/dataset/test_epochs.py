@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch.utils.data
 
-from mds import Packing, StreamingDataLoader, StreamingDataset
+from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import SharedEpochCounter
 from mds.plan.state import ResumePoint
 
@@ -267,3 +267,59 @@ def test_a_packed_epoch_that_ended_is_followed_by_the_next(make):
     resumed.load_state_dict(state)
     assert following
     assert [batch["tokens"].tolist() for batch in resumed] == following
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": np.int64(4)},
+        {"shuffle": np.bool_(True)},
+        {"shuffle_seed": np.int64(3)},
+        {"num_canonical_nodes": np.int32(2)},
+        {"shuffle_block_size": np.int64(50)},
+        {"sampling_granularity": np.int64(2)},
+        {"epoch_size": np.int64(80)},
+        {"exact": np.bool_(True)},
+        {"replication": np.int64(1)},
+        {"topology": (np.int64(0), np.int64(1))},
+        {"shuffle_algo": np.str_("py1s")},
+        {"partition_algo": np.str_("orig")},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_state_is_plain_where_settings_are_numpy_scalars(make, tmp_path, settings):
+    """JSON and torch.load(weights_only=True) take it, and the order is that of Python's numbers."""
+    given = {"local": make(), "batch_size": 4, "shuffle": True}
+    plain = {
+        name: tuple(int(n) for n in value) if name == "topology" else value.item()
+        for name, value in settings.items()
+    }
+    states = []
+    for chosen in (settings, plain):
+        loader = StreamingDataLoader(StreamingDataset(**{**given, **chosen}))
+        next(iter(loader))
+        states.append(loader.state_dict())
+    assert json.loads(json.dumps(states[0])) == states[1]
+    torch.save(states[0], tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == states[1]
+
+
+@pytest.mark.parametrize(
+    "share", [{"proportion": np.float32(1)}, {"repeat": np.float32(1.5)}, {"choose": np.int64(50)}]
+)
+def test_a_state_is_plain_where_shares_of_streams_are_numpy_scalars(make, share):
+    """The data that a state names hold the shares as Python's numbers."""
+    dataset = StreamingDataset(streams=[Stream(local=make(), **share)], batch_size=4)
+    state = json.loads(json.dumps(dataset.state_dict()))
+    (name,) = share
+    assert state["data"]["streams"][0][name] == share[name].item()
+
+
+@pytest.mark.parametrize("name", ["capacity", "budget"])
+def test_a_state_is_plain_where_packing_has_numpy_scalars(make, name):
+    """The packing in a state holds Python's numbers and texts."""
+    data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
+    packing = Packing(**{name: np.int64(40)}, lengths=np.str_("tokens"))
+    dataset = StreamingDataset(local=data, batch_size=1, packing=packing)
+    state = json.loads(json.dumps(dataset.state_dict()))
+    assert state["order"][f"packing_{name}"] == 40

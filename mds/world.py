@@ -1,6 +1,6 @@
 """The place of a process among the nodes, ranks and workers of a run.
 
-A world is five small numbers, taken from RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which
+A world is five small numbers, taken from RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, which
 every launcher sets, and from torch inside a worker process. Nothing is asked of other processes
 and no process group is needed. ``replicate`` gives the world as the sample order sees it when
 neighbouring ranks are to get the same samples (tensor or sequence parallelism).
@@ -71,17 +71,16 @@ class World:
 
         Raises ConfigError when the variables contradict each other.
         """
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         source = os.environ if environ is None else environ
-        rank, ranks, local_rank, local_ranks = (
-            _number(source, name, default)
-            for name, default in zip(names, (0, 1, 0, 1), strict=True)
+        rank, ranks, local_ranks = (
+            _number(source, name, default) for name, default in zip(names, (0, 1, 1), strict=True)
         )
         if local_ranks < 1 or ranks < 1 or ranks % local_ranks or not 0 <= rank < ranks:
             raise ConfigError(
-                f"RANK={rank}, WORLD_SIZE={ranks}, LOCAL_RANK={local_rank}, "
-                f"LOCAL_WORLD_SIZE={local_ranks} do not describe a world: WORLD_SIZE must be a "
-                "multiple of LOCAL_WORLD_SIZE and above RANK. Set all four, as torchrun does."
+                f"RANK={rank}, WORLD_SIZE={ranks} and LOCAL_WORLD_SIZE={local_ranks} do not "
+                "describe a world: WORLD_SIZE must be a multiple of LOCAL_WORLD_SIZE and above "
+                "RANK. Set all three, as torchrun does."
             )
         number, workers = _torch_worker()
         return cls(ranks // local_ranks, local_ranks, workers, rank * workers + number)

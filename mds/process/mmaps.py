@@ -19,6 +19,7 @@ import functools
 import mmap
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -137,6 +138,9 @@ def max_maps() -> int:
     asked = os.environ.get(VARIABLE, "")
     if asked.isascii() and asked.isdigit():
         return max(MIN_MAPS, int(asked))
+    if asked:
+        message = f"{VARIABLE}={asked!r} is not used. Set it to a number of files, such as 4096."
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
     allowed, others = DEFAULT_MAX_MAP_COUNT, 0
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:

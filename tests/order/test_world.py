@@ -53,7 +53,7 @@ def test_the_environment_of_a_launcher_is_understood():
 )
 def test_a_contradictory_environment_is_refused(environ):
     """With the values, and what to set."""
-    with pytest.raises(ConfigError, match="Set all four, as torchrun does"):
+    with pytest.raises(ConfigError, match="Set all three, as torchrun does"):
         World.detect(environ)
     with pytest.raises(ConfigError, match="RANK='x' in the environment is not a number"):
         World.detect({"RANK": "x"})

@@ -36,13 +36,15 @@ class SharedEpochCounter:
     def begin_epoch(self, group: int, worker: int) -> EpochStart:
         """The start of this worker's new iteration.
 
-        Workers of one iteration say the same ``group`` and get the same epoch; a worker that asks
-        twice with the same group begins another iteration.
+        Workers of one iteration say the same ``group`` and get the same epoch, also if other
+        iterations begin in between; a worker that asks twice with the same group begins another
+        iteration.
         """
         with self._record() as record:
             starts = record["starts"]
-            if starts and starts[-1]["group"] == group and worker not in starts[-1]["workers"]:
-                starts[-1]["workers"].append(worker)
+            start = next((s for s in reversed(starts) if s["group"] == group), None)
+            if start is not None and worker not in start["workers"]:
+                start["workers"].append(worker)
             else:
                 resume = record["pending"]
                 record["pending"] = None
@@ -51,12 +53,11 @@ class SharedEpochCounter:
                     record["loaded"] = resume
                     # A state from before the first epoch asks for the first.
                     epoch = max(parse_state(resume).epoch, 0)
-                starts.append(
-                    {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
-                )
+                start = {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
+                starts.append(start)
                 del starts[:-_MAX_REMEMBERED_STARTS]
                 record["next_epoch"] = epoch + 1
-            return EpochStart(starts[-1]["epoch"], _point(starts[-1]["resume"]))
+            return EpochStart(start["epoch"], _point(start["resume"]))
 
     def load(self, point: ResumePoint) -> None:
         """Let the next iteration begin from ``point``, whatever epoch it is of."""

@@ -23,6 +23,14 @@ def test_workers_of_one_iteration_share_a_turn():
     assert book.next_epoch == 1
 
 
+def test_workers_of_iterations_that_begin_together_keep_their_epochs():
+    """A worker that arrives after another iteration began reads the epoch of its own iteration."""
+    book = SharedEpochCounter()
+    assert [book.begin_epoch(7, 0).epoch, book.begin_epoch(8, 0).epoch] == [0, 1]
+    assert [book.begin_epoch(7, 1).epoch, book.begin_epoch(8, 1).epoch] == [0, 1]
+    assert book.next_epoch == 2
+
+
 def test_a_worker_that_asks_again_begins_the_next_iteration():
     """Persistent workers keep their group; asking twice means another epoch."""
     book = SharedEpochCounter()

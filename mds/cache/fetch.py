@@ -137,7 +137,9 @@ class ShardFetcher:
         try:
             if ledger.entries["owner"][shard]:
                 opened.recover_entries()
-            return self._is_there(opened, shard, info) or self._fetch(opened, shard, info, bid)
+            if self._is_there(opened, shard, info):
+                return True
+            return self._fetch(opened, shard, info, bid, is_ahead=is_ahead)
         finally:
             if lock is not None:
                 lock.close()
@@ -163,7 +165,9 @@ class ShardFetcher:
         self._verified.add((folder.number, shard))
         return True
 
-    def _fetch(self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid) -> bool:
+    def _fetch(
+        self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid, *, is_ahead: bool
+    ) -> bool:
         """Make room and download, anew when the folder is deleted under it; False without room."""
         folder, deletions = opened.folder, 0
         entered = folder.peak(info)
@@ -191,7 +195,13 @@ class ShardFetcher:
             except NoRoomError:
                 return False
             except NoSpaceError:
-                if not self.budget.evict_for_disk(folder.root, folder.peak(info)):
+                # Without a limit nothing tells which shards are needed: those that were fetched
+                # ahead would make room for each other.
+                is_waiting = is_ahead and self._limit is None
+                size = folder.peak(info)
+                if is_waiting or not self.budget.evict_for_disk(folder.root, size):
+                    if self._limit is not None:
+                        return False
                     raise
             except (VanishedError, FileExistsError) as error:
                 deletions += 1

@@ -21,6 +21,7 @@ from mds.prefetch.lookahead import Lookahead
 from mds.prefetch.window_size import count_fitting, max_window_shards
 from mds.process.fork_safe import new_event
 from mds.readers import unique_stable
+from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from mds.readers import Reader
 
     Int64s = npt.NDArray[np.int64]
+
+log = get_logger("mds.cache")
 
 MAX_WINDOW = 8192  # ids of a window when everything is here
 WARMUP_WINDOW = 512  # ids of a window while shards are on their way
@@ -62,6 +65,8 @@ class UnlimitedPrefetch:
         self._rows: dict[int, Future[Reader]] = {}  # of the first window
         self._held: list[int] = []
         self._is_first = True
+        self._is_full = False  # the disk, as far as a warning says
+        self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
 
     def next_size(self) -> int:
         """How many ids the next window has."""
@@ -86,6 +91,7 @@ class UnlimitedPrefetch:
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """A window begins."""
+        self._window = shards, rows
         if self._is_first:
             self._is_first = False
             self._fetch_first(shards, rows)
@@ -101,9 +107,24 @@ class UnlimitedPrefetch:
             # A disk that was full of what was in use then may have room now.
             with contextlib.suppress(NoSpaceError):
                 self._wait(self._coming[shard], shard)
-        reader = self._runtime.hold(shard)
+        try:
+            reader = self._runtime.hold(shard)
+        except NoSpaceError as error:
+            return self._read_without_keeping(shard, error)
         self._held.append(shard)
         return reader
+
+    def _read_without_keeping(self, shard: int, error: NoSpaceError) -> Reader:
+        """Return a reader of the window's rows of a shard for which the disk has no room."""
+        if not self._is_full:
+            self._is_full = True
+            log.warning(
+                "%s All shards of the cache are in use; what finds no room is read without being "
+                "kept.",
+                error,
+            )
+        shards, rows = self._window
+        return self._runtime.read_rows(shard, rows[shards == shard].tolist())
 
     def end(self) -> None:
         """The window is used up."""

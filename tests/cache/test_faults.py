@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cache_tools import SAMPLES, contents, open_cache, read, shuffled, write
 
+from mds import StreamingDataLoader, StreamingDataset
 from mds.cache.filesystem import network_kind
 from mds.errors import CacheError, NoSpaceError
 from mds.prefetch.prefetcher import Prefetcher
@@ -59,6 +60,30 @@ def test_a_full_disk_evicts_and_goes_on(request, small_disk, form):
             ids = np.arange(start, start + 30) % SAMPLES
             assert read(cache, ids) == ids.tolist()
         assert cache.stats()["evicted_shards"]
+
+
+@pytest.mark.parametrize("limit", [None, 10_000_000])
+@pytest.mark.parametrize("is_shuffled", [False, True])
+@pytest.mark.parametrize("form", ["remote", "packed"])
+def test_a_window_that_the_disk_does_not_hold_is_read(
+    request, small_disk, caplog, form, is_shuffled, limit
+):
+    """What finds no room beside the shards in use is read without being kept, with a warning."""
+    ids = shuffled() if is_shuffled else np.arange(SAMPLES)
+    with open_cache(request.getfixturevalue(form), small_disk, limit) as cache:
+        for _ in range(2):
+            assert read(cache, ids) == ids.tolist()
+    warnings = [text for text in caplog.messages if "read without being kept" in text]
+    assert len(warnings) <= 2, "once for each epoch"
+    assert limit or warnings
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_workers_read_an_epoch_that_the_disk_does_not_hold(remote, small_disk, workers):
+    """Two workers that fill one disk see every sample once."""
+    dataset = StreamingDataset(remote=remote, local=small_disk, batch_size=4, columns=["x"])
+    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=2, workers=workers)
+    assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(SAMPLES))
 
 
 def test_a_full_disk_with_nothing_to_evict_is_an_error_that_says_so(tmp_path, small_disk):

@@ -17,8 +17,8 @@ import sys
 from typing import Any
 
 import mds.compat.streaming  # noqa: F401 - opens the door
-from mds.compat import dataset, stream, writers
 from mds.compat.names import ABSENT
+from mds.compat.uncalled import uncalled_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "door.md"
@@ -30,11 +30,6 @@ DIFFERENT_CALLS = {
         "a ValueError at once; 0.13 raises a KeyError at the next iteration"
     ),
 }
-_UNCALLED = {
-    "StreamingDataset": dataset._UNCALLED,  # noqa: SLF001 - what the door itself warns of
-    "Stream": stream._UNCALLED,  # noqa: SLF001 - what the door itself warns of
-    "Writer": writers._UNCALLED,  # noqa: SLF001 - what the door itself warns of
-}
 _HEAD = """\
 # Every name of mosaicml-streaming, and what answers it
 
@@ -45,8 +40,9 @@ This page is made by `python -m devtools.door_page` from the
 * **the same**: there, with the same parameters, of the same kinds and with the same defaults;
 * **more**: the same, and it takes further parameters, all with defaults, which are named;
 * **other**: there, with other parameters, which are named;
-* **a warning**: a method that 0.13 calls by itself and that is not called here; to override it is a
-  warning, when the class is made;
+* **refused**: a method that 0.13 calls by itself and that is not called here; a class that
+  overrides it raises SealedNameError when it is made;
+* **a warning**: the same, for a method that cannot change a sample; the class is made;
 * **nothing**: not there.
 
 Of a class its own methods are compared as well; those that are the same are not listed.
@@ -105,22 +101,24 @@ def answer(name: str, theirs: dict[str, Any], module: Any) -> list[tuple[str, st
     rows = [(name, compare(theirs["parameters"], parameters_of(found)))]
     if theirs["kind"] == "class" and not inspect.isclass(found):
         return [(name, "other: a function")]
-    uncalled = {k: v for kind in getattr(found, "__mro__", ()) for k, v in _uncalled(kind).items()}
+    uncalled = uncalled_of(found) if inspect.isclass(found) else {}
+    refused = {name for kind in getattr(found, "__mro__", ()) for name in _refused(kind)}
     for member, facts in sorted(theirs.get("members", {}).items()):
         if member == "__init__":
             continue
         said = _member(found, member, facts)
         if member in uncalled:
             lost = "" if hasattr(found, member) else ", and it is not there itself"
-            said = f"a warning{lost}; in its place there is {uncalled[member]}"
+            kind = "refused" if member in refused else "a warning"
+            said = f"{kind}{lost}; in its place there is {uncalled[member]}"
         if said != "the same":
             rows.append((f"{name}.{member}", said))
     return rows
 
 
-def _uncalled(kind: type) -> dict[str, str]:
-    is_ours = kind.__module__.startswith("mds.compat")
-    return _UNCALLED.get(kind.__name__, {}) if is_ours else {}
+def _refused(kind: type) -> dict[str, str]:
+    refused: dict[str, str] = vars(kind).get("_refused", {})
+    return refused
 
 
 def _member(kind: type, member: str, facts: dict[str, Any]) -> str:

@@ -35,7 +35,8 @@
     ├── SourceError (ValueError)          something to convert that is missing, empty, or unclear
     │   └── RecordError                   one record of it that cannot become a sample
     ├── MissingDependencyError (ImportError)
-    └── CompatError (ImportError)         `import streaming` cannot be answered by this library
+    ├── CompatError (ImportError)         `import streaming` cannot be answered by this library
+    └── SealedNameError (TypeError)       a name of `import streaming` whose replacement is not used
 
 Names of builtins in parentheses are further parents, so that code which catches what the
 incumbent raises keeps working.
@@ -220,6 +221,10 @@ class MissingDependencyError(MdsError, ImportError):
 
 class CompatError(MdsError, ImportError):
     """``import streaming`` cannot be answered by this library."""
+
+
+class SealedNameError(MdsError, TypeError):
+    """A name of ``import streaming`` was replaced or overridden, and would not be called."""
 
 
 def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:

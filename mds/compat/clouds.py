@@ -9,6 +9,7 @@ import tempfile
 from enum import Enum
 from typing import Any
 
+from mds.compat.uncalled import Sealed, SealedDict, find_remedy
 from mds.errors import ConfigError, NotFoundError
 from mds.storage import (
     RetryPolicy,
@@ -89,7 +90,7 @@ def _is_known(scheme: str) -> bool:
     return scheme in known_implementations
 
 
-class CloudDownloader:
+class CloudDownloader(metaclass=Sealed):
     """Fetches single files; ``CloudDownloader.get(url)`` gives the class of the URL's scheme."""
 
     _family = ""
@@ -151,7 +152,7 @@ class CloudDownloader:
         """Nothing to do: connections belong to the process and are shared."""
 
 
-class CloudUploader:
+class CloudUploader(metaclass=Sealed):
     """Sends files of a folder to a URL; ``get(out)`` gives the class of the URL's scheme.
 
     ``out`` is a folder, a URL (files are gathered in a temporary folder) or (folder, URL).
@@ -326,8 +327,14 @@ class DatabricksUploader(CloudUploader):
 
 
 _make_classes()
-DOWNLOADER_MAPPINGS: dict[str, type[CloudDownloader]] = {
-    scheme: globals()[f"{family}Downloader"] for family, scheme in _SCHEMES.items() if scheme
-}
-UPLOADERS = {scheme: f"{family}Uploader" for family, scheme in _SCHEMES.items()}
+DOWNLOADER_MAPPINGS: dict[str, type[CloudDownloader]] = SealedDict(
+    "DOWNLOADER_MAPPINGS",
+    {scheme: globals()[f"{family}Downloader"] for family, scheme in _SCHEMES.items() if scheme},
+    find_remedy("DOWNLOADER_MAPPINGS"),
+)
+UPLOADERS = SealedDict(
+    "UPLOADERS",
+    {scheme: f"{family}Uploader" for family, scheme in _SCHEMES.items()},
+    find_remedy("UPLOADERS"),
+)
 _LOCAL_DOWNLOADER: type[CloudDownloader] = globals()["LocalDownloader"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mds.compat.uncalled import Sealed, SealedDict
 from mds.errors import ConfigError
 from mds.format.compression import compression_names, parse_compression
 from mds.format.hashing import hash_names, hexdigest, new_hash
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 32
 
 
-class Compression(ABC):
+class Compression(metaclass=Sealed):
     """A way of compressing whole files."""
 
     extension: ClassVar[str] = ""
@@ -126,9 +127,12 @@ class Zstandard(_Levels):
         super().__init__(level)
 
 
-_families: dict[str, type[Compression]] = {
-    kind.extension: kind for kind in (Brotli, Bzip2, Gzip, Snappy, Zstandard)
-}
+_COMPRESSIONS = "Compress with one of the names that get_compressions() gives"
+_families: dict[str, type[Compression]] = SealedDict(
+    "_families",
+    {kind.extension: kind for kind in (Brotli, Bzip2, Gzip, Snappy, Zstandard)},
+    _COMPRESSIONS,
+)
 
 
 def _collect(families: dict[str, type[Compression]]) -> dict[str, Compression]:
@@ -136,7 +140,7 @@ def _collect(families: dict[str, type[Compression]]) -> dict[str, Compression]:
     return {name: found for kind in families.values() for name, found in kind.each()}
 
 
-_algorithms = _collect(_families)
+_algorithms = SealedDict("_algorithms", _collect(_families), _COMPRESSIONS)
 
 
 def get_compressions() -> set[str]:
@@ -202,4 +206,6 @@ def _collect_hashes() -> dict[str, Callable[[bytes], Any]]:
     return {name: partial(_hash_of, name) for name in hash_names()}
 
 
-_hashes = _collect_hashes()
+_hashes = SealedDict(
+    "_hashes", _collect_hashes(), "Hash with one of the names that get_hashes() gives"
+)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mds.compat.uncalled import Overridable
 from mds.errors import ConfigError
 from mds.loader.dataloader import StreamingDataLoader as Loader
 
 
-class StreamingDataLoader(Loader):
+class StreamingDataLoader(Overridable, Loader):
     """As `mds.StreamingDataLoader`.
 
     The samples of a batch are counted where it is made. A subclass that overrides
@@ -17,6 +18,7 @@ class StreamingDataLoader(Loader):
     """
 
     _is_strict = False
+    _live = ("__iter__", "state_dict", "load_state_dict")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -28,11 +28,11 @@ from mds.compat.dataset_parts import (
 )
 from mds.compat.shapes import Array, Spanner
 from mds.compat.stream import Stream
-from mds.compat.uncalled import warn_uncalled
+from mds.compat.uncalled import Overridable, refuse, refuse_missing
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.indexing import normal
 from mds.dataset.samples import Samples
-from mds.dataset.settings import DATASET_RULES
+from mds.dataset.settings import DATASET_RULES, raise_fixed
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import Stream as NativeStream
 from mds.dataset.stream import streams_registry
@@ -42,26 +42,33 @@ from mds.errors import ConfigError, NotFoundError
 from mds.shuffle import algos
 from mds.world import World, worker_place
 
-_UNCALLED = {
+#: Methods whose overrides would change which samples come, and what there is in their place.
+_REFUSED = {
     **dict.fromkeys(
-        ("_prepare_thread", "_ready_thread", "on_exception"),
-        "predownload=, and errors that are raised where the next sample is asked for",
-    ),
-    "_each_sample_id": "an override of _get_work, which is called",
-    **dict.fromkeys(
-        ("_share_work", "_attach_work"), "an override of _get_work, which is called by each worker"
+        ("_each_sample_id", "_share_work", "_attach_work", "resample_streams"),
+        "an override of _get_work, which is called by each worker",
     ),
     **dict.fromkeys(
         ("_resume", "_resume_incr_epoch"), "state_dict() and load_state_dict(), which are called"
     ),
     "_set_shuffle_block_size": "shuffle_block_size=",
-    "resample_streams": "an override of _get_work, which is called",
     "prepare_shard": "prepare_shard of a Stream, which is called",
+}
+#: Methods whose overrides change nothing.
+_IGNORED = {
+    **dict.fromkeys(
+        ("_prepare_thread", "_ready_thread", "on_exception"),
+        "predownload=, and errors that are raised where the next sample is asked for",
+    ),
     **dict.fromkeys(
         ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
         "the event mds.events.Evicted",
     ),
 }
+#: Methods that are looked up on the class, so that one set on an object would not be called.
+_OF_CLASS = {"_get_work", "get_item", *_REFUSED}
+#: What is settled when a dataset is made.
+_SETTLED = ("allow_unsafe_types", "cache_limit", "epoch_size", "initial_physical_nodes", "topology")
 
 
 #: What 0.13 takes as it comes, whatever it is.
@@ -76,17 +83,14 @@ class MissingShardError(NotFoundError, ValueError):
     """A shard that is neither in the folder nor anywhere else."""
 
 
-class StreamingDataset(Dataset, Array):
+class StreamingDataset(Overridable, Dataset, Array):
     """As `mds.StreamingDataset`; a local directory has one remote in a process.
 
     Raises ConfigError (a ValueError) when another living dataset reads another remote through it.
     """
 
     _is_strict = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        warn_uncalled(cls, _UNCALLED)
+    _refused, _ignored = _REFUSED, _IGNORED
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**_accepted(kwargs))
@@ -96,8 +100,7 @@ class StreamingDataset(Dataset, Array):
                 "result in slower batch time. Set predownload to at least batch_size.",
                 stacklevel=2,
             )
-        if self.replication is not None:
-            self._world()  # what cannot be is an error now
+        self._world()  # 0.13 keeps the world in which a dataset is made
         _living[self] = os.getpid()
 
     def _check_streams(self) -> None:
@@ -119,6 +122,20 @@ class StreamingDataset(Dataset, Array):
             raise NoSamplesError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
         super()._reset(shards)
         self.__dict__.pop("_shard_readers", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_CLASS:
+            instead = _REFUSED.get(name, f"a subclass that overrides {name}, which is called")
+            refuse(f"{name} of one dataset", f"In its place there is {instead}")
+        if name in _SETTLED and "_shards" in vars(self) and value != vars(self).get(name):
+            raise_fixed(self, name, value)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        refuse_missing(self, name)
+        if name == "epoch_seed_change" and "_shards" in self.__dict__:
+            return False
+        return super().__getattr__(name)
 
     # ------------------------------------------------------------------ what there is
 
@@ -149,6 +166,8 @@ class StreamingDataset(Dataset, Array):
 
     def __getitem__(self, at: Any) -> Any:
         """The sample of that number, or lists of samples for slices, lists and arrays."""
+        if isinstance(at, bool):
+            at = int(at)  # 0.13 takes True for sample 1
         if type(at) is int and 0 <= at < self._shards.num_samples:
             return self.get_item(at)
         return resolve_numbers(at, self._shards.num_samples, self.get_item)
@@ -220,6 +239,12 @@ StreamingDataset.__init__.__signature__ = inspect.signature(Samples.__init__)  #
 def _accepted(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with a warning for what 0.13 takes and the library refuses."""
     made = dict(given)
+    if "streams" in given and given["streams"] is not None:
+        _take_streams(made, given["streams"])
+    if given.get("remote") == "" and given.get("local"):
+        made["remote"] = None  # no remote in 0.13, as code writes it in configurations
+    if isinstance(given.get("split"), os.PathLike):
+        made["split"] = os.fspath(given["split"])
     for name in ("epoch_size", "cache_limit"):
         if not given.get(name):  # 0 and '' are "not given" in 0.13
             made.pop(name, None)
@@ -238,12 +263,25 @@ def _accepted(given: dict[str, Any]) -> dict[str, Any]:
     for fault in find_faults("StreamingDataset", given, taken):
         warnings.warn(f"{fault} It is taken as 0.13 takes it.", stacklevel=3)
     is_usual = given.get("stream_name", "stream") == "stream"
-    if is_usual and given.get("streams") is None and streams_registry.get("stream") is NativeStream:
+    if is_usual and made.get("streams") is None and streams_registry.get("stream") is NativeStream:
         place = {name: made.pop(name, None) for name in ("remote", "local", "split")}
         if place["remote"] is None and place["local"] is None:
             raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
         made["streams"] = [Stream(**{**place, **(made.pop("stream_config", None) or {})})]
     return made
+
+
+def _take_streams(made: dict[str, Any], streams: Any) -> None:
+    """Leave out an empty list, which is no list in 0.13, and refuse what is not a Stream."""
+    if hasattr(streams, "__len__") and not len(streams):
+        del made["streams"]
+        return
+    for at, stream in enumerate(streams):
+        if not isinstance(stream, NativeStream):
+            raise ConfigError(
+                f"streams[{at}] is a {type(stream).__name__}; derive its class from "
+                "streaming.Stream, whose methods mds calls."
+            )
 
 
 Sources = list[tuple[str, str | None]]

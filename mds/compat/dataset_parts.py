@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from mds.compat.format_readers import reader_from_json
+from mds.compat.uncalled import find_remedy, refuse
 from mds.dataset.indexing import normal, resolve
 from mds.dataset.shard_map import ShardList, ShardMap
 from mds.dataset.worker_epoch import WorkerEpoch
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 def resolve_numbers(at: Any, count: int, get: Callable[[int], Any]) -> Any:
     """As the library resolves what stands in brackets; NumPy's integers stay what they are."""
+    if isinstance(at, bool):
+        return get(normal(int(at), count))
+    if isinstance(at, list) and any(isinstance(one, bool) for one in at):
+        return [resolve_numbers(one, count, get) for one in at]
     if isinstance(at, np.integer):
         return get(np.int64(normal(int(at), count)))
     if isinstance(at, np.ndarray) and at.dtype.kind in "iu" and at.size:
@@ -87,6 +92,9 @@ class ShardReaders(Sequence[Any]):
         if place not in self._made:
             self._made[place] = self._make(place)
         return self._made[place]
+
+    def __setitem__(self, at: Any, reader: Any) -> NoReturn:
+        refuse(f"dataset.shards[{at!r}]", find_remedy("Reader"))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -7,12 +7,13 @@ writers from then on, also in the place of a built-in one.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat.json_encodings import check_type
+from mds.compat.uncalled import Sealed
 from mds.encodings import Encoding as OurEncoding
 from mds.encodings import parse_encoding, registry
 from mds.encodings.scalars import NumpyEncoding
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Encoding(ABC):
+class Encoding(metaclass=Sealed):
     """Base of the incumbent's encodings, and of those that users wrote."""
 
     size: int | None = None

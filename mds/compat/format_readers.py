@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mds.compat.readers import Answered, FileInfo, JointReader, Reader, SplitReader
+from mds.compat.uncalled import SealedDict, find_remedy
 from mds.errors import IndexFileError
 
 if TYPE_CHECKING:
@@ -231,9 +232,11 @@ class TSVReader(_SeparatedReader):
     separator = "\t"
 
 
-_readers: dict[str, type[Any]] = {
-    kind.format: kind for kind in (CSVReader, JSONReader, MDSReader, TSVReader, XSVReader)
-}
+_readers: dict[str, type[Any]] = SealedDict(
+    "streaming.base.format._readers",
+    {kind.format: kind for kind in (CSVReader, JSONReader, MDSReader, TSVReader, XSVReader)},
+    find_remedy("_readers"),
+)
 
 
 def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Reader:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds.compat.uncalled import Sealed
 from mds.process.fork_safe import new_condition
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class _IterState(IntEnum):
     EXITED = 2
 
 
-class _Iterator:
+class _Iterator(metaclass=Sealed):
     """The ids of one iteration, and how many of its two threads have left."""
 
     _num_threads_to_exit = 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
+from mds.compat.uncalled import Sealed, SealedDict
 from mds.errors import EncodingTypeError, UnknownEncodingError
 
 
@@ -17,7 +18,7 @@ def check_type(data: Any, expected: Any) -> bool:
     )
 
 
-class Encoding(ABC):
+class Encoding(metaclass=Sealed):
     """A type of a column."""
 
     @classmethod
@@ -57,7 +58,11 @@ class Float(Encoding):
         return cls._validate(obj, float)
 
 
-_encodings: dict[str, type[Encoding]] = {"str": Str, "int": Int, "float": Float}
+_encodings: dict[str, type[Encoding]] = SealedDict(
+    "_encodings",
+    {"str": Str, "int": Int, "float": Float},
+    "A column of JSON lines is one of str, int and float; use MDSWriter for other values",
+)
 
 
 def is_json_encoded(encoding: str, value: Any) -> bool:

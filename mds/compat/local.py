@@ -17,6 +17,10 @@ class LocalDataset(Dataset, Array):
     __doc__ = Dataset.__doc__
     size = 0  # each object sets its own
 
+    def __getitem__(self, at: Any) -> Any:
+        """A sample, or lists of samples for slices, lists and arrays; True is sample 1."""
+        return super().__getitem__(int(at) if isinstance(at, bool) else at)
+
     @property
     def shards(self) -> Sequence[Any]:  # type: ignore[override]
         """A reader of each shard, made when it is first asked for."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mds.compat.uncalled import SealedDict, find_remedy
 from mds.dataset.epoch_counter import EpochStart
 from mds.plan.spec import BATCHING_METHODS
 from mds.plan.state import parse_state
@@ -56,7 +57,11 @@ def _batching(method: str) -> Callable[..., NDArray[np.int64]]:
     return generate
 
 
-batching_methods = {name: _batching(name) for name in BATCHING_METHODS}
+batching_methods = SealedDict(
+    "streaming.base.batching.batching_methods",
+    {name: _batching(name) for name in BATCHING_METHODS},
+    find_remedy("batching_methods"),
+)
 generate_work_random_batching = batching_methods["random"]
 generate_work_stratified_batching = batching_methods["stratified"]
 generate_work_per_stream_batching = batching_methods["per_stream"]

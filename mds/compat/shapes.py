@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mds.compat.uncalled import Sealed
 from mds.dataset.indexing import resolve
 from mds.errors import ConfigError
 
 
-class Array:
+class Array(metaclass=Sealed):
     """Something of a ``size`` whose ``get_item`` gives one item; indexing comes with it."""
 
     @property
@@ -36,7 +37,7 @@ class SpanError(ConfigError, IndexError):
     """A sample that no shard has."""
 
 
-class Spanner:
+class Spanner(metaclass=Sealed):
     """Sample number -> (shard, row), from the samples of each shard."""
 
     def __init__(self, shard_sizes: npt.ArrayLike, span_size: int = 1 << 10) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mds.compat.uncalled import SealedDict, find_remedy
 from mds.errors import UnknownNameError
 from mds.plan import get_partitions as our_partitions
 from mds.plan.spec import PARTITION_ALGOS
@@ -58,11 +59,20 @@ def _named(function: Callable[..., Ids], name: str, doc: str) -> Callable[..., I
     return function
 
 
-#: The algorithms by name; one that is put into them is used by ``get_shuffle`` and its like here.
-shuffle_algos: dict[str, Callable[..., Ids]] = {name: _shuffle_of(name) for name in known}
-partition_algos: dict[str, Callable[..., Ids]] = {
-    name: _partitions_of(name) for name in PARTITION_ALGOS
-}
+#: The algorithms by name. ``get_shuffle`` and its like call further ones; datasets do not, and
+#: refuse their names.
+shuffle_algos: dict[str, Callable[..., Ids]] = SealedDict(
+    "streaming.base.shuffle.algos",
+    {name: _shuffle_of(name) for name in known},
+    find_remedy("get_shuffle"),
+    takes_new=True,
+)
+partition_algos: dict[str, Callable[..., Ids]] = SealedDict(
+    "streaming.base.partition.algos",
+    {name: _partitions_of(name) for name in PARTITION_ALGOS},
+    find_remedy("get_partitions"),
+    takes_new=True,
+)
 get_shuffle_naive = shuffle_algos["naive"]
 get_shuffle_py1br = shuffle_algos["py1br"]
 get_shuffle_py1e = shuffle_algos["py1e"]

@@ -23,7 +23,7 @@ from mds.compat.compressions import decompress, get_hash
 from mds.compat.format_readers import reader_from_json
 from mds.compat.prepared import SCHEME
 from mds.compat.readers import FileInfo, Reader
-from mds.compat.uncalled import warn_uncalled
+from mds.compat.uncalled import Overridable, find_remedy, refuse
 from mds.compat.util import retry
 from mds.dataset.stream import Stream as NativeStream
 from mds.errors import ConfigError, CorruptError, IndexFileError, NotFoundError
@@ -36,11 +36,13 @@ from mds.world import World
 _INDEX = "index.json"
 #: What a subclass overrides to bring shards in its own way.
 _WAYS = ("prepare_shard", "_prepare_shard_part", "_download_file", "_decompress_shard_part")
-_UNCALLED = {
+_REFUSED = {
     "get_shards": "dataset.select() or limit(), which leave samples out",
+    "apply_weights": "proportion, repeat and choose of each Stream",
+}
+_IGNORED = {
     "set_up_local": "nothing: the cache looks after its folder",
     "get_index_size": "cache_limit, which counts the indexes by itself",
-    "apply_weights": "proportion, repeat and choose of each Stream",
 }
 
 
@@ -63,22 +65,19 @@ class BrokenIndexError(IndexFileError, json.JSONDecodeError):
         return type(self), (self.msg,)
 
 
-class Stream(NativeStream):
+class Stream(Overridable, NativeStream):
     """As `mds.Stream`, with the methods by which 0.13 brings shards."""
 
     __doc__ = NativeStream.__doc__
     _is_strict = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        warn_uncalled(cls, _UNCALLED)
+    _refused, _ignored = _REFUSED, _IGNORED
 
     def __init__(
         self,
         *,
         remote: str | None = None,
         local: str | None = None,
-        split: str | None = None,
+        split: str | os.PathLike[str] | None = None,
         proportion: float | None = None,
         repeat: float | None = None,
         choose: int | None = None,
@@ -88,6 +87,10 @@ class Stream(NativeStream):
         keep_zip: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        if not remote and local:
+            remote = None  # 0.13 takes an empty text for no remote
+        if isinstance(split, os.PathLike):
+            split = os.fspath(split)
         if remote is None and local is None:
             raise NoPlaceError("a Stream needs remote= (where the data are), local=, or both.")
         super().__init__(
@@ -152,6 +155,17 @@ class Stream(NativeStream):
     @property
     def _downloader(self) -> CloudDownloader:
         return CloudDownloader.get(self.remote)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_downloader" or name in _WAYS or name in _REFUSED:
+            remedy = find_remedy("CloudDownloader" if name == "_downloader" else "Stream", Stream)
+            refuse(f"{name} of one Stream", remedy)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in ("proportion", "repeat", "choose"):
+            refuse(f"{name} of one Stream", f"Make a Stream without {name}=")
+        super().__delattr__(name)
 
     def _get_temporary_directory(self) -> str:
         return default_folder(self.remote or "")

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mds.compat.names import ABSENT, MODULES, VERSION
+from mds.compat.uncalled import HARMLESS, LIVE_MODULES, find_remedy, ignore, refuse
 from mds.errors import CompatError
 
 ROOT = "streaming"
@@ -38,8 +39,34 @@ class Facade(ModuleType):
             value = importlib.import_module(f"{self.__name__}.{name}")
         else:
             raise AttributeError(f"module {self.__name__!r}, of mds.compat, has no {name!r}.")
-        setattr(self, name, value)
+        vars(self)[name] = value
         return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._has_to_check(name, value):
+            full = f"{self.__name__}.{name}"
+            if name in HARMLESS:
+                ignore(full)
+                return
+            refuse(full, find_remedy(name, vars(self).get(name)))
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in MODULES[self.__name__] and self.__name__ not in LIVE_MODULES:
+            refuse(f"{self.__name__}.{name}", find_remedy(name, vars(self).get(name)))
+        super().__delattr__(name)
+
+    def _has_to_check(self, name: str, value: Any) -> bool:
+        """Whether 0.13 would see that a name has another value from now on."""
+        child = f"{self.__name__}.{name}"
+        if child in MODULES and name not in MODULES[self.__name__]:
+            return not isinstance(value, Facade) or value.__name__ != child
+        if name in MODULES[self.__name__]:
+            is_import = isinstance(value, Facade) and value.__name__ == child
+            is_same = name in vars(self) and vars(self)[name] is value
+            return not (is_same or is_import or self.__name__ in LIVE_MODULES)
+        # Names that begin with an underscore and are not of 0.13 are marks of the user's own.
+        return not name.startswith("_")
 
     def __dir__(self) -> list[str]:
         below = f"{self.__name__}."
@@ -72,6 +99,7 @@ class Door(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Give the module what every module has; the rest is found when it is touched."""
         names = MODULES[module.__name__]
+        module.__file__ = __file__  # tools look for the source of what they run
         module.__doc__ = f"The names of {module.__name__}, answered by mds."
         vars(module)["__all__"] = sorted(name for name in names if not name.startswith("_"))
         if module.__name__ == ROOT:

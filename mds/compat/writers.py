@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.compat.clouds import CloudUploader
 from mds.compat.compressions import get_compression_extension, get_hash
-from mds.compat.uncalled import warn_uncalled
+from mds.compat.uncalled import Overridable, SealedDict, find_remedy, refuse, refuse_missing
 from mds.format.layout import shard_name
 from mds.process.fork_safe import new_event
 from mds.writers.writer import Writer as NativeWriter
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     Out = str | tuple[str, str]
 
-_UNCALLED = {
+_REFUSED = {
     **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
     **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
-    **dict.fromkeys(
-        ("cancel_future_jobs", "exception_callback"),
-        "abort(), and errors that are raised by write() and finish()",
-    ),
 }
+_IGNORED = dict.fromkeys(
+    ("cancel_future_jobs", "exception_callback"),
+    "abort(), and errors that are raised by write() and finish()",
+)
 
 
 def _signature_of(kind: type) -> inspect.Signature:
@@ -41,16 +41,22 @@ def _signature_of(kind: type) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-class Writer(NativeWriter):
+class Writer(Overridable, NativeWriter):
     """As `mds.writers.Writer`."""
 
     format = ""
     _is_strict = False
+    _refused, _ignored = _REFUSED, _IGNORED
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__signature__ = _signature_of(cls)
-        warn_uncalled(cls, _UNCALLED)
+        own, base = vars(cls).get("format"), super(cls, cls).format
+        if own not in (None, base) and base and not cls.__module__.startswith("mds."):
+            refuse(
+                f"{cls.__name__}.format = {own!r}",
+                "Derive a format of your own from JointWriter or SplitWriter",
+            )
 
     def __init__(
         self,
@@ -98,6 +104,15 @@ class Writer(NativeWriter):
         """What sends files of the folder."""
         return CloudUploader.of(self.local, self.remote, self.keep_local)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "cloud_writer":
+            refuse("cloud_writer of one writer", find_remedy("CloudUploader"))
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        refuse_missing(self, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+
     @property
     def executor(self) -> Executor:
         """The threads that write and send."""
@@ -136,7 +151,8 @@ class Writer(NativeWriter):
     def shards(self) -> list[dict[str, Any]]:
         """The entries of the full shards, which this waits for."""
         entries, _ = self._pipeline.finish()
-        return [json.loads(entry) for entry in entries]
+        remedy = "The index has the keys of its format and no others: keep yours in another file"
+        return [SealedDict("an entry of shards", json.loads(e), remedy) for e in entries]
 
     def _name_next_shard(self, extension: str | None = None) -> tuple[str, str | None]:
         """What the next shard is called, raw and compressed."""

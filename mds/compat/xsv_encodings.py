@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from mds.compat.json_encodings import check_type
+from mds.compat.uncalled import Sealed, SealedDict
 from mds.errors import UnknownEncodingError
 
 
-class Encoding(ABC):
+class Encoding(metaclass=Sealed):
     """A type of a column."""
 
     @abstractmethod
@@ -64,7 +65,11 @@ class Float(Encoding):
         return float(obj)
 
 
-_encodings: dict[str, type[Encoding]] = {"str": Str, "int": Int, "float": Float}
+_encodings: dict[str, type[Encoding]] = SealedDict(
+    "_encodings",
+    {"str": Str, "int": Int, "float": Float},
+    "A column of separated values is one of str, int and float; use MDSWriter for other values",
+)
 
 
 def _coder(encoding: str) -> Encoding:

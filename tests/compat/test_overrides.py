@@ -1,15 +1,24 @@
 """Subclasses of users: what 0.13 calls of theirs is called, or they are told what is not."""
 
+import functools
+import importlib
+import inspect
 import os
+import pathlib
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
+import streaming
 import torch
-from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
+from streaming import LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from torch.utils.data import DataLoader
 
+from mds.compat import uncalled
+from mds.compat.names import MODULES
 from mds.compat.streaming import FOLDER
+from mds.errors import SealedNameError
 
 
 class AsksForItem(StreamingDataset):
@@ -201,13 +210,34 @@ def test_weights_are_told_to_streams(numbers):
     assert (streams[0]._proportion, streams[0]._repeat) == (1, None)
 
 
-@pytest.mark.parametrize("name", ["_prepare_thread", "resample_streams", "evict_shard"])
-def test_what_is_not_called_is_told(name):
-    """A class that overrides what has no counterpart hears so when it is made."""
+@pytest.mark.parametrize("name", ["_prepare_thread", "on_exception", "evict_shard"])
+def test_harmless_overrides_are_a_warning(name):
+    """An override that cannot change a sample warns when its class is made."""
     with pytest.warns(UserWarning, match=f"Mine overrides {name}.*In its place there is"):
         type("Mine", (StreamingDataset,), {name: lambda self: None})
-    with pytest.warns(UserWarning, match="Mine overrides get_shards"):
-        type("Mine", (Stream,), {"get_shards": lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        (StreamingDataset, "_each_sample_id"),
+        (StreamingDataset, "_resume_incr_epoch"),
+        (StreamingDataset, "resample_streams"),
+        (StreamingDataset, "prepare_shard"),
+        (Stream, "get_shards"),
+        (Stream, "apply_weights"),
+        (MDSWriter, "_process_file"),
+        (MDSWriter, "_write_index"),
+    ],
+)
+def test_overrides_that_are_not_called_are_refused(base, name):
+    """An override that would change samples raises when its class is made, and when it is set."""
+    sentence = f"Mine overrides {name}.*In its place there is"
+    with pytest.raises(SealedNameError, match=sentence):
+        type("Mine", (base,), {name: lambda self: None})
+    mine = type("Mine", (base,), {})
+    with pytest.raises(SealedNameError, match=sentence):
+        setattr(mine, name, lambda self: None)
 
 
 def test_what_is_called_is_not_warned_of():
@@ -265,3 +295,193 @@ def test_what_is_accepted_there_is_accepted_with_a_warning(numbers):
         assert StreamingDataset(local=numbers, batch_size=1, validate_hash="sha1")[3]["n"] == 3
     with pytest.warns(UserWarning, match="predownload < batch_size"):
         StreamingDataset(local=numbers, batch_size=8, predownload=1)
+
+
+NAMES = [(module, name) for module, names in MODULES.items() for name in names]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_warnings():
+    """Each test hears the warnings that are given once a process."""
+    uncalled._told.clear()
+
+
+def is_settable(name, owner):
+    """Whether a member of a class is one that code would replace."""
+    value = inspect.getattr_static(owner, name)
+    is_special = name.startswith("__") and name not in ("__getitem__", "__iter__")
+    return not is_special and not name.startswith("_abc_") and callable(value)
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=[".".join(pair) for pair in NAMES])
+def test_every_name_is_live_sealed_or_harmless(module, name):
+    """A name that is set takes effect where users look it up, raises, or warns and stays."""
+    if name in ("SPARK_TO_MDS", "dataframe_to_mds", "infer_dataframe_schema", "is_json_compatible"):
+        pytest.importorskip(
+            "pyspark", reason='pyspark is not installed: pip install "mds-streaming[spark]"'
+        )
+    place = importlib.import_module(module)
+    before, replacement = getattr(place, name), object()
+    if module in uncalled.LIVE_MODULES:
+        setattr(place, name, replacement)
+        assert getattr(place, name) is replacement
+        setattr(place, name, before)
+        return
+    if name in uncalled.HARMLESS:
+        with pytest.warns(UserWarning, match=f"{name} has no effect"):
+            setattr(place, name, replacement)
+    else:
+        with pytest.raises(SealedNameError, match=f"{name} would have no effect"):
+            setattr(place, name, replacement)
+        with pytest.raises(SealedNameError):
+            delattr(place, name)
+    assert getattr(place, name) is before
+    setattr(place, name, before)  # a test puts the original back
+
+
+CLASSES = sorted(
+    {
+        value
+        for module, name in NAMES
+        if module != "streaming.base.converters"
+        for value in [getattr(importlib.import_module(module), name)]
+        if isinstance(value, type) and type(value) is uncalled.Sealed
+    },
+    key=lambda kind: f"{kind.__module__}.{kind.__name__}",
+)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_methods_of_classes_are_sealed(kind):
+    """A method that is set on a class of the door raises, and stays what it was."""
+    for name in filter(lambda name: is_settable(name, kind), dir(kind)):
+        before = inspect.getattr_static(kind, name)
+        if name in getattr(kind, "_live", ()):
+            continue
+        with pytest.raises(SealedNameError, match=f"{kind.__name__}.{name} would have no effect"):
+            setattr(kind, name, lambda *_: None)
+        assert inspect.getattr_static(kind, name) is before
+
+
+REGISTRIES = [
+    "batching.batching_methods",
+    "compression._algorithms",
+    "compression._families",
+    "format._readers",
+    "format.json.encodings._encodings",
+    "format.xsv.encodings._encodings",
+    "hashing._hashes",
+    "partition.algos",
+    "shuffle.algos",
+    "storage.download.DOWNLOADER_MAPPINGS",
+    "storage.upload.UPLOADERS",
+]
+
+
+@pytest.mark.parametrize("path", REGISTRIES)
+def test_registries_are_sealed(path):
+    """Every way to replace an entry of a registry raises, and reading still works."""
+    registry = functools.reduce(getattr, path.split("."), streaming.base)
+    before = dict(registry)
+    key = next(iter(registry))
+    for change in (
+        lambda: registry.__setitem__(key, None),
+        lambda: registry.update({key: None}),
+        lambda: registry.__ior__({key: None}),
+        lambda: registry.pop(key),
+        lambda: registry.__delitem__(key),
+        registry.popitem,
+    ):
+        with pytest.raises(SealedNameError, match="would have no effect"):
+            change()
+    with pytest.raises(SealedNameError), mock.patch.dict(registry, {key: None}):
+        pass
+    assert registry == before
+
+
+def test_a_patch_of_a_test_raises_and_leaves_nothing():
+    """`unittest.mock` and `monkeypatch` hear the same error, and the name stays."""
+    from streaming.base import distributed
+
+    before = distributed.get_rank
+    with pytest.raises(SealedNameError), mock.patch.object(distributed, "get_rank"):
+        pass
+    with pytest.raises(SealedNameError, match=r"topology=\(rank, world_size\)"):
+        distributed.get_rank = lambda: 0
+    with pytest.raises(SealedNameError), mock.patch.object(StreamingDataset, "get_item"):
+        pass
+    with pytest.raises(SealedNameError, match="would have no effect"):
+        streaming.base.dataset.dist = distributed
+    with pytest.raises(SealedNameError):
+        streaming.base.distributed = distributed.__class__("streaming.base.other")
+    assert distributed.get_rank is before
+    streaming.base.dataset._mark_of_a_patch = True
+    assert streaming.base.dataset._mark_of_a_patch
+
+
+def test_objects_refuse_what_is_looked_up_on_classes(numbers):
+    """A method, a reader or a downloader that is set on one object would not be called."""
+    dataset = StreamingDataset(local=numbers, batch_size=10)
+    for name in ("_get_work", "get_item", "prepare_shard", "_each_sample_id"):
+        with pytest.raises(SealedNameError, match=name):
+            setattr(dataset, name, lambda *_: None)
+    with pytest.raises(SealedNameError, match=r"dataset\.shards\[0\]"):
+        dataset.shards[0] = dataset.shards[1]
+    with pytest.raises(AttributeError, match="epoch_size is fixed"):
+        dataset.epoch_size = 20
+    assert len(dataset) == len(list(dataset)) == 200
+    with pytest.raises(AttributeError, match=r"_resume_incr_epoch through mds.*state_dict"):
+        dataset._resume_incr_epoch()
+    stream = Stream(local=numbers)
+    with pytest.raises(SealedNameError, match="_downloader"):
+        stream._downloader = None
+    with pytest.raises(SealedNameError, match="proportion"):
+        del stream.proportion
+
+
+class LooksLikeAStream:
+    """Has the attributes of a Stream and is none."""
+
+    remote, local, split = None, "folder", ""
+
+
+def test_what_is_no_stream_is_refused(numbers):
+    """An object with the attributes of a Stream is refused by the name of its class."""
+    with pytest.raises(ValueError, match=r"streams\[0\] is a LooksLikeAStream; derive"):
+        StreamingDataset(streams=[LooksLikeAStream()], batch_size=1)
+
+
+def test_writers_refuse_what_the_index_would_not_have(tmp_path):
+    """A format, keys of an index and an uploader of one's own are refused by name."""
+    with pytest.raises(SealedNameError, match=r"Packed\.format = 'packed'.*JointWriter"):
+        type("Packed", (MDSWriter,), {"format": "packed"})
+    with MDSWriter(columns={"n": "int"}, out=str(tmp_path / "out"), size_limit=50) as writer:
+        for n in range(9):
+            writer.write({"n": n})
+        with pytest.raises(SealedNameError, match="an entry of shards"):
+            writer.shards[-1]["mine"] = 1
+        with pytest.raises(SealedNameError, match="cloud_writer"):
+            writer.cloud_writer = None
+        with pytest.raises(AttributeError, match="has no _reset_cache through mds"):
+            writer._reset_cache()
+    assert len(StreamingDataset(local=str(tmp_path / "out"), batch_size=1)) == 9
+
+
+def test_small_differences(numbers, tmp_path, monkeypatch):
+    """Empty texts and lists, paths, truths and the world of construction are taken as there."""
+    for given in ({"streams": []}, {"streams": (), "remote": ""}, {"remote": ""}):
+        assert len(StreamingDataset(local=numbers, batch_size=1, **given)) == 200
+    with pytest.raises(ValueError, match="nothing to read"):
+        StreamingDataset(streams=[], batch_size=1)
+    folder, split = pathlib.Path(numbers).parent, pathlib.Path("numbers")
+    dataset = StreamingDataset(local=str(folder), split=split, batch_size=1)
+    assert [s["n"] for s in dataset[[True, False]]] == [1, 0]
+    assert dataset[True] == LocalDataset(numbers)[True] == dataset[1]
+    assert Stream(local=str(folder), split=split).split == "numbers"
+    assert dataset.epoch_seed_change is False
+    assert inspect.getsourcefile(streaming) == streaming.__file__
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert len(dataset) == len(list(dataset)) == 200
+    assert len(StreamingDataset(local=numbers, batch_size=1)) == 100
+    assert len(StreamingDataset(local=numbers, batch_size=1, topology=(0, 4))) == 50

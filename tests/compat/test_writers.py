@@ -20,6 +20,7 @@ from streaming.base.format.mds.encodings import mds_encode
 from streaming.base.storage import CloudUploader
 
 import mds
+from mds.errors import SealedNameError
 
 KINDS = {
     "mds": (MDSWriter, {}),
@@ -187,6 +188,6 @@ def test_a_subclass_that_spells_out_options(tmp_path):
 
 
 def test_overrides_that_are_not_called_are_told():
-    """A subclass that replaces how files are made hears what to use."""
-    with pytest.warns(UserWarning, match="overrides _process_file"):
+    """A subclass that replaces how files are made is refused, with what to use."""
+    with pytest.raises(SealedNameError, match="overrides _process_file"):
         type("Mine", (MDSWriter,), {"_process_file": lambda self: None})

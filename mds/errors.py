@@ -114,6 +114,17 @@ class PlanError(MdsError, ValueError):
     """An order that cannot be made from these numbers."""
 
 
+class StreamPlanError(PlanError):
+    """An order that cannot be made because of one stream, which the text calls by its number."""
+
+    def __init__(self, text: str, stream: int) -> None:
+        super().__init__(text)
+        self.stream = stream
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (*self.args, self.stream)
+
+
 class UnknownNameError(ConfigError, PlanError, KeyError):
     """No shuffle, partition, batching or sampling method of that name."""
 

@@ -73,6 +73,7 @@ class OrderState:
         self.may_lack_batches = may_lack_batches and schedule is None
         self._shares, self._epoch_size = shares, epoch_size
         self.weights = no_weights(len(shares))
+        self._names: list[str | None] = [None] * len(shares)
 
     def reset(
         self, shards: ShardMap, streams: Sequence[Stream], contents: Sequence[str]
@@ -90,6 +91,7 @@ class OrderState:
             may_lack_batches=self.may_lack_batches,
         )
         fresh._shards, fresh.epochs = shards, SharedEpochCounter()
+        fresh._names = [stream._name for stream in streams]
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
         if not sum(samples) and not is_chosen:
@@ -99,7 +101,10 @@ class OrderState:
             resolve = resolve_weights if self.schedule is None else resolve_passes
             fresh.weights = resolve(
                 samples,
-                self._shares,
+                [
+                    {**share, "name": name}
+                    for share, name in zip(self._shares, fresh._names, strict=True)
+                ],
                 self._epoch_size,
                 self.spec.shuffle_seed,
                 skip_empty=is_chosen,
@@ -124,8 +129,10 @@ class OrderState:
         edits = self.epochs.edits
         return EpochPlan(
             [
-                {"shards": sizes, **share}
-                for sizes, share in zip(self._shards.sizes_per_stream, self._shares, strict=True)
+                {"shards": sizes, **share, "name": name}
+                for sizes, share, name in zip(
+                    self._shards.sizes_per_stream, self._shares, self._names, strict=True
+                )
             ],
             world,
             spec,

@@ -72,6 +72,7 @@ class Stream:
     """
 
     _is_strict = True
+    _name: str | None = None  # in a mapping of streams
 
     @takes_names
     def __init__(
@@ -359,7 +360,10 @@ def fill_streams(
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
             raise ConfigError(f"streams= has {str(name)[:60]!r} for a name; expected a short text.")
-    return [stream._filled(defaults) for stream in streams.values()]
+    filled = [stream._filled(defaults) for stream in streams.values()]
+    for stream, name in zip(filled, names, strict=True):
+        stream._name = name
+    return filled
 
 
 def find_sources(streams: Sequence[Stream]) -> list[Source]:

@@ -85,7 +85,10 @@ def check_same_columns(dataset: StreamingDataset) -> None:
 
 
 def _called(stream: int, dataset: StreamingDataset) -> str:
-    return f"stream {stream}" if dataset.num_streams > 1 else "some shards"
+    if dataset.num_streams == 1:
+        return "some shards"
+    name = dataset.streams[stream]._name
+    return f"stream {stream}" if name is None else f"stream {name!r}"
 
 
 def _listed(names: set[str]) -> str:

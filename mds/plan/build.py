@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import PlanError
+from mds.errors import PlanError, StreamPlanError
 from mds.plan.global_batches import NoBatches, RandomBatches
 from mds.plan.keyed_sampling import KeyedResampling
 from mds.plan.orders import (
@@ -52,9 +52,10 @@ class EpochInputs:
         by_stream = self.spec.batching_method != "random"
         if by_stream and len(giving) < len(self.sizes) and not self.spec.skip_empty_streams:
             empty = next(i for i in range(len(self.sizes)) if i not in giving)
-            raise PlanError(
+            raise StreamPlanError(
                 f"stream {empty} gives no samples, and batching_method "
-                f"{self.spec.batching_method!r} needs some of every stream: leave it out."
+                f"{self.spec.batching_method!r} needs some of every stream: leave it out.",
+                empty,
             )
         return giving
 

@@ -19,11 +19,12 @@ when a state brings another seed.
 from __future__ import annotations
 
 import dataclasses
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError
+from mds.errors import ConfigError, StreamPlanError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.build import EpochInputs
@@ -35,7 +36,7 @@ from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
 from mds.plan.stream_batches import full_batches
-from mds.plan.weights import Weights, resolve_passes, resolve_weights
+from mds.plan.weights import Weights, resolve_passes, resolve_weights, stream_title
 from mds.process.fork_safe import cached_property
 from mds.units import parse_count
 
@@ -94,6 +95,7 @@ class EpochPlan:
         self.spec, self.schedule, self.edits = spec, schedule, tuple(edits)
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
+        self._titles = [stream_title(streams, i) for i in range(len(streams))]
         per_stream = self.stream_samples
         size = None if epoch_size is None else parse_count(epoch_size)
         if weights is None:
@@ -163,7 +165,8 @@ class EpochPlan:
     @cached_property
     def orders(self) -> Sequence[Order | StreamPasses]:
         """The orders behind the global batches."""
-        return self.inputs.orders()
+        with self._named_streams():
+            return self.inputs.orders()
 
     @cached_property
     def long_orders(self) -> list[Order]:
@@ -186,7 +189,19 @@ class EpochPlan:
 
     def _batches(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
         partition = self._partition(seen, skips)
-        return self.inputs.global_batches([order.samples for order in self.orders], partition)
+        samples = [order.samples for order in self.orders]
+        with self._named_streams():
+            return self.inputs.global_batches(samples, partition)
+
+    @contextmanager
+    def _named_streams(self) -> Iterator[None]:
+        """Call a stream by its name in an error about it."""
+        try:
+            yield
+        except StreamPlanError as error:
+            title = self._titles[error.stream]
+            error.args = (str(error).replace(f"stream {error.stream} ", f"stream {title} ", 1),)
+            raise
 
     def _partition(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
         return PartitionSpec(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.errors import PlanError
+from mds.errors import PlanError, StreamPlanError
 from mds.plan.gaps import Gaps
 from mds.plan.global_batches import RandomBatches, warn_repeated
 from mds.plan.partition import PaddedGrid, Partition
@@ -283,9 +283,10 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
         parts[order[:short]] += 1
     for i, part in enumerate(parts.tolist()):
         if part <= 0 < proportions[i]:
-            raise PlanError(
+            raise StreamPlanError(
                 f"stream {i} has {proportions[i]:.3g} of the epoch, which is less than one sample "
-                f"of a global batch of {size}: enlarge the batch or the stream's share."
+                f"of a global batch of {size}: enlarge the batch or the stream's share.",
+                i,
             )
     return [int(part) for part in parts]
 
@@ -307,7 +308,8 @@ def _whole_streams(samples: Sequence[int], spec: PartitionSpec) -> list[RandomBa
 def _require_full_batch(counts: Sequence[int], what: str, size: int) -> None:
     for i, count in enumerate(counts):
         if not count:
-            raise PlanError(
+            raise StreamPlanError(
                 f"stream {i} does not fill one {what} of {size} samples: choose more of it, use a "
-                "smaller batch, or batching_method 'random'."
+                "smaller batch, or batching_method 'random'.",
+                i,
             )

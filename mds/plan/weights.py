@@ -36,15 +36,16 @@ def resolve_weights(
 ) -> Weights:
     """The shares from what each stream asked for, of ``proportion``, ``repeat`` and ``choose``.
 
-    ``weights`` has a mapping per stream; other keys and None are ignored. ``epoch_size`` None or 0
+    ``weights`` has a mapping per stream, also with its ``name`` for messages; other keys and None
+    are ignored. ``epoch_size`` None or 0
     means not given, as for the incumbent. With ``skip_empty`` a stream without samples gives none,
     whatever it asked for. Raises ConfigError for weights that make no sense alone or together.
     """
-    asked = [_parse_share(i, stream) for i, stream in enumerate(weights)]
+    asked = [_parse_share(stream_title(weights, i), weights[i]) for i in range(len(weights))]
     samples = [int(n) for n in samples_per_stream]
     for i, count in enumerate(samples):
         if not count and not skip_empty:
-            raise ConfigError(f"stream {i} has no samples: leave it out.")
+            raise ConfigError(f"stream {stream_title(weights, i)} has no samples: leave it out.")
         if not count and asked[i][0]:
             asked[i] = (asked[i][0], 0)
     if epoch_size is not None and epoch_size < 0:
@@ -53,8 +54,8 @@ def resolve_weights(
     if relative and len(relative) < len(asked):
         other = next(i for i in range(len(asked)) if i not in relative)
         raise ConfigError(
-            f"stream {relative[0]} has a proportion and stream {other} has none: "
-            "give every stream a proportion, or none."
+            f"stream {stream_title(weights, relative[0])} has a proportion and stream "
+            f"{stream_title(weights, other)} has none: give every stream a proportion, or none."
         )
     if relative or (epoch_size and not any(name for name, _ in asked)):
         shares = [value if name else n for (name, value), n in zip(asked, samples, strict=True)]
@@ -83,8 +84,9 @@ def resolve_passes(
     for i, stream in enumerate(weights):
         if stream.get("proportion") is not None:
             raise ConfigError(
-                f"stream {i} has a proportion, and the shares of streams are the schedule's: leave "
-                "proportion out. repeat and choose say what a pass through a stream takes."
+                f"stream {stream_title(weights, i)} has a proportion, and the shares of streams "
+                "are the schedule's: leave proportion out. repeat and choose say what a pass "
+                "through a stream takes."
             )
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
@@ -98,15 +100,21 @@ def no_weights(streams: int) -> Weights:
     return Weights((0,) * streams, (0.0,) * streams, (0.0,) * streams, 0)
 
 
-def _parse_share(number: int, stream: Mapping[str, Any]) -> tuple[str, float]:
+def stream_title(streams: Sequence[Mapping[str, Any]], number: int) -> str:
+    """Return what a message calls a stream: its ``name`` if it has one, else its number."""
+    name = streams[number].get("name")
+    return str(number) if name is None else repr(name)
+
+
+def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
     names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
     if len(names) > 1:
-        raise ConfigError(f"stream {number} has {' and '.join(names)}: give at most one of them.")
+        raise ConfigError(f"stream {title} has {' and '.join(names)}: give at most one of them.")
     if not names:
         return "", 1
     value = stream[names[0]]
     if not value >= 0 or value == float("inf"):
-        raise ConfigError(f"stream {number} has {names[0]} {value}: it must not be negative.")
+        raise ConfigError(f"stream {title} has {names[0]} {value}: it must not be negative.")
     return names[0], value
 
 

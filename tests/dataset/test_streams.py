@@ -1,9 +1,12 @@
 """Streams and their registry."""
 
+import pickle
 import subprocess
 import sys
 
-from mds import Stream, StreamingDataset
+import pytest
+
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.stream import streams_registry
 
 
@@ -35,3 +38,39 @@ print(*ids)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     dataset = StreamingDataset(local=make(), batch_size=4, shuffle=True)
     assert [int(i) for i in out.stdout.split()] == [s["id"] for s in dataset]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize(
+    ("samples", "share", "settings"),
+    [
+        (0, {}, {"batching_method": "random"}),
+        (100, {"choose": 1}, {"batching_method": "stratified"}),
+        (3, {}, {"batching_method": "per_stream"}),
+    ],
+)
+def test_an_error_calls_a_stream_by_its_name(make, samples, share, settings, is_named):
+    """A stream of a mapping has its name in errors of weights and of batches, else its number."""
+    streams = {"web": Stream(local=make()), "code": Stream(local=make(samples=samples), **share)}
+    settings = settings | {"streams": streams if is_named else [*streams.values()], "batch_size": 4}
+    with pytest.raises(ValueError, match="^stream 'code' " if is_named else "^stream 1 ") as told:
+        next(iter(StreamingDataLoader(StreamingDataset(**settings))))
+    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+
+
+def test_errors_of_a_schedule_and_of_columns_have_names_of_streams(make, tmp_path):
+    """The share of a stream beside a schedule, and streams of other columns."""
+    with pytest.raises(ValueError, match=r"^stream 'web' has a proportion"):
+        StreamingDataset(
+            streams={"web": Stream(local=make(), proportion=1)},
+            schedule=Schedule({0: {"web": 1}}),
+            batch_size=4,
+        )
+    with MDSWriter(out=str(tmp_path / "other"), columns={"z": "int"}) as writer:
+        writer.write({"z": 1})
+    dataset = StreamingDataset(
+        streams={"web": Stream(local=make()), "code": Stream(local=str(tmp_path / "other"))},
+        batch_size=4,
+    )
+    with pytest.raises(ValueError, match=r"stream 'web' have .* stream 'code' have 'z'"):
+        StreamingDataLoader(dataset)

@@ -319,7 +319,7 @@ FILES = {
     "transforms": [
         {"columns", "links", "row_keys", "rows"},
         {"chain", "column_function", "row_generator"},
-        {"costs", "image_columns", "padding", "ragged_columns", "runner", "stacking"},
+        {"costs", "image_columns", "padding", "ragged_columns", "runner", "seeding", "stacking"},
         {"__init__"},
     ],
     "writers": [

@@ -30,7 +30,7 @@ mds.testing.format_contracts:CodecContract EncodingContract
 mds.testing.input_contract:InputContract
 mds.testing.shuffle_contract:ShuffleContract
 mds.testing.store_contract:StoreContract
-mds.transforms:RowGenerator images pad ragged stack
+mds.transforms:RowGenerator images pad ragged seeded stack
 mds.world:World
 mds.writers:MDSWriter
 mds.writers.convert:BadRecord Column FileInput Input InputOptions InputPart

@@ -66,6 +66,7 @@ class ShardCache:
             folder.index.check_safe(allow_unsafe_types, folder.remote)
             for schema in folder.index.schemas:
                 check_columns(schema.columns.names, columns.names, folder.remote)
+                check_columns(schema.columns.names, columns.image_columns, "images=")
         self._check_limit()
         self._counters = CounterTable()
         self._runtime: ProcessCache | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -58,7 +58,8 @@ class LocalDataset(HasColumns, Dataset[Any]):
     - ``split`` (str | None, default None): Sub-folder, such as ``"train"``.
     - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
-    - ``images`` (str, default 'pil'): How images come; ``"array"`` is decoded uint8 pixels.
+    - ``images`` (str | Mapping[str, str], default 'pil'): How images come; ``"array"`` is decoded
+      pixels, upright; ``{"image": "array"}`` says so of some columns.
     - ``copy`` (bool, default True): Whether arrays are the caller's own; False gives read-only
       views of the files, and writing into one through torch ends the process.
 
@@ -72,7 +73,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         split: str | None = None,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
-        images: str = "pil",
+        images: str | Mapping[str, str] = "pil",
         copy: bool = True,
     ) -> None:
         self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")

@@ -112,7 +112,7 @@ class Samples(DatasetFacts):
         columns: Sequence[str] | None = None,
         exact: bool | str = False,
         topology: Any = None,
-        images: str = "pil",
+        images: str | Mapping[str, str] = "pil",
         on_error: str = "raise",
         copy: bool = True,
         format: Any = None,  # noqa: A002 - what it is

@@ -37,6 +37,19 @@ from mds.units import parse_bytes, parse_count
 #: Ranks of a world.
 MAX_RANKS = 1 << 20
 
+
+def _of_images(word: Rule) -> Rule:
+    """Return the rule for one word for all columns, or a dict of columns to words."""
+    return Rule(
+        f"{word.expected}, or a dict such as {{'image': 'array'}}",
+        lambda value: word.is_kind(value) or isinstance(value, Mapping),
+        lambda value: all(
+            map(word.fits, value.values() if isinstance(value, Mapping) else [value])
+        ),
+        lambda value: "" if isinstance(value, Mapping) else word.fix(value),
+    )
+
+
 _PLACE: dict[str, Rule] = {
     "remote": text("a URL or a path").or_none(),
     "local": text("the path of a folder").or_none(),
@@ -81,7 +94,7 @@ DATASET_RULES: dict[str, Rule] = {
     "replication": whole(1, unit="ranks").or_none(),
     "stream_config": mapping("arguments of the stream's class", "{'repeat': 2}").or_none(),
     "columns": names("names of columns", "['image', 'label']").or_none("all of them"),
-    "images": one_of("pil", "array"),
+    "images": _of_images(one_of("pil", "array")),
     "on_error": one_of("raise", "skip"),
     "copy": flag(),
     "packing": instance(

@@ -75,7 +75,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``exact`` (bool | str, default False): Whether every sample comes once over all ranks, with
       none repeated; ``"mask"`` fills batches up under a mask.
     - ``topology`` (Any, default None): Rank and world size, where they cannot be found.
-    - ``images`` (str, default 'pil'): How images come; ``"array"`` is decoded uint8 pixels.
+    - ``images`` (str | Mapping[str, str], default 'pil'): How images come; ``"array"`` is decoded
+      pixels, upright; ``{"image": "array"}`` says so of some columns.
     - ``on_error`` (str, default 'raise'): Whether a sample that does not decode is an error;
       ``"skip"`` leaves it out, see ``skipped``.
     - ``copy`` (bool, default True): Whether arrays are the caller's own; False gives read-only

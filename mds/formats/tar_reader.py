@@ -61,7 +61,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         if field.name == KEY:
             getters.append((KEY, _key_getter(key)))
         elif field.name in found:
-            get = _getter(field, columns.images, data, *found[field.name])
+            get = _getter(field, columns.images_of(field.name), data, *found[field.name])
             if field.name in have_gaps:
                 get = _where_there(get, found[field.name][0], field)
             getters.append((field.name, get))

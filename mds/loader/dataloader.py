@@ -33,6 +33,7 @@ from mds.loader.settings import LOADER_RULES, check_loader, check_threads
 from mds.loader.threaded_batches import ThreadedBatches
 from mds.loader.worker_batches import WorkerBatches
 from mds.loader.wrapping import (
+    check_generators,
     check_same_columns,
     check_wrapper,
     find_streaming,
@@ -179,6 +180,8 @@ class StreamingDataLoader(DataLoader[Any]):
                 "each thread over all samples. Make samples in __getitem__ of a subclass or by "
                 "map(), or use processes."
             )
+        if self._streaming is not None:
+            check_generators(self._streaming)
         check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:

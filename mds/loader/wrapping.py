@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, IterableDataset
 
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError
+from mds.transforms.seeding import Seeded
 
 _MAX_DEPTH = 16  # wrappers may point in circles
 
@@ -82,6 +83,16 @@ def check_same_columns(dataset: StreamingDataset) -> None:
                     "collate_fn=."
                 )
             first = first or (at, found)
+
+
+def check_generators(dataset: StreamingDataset) -> None:
+    """Refuse functions under `seeded` where threads share the generators (ConfigError)."""
+    for link in dataset._filter.chain.links:
+        if isinstance(link.function, Seeded):
+            raise ConfigError(
+                f"workers='threads': {link.function!r} seeds the global random generators, which "
+                "threads share. Use workers='processes', or draw from the argument rng of map()."
+            )
 
 
 def _called(stream: int, dataset: StreamingDataset) -> str:

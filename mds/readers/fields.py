@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,18 +23,35 @@ _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 class ColumnSelection:
     """What samples are to be like: which columns (None: all), and how images and arrays come.
 
-    ``images``: "pil" for images opened and not yet decoded, "array" for uint8 arrays of shape
-    (height, width, channels). ``copy``: arrays belong to the caller; else they are read-only views
-    of the mapped file, for code that promises not to write. Raises ConfigError for another word.
+    ``images``: "pil" for images opened and not yet decoded, "array" for arrays of shape (height,
+    width, channels), or a mapping from columns to these words, kept as pairs. ``copy``: arrays
+    belong to the caller; else they are read-only views of the mapped file, for code that promises
+    not to write. Raises ConfigError for another word.
     """
 
     names: tuple[str, ...] | None = None
-    images: str = "pil"
+    images: str | Mapping[str, str] | tuple[tuple[str, str], ...] = "pil"
     copy: bool = True
 
     def __post_init__(self) -> None:
-        if self.images not in {"pil", "array"}:
-            raise ConfigError(f"images come as 'pil' or 'array', got {self.images!r}.")
+        images: Any = self.images
+        if isinstance(images, Mapping):
+            object.__setattr__(self, "images", tuple(images.items()))
+        words = [images] if isinstance(images, str) else [*dict(images).values()]
+        if not {*words} <= {"pil", "array"}:
+            raise ConfigError(
+                f"images come as 'pil' or 'array', or as {{'image': 'array'}} says for each "
+                f"column, got {images!r}."
+            )
+
+    @property
+    def image_columns(self) -> list[str]:
+        """The columns that ``images`` names."""
+        return [] if isinstance(self.images, str) else list(dict(self.images))
+
+    def images_of(self, name: str) -> str:
+        """Return how the images of a column come: "pil" or "array"."""
+        return self.images if isinstance(self.images, str) else dict(self.images).get(name, "pil")
 
     def __contains__(self, name: str) -> bool:
         return self.names is None or name in self.names
@@ -99,18 +116,19 @@ def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) 
     Raises ConfigError for a column that does not exist.
     """
     check_columns(columns.names, selection.names)
+    check_columns(columns.names, selection.image_columns, "images=")
     out = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
         is_wanted = name in selection
-        decode, kind = _decode_of(encoding, selection), encoding.decode_kind
+        decode, kind = _decode_of(name, encoding, selection), encoding.decode_kind
         out.append(Field(name, encoding, kind, encoding.size, is_wanted, decode, selection.copy))
     return Fields(tuple(out))
 
 
-def _decode_of(encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
+def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
     """A function from stored bytes to a value, a view of them only if that is chosen."""
-    if selection.images == "array" and encoding.decode_array is not None:
+    if selection.images_of(name) == "array" and encoding.decode_array is not None:
         return encoding.decode_array
     decode = encoding.decode
     if not selection.copy or not encoding.shares_memory:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mds.transforms.padding import pad
     from mds.transforms.ragged_columns import ragged
     from mds.transforms.row_generator import RowGenerator
+    from mds.transforms.seeding import seeded
     from mds.transforms.stacking import stack
 
 _HOMES = {
@@ -18,9 +19,10 @@ _HOMES = {
     "images": "image_columns",
     "pad": "padding",
     "ragged": "ragged_columns",
+    "seeded": "seeding",
     "stack": "stacking",
 }
 
-__all__ = ["RowGenerator", "images", "pad", "ragged", "stack"]
+__all__ = ["RowGenerator", "images", "pad", "ragged", "seeded", "stack"]
 
 __getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Images(ColumnFunction):
     def __init__(
         self,
         names: tuple[str, ...],
+        masks: tuple[str, ...],
         size: tuple[int, int],
         resize: int | None,
         crop: str,
@@ -34,7 +35,8 @@ class Images(ColumnFunction):
         scaling: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None,
         channels_first: bool,
     ) -> None:
-        super().__init__(names)
+        super().__init__((*names, *masks))
+        self._pictures, self._masks = names, masks
         self._size, self._resize, self._crop = size, resize, crop
         self._flip, self._scaling, self._channels_first = flip, scaling, channels_first
         self.needs_keys = flip or crop == "random"
@@ -42,27 +44,64 @@ class Images(ColumnFunction):
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
         """The columns with those of the names as arrays of one shape."""
         made = dict(columns)
-        for name in self.names:
-            # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
-            draw = RowGenerator(keys).random(3).tolist() if keys is not None else None
-            made[name] = self._batch(columns[name], name, draw)
+        # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
+        draws = RowGenerator(keys).random(3).tolist() if keys is not None else None
+        sizes: dict[int, tuple[int, int]] = {}
+        for name in self._pictures:
+            made[name] = self._batch(columns[name], name, draws, sizes)
+        for name in self._masks:
+            made[name] = self._mask_batch(columns[name], name, draws, sizes)
         return made
 
-    def _batch(self, values: Any, name: str, draws: list[list[float]] | None) -> Any:
+    def _batch(
+        self,
+        values: Any,
+        name: str,
+        draws: list[list[float]] | None,
+        sizes: dict[int, tuple[int, int]],
+    ) -> Any:
         height, width = self._size
         shape = (3, height, width) if self._channels_first else (height, width, 3)
         out = np.empty((len(values), *shape), np.uint8 if self._scaling is None else np.float32)
         last = out.transpose(0, 2, 3, 1) if self._channels_first else out
         for at, value in enumerate(values):
-            down, right, flip = draws[at] if draws is not None else (0.5, 0.5, 1.0)
-            if self._crop == "center":
-                down = right = 0.5
-            pixels = self._fit(_rgb(value, name))
-            top = int((pixels.shape[0] - height + 1) * down)
-            left = int((pixels.shape[1] - width + 1) * right)
-            cut = pixels[top : top + height, left : left + width]
-            self._put(cut[:, ::-1] if self._flip and flip < 0.5 else cut, last[at])
+            pixels = _rgb(value, name)
+            sizes.setdefault(at, pixels.shape[:2])
+            fitting = self._fit(pixels, _scale_picture)
+            self._put(self._cut(fitting, draws[at] if draws is not None else None), last[at])
         return out
+
+    def _mask_batch(
+        self,
+        values: Any,
+        name: str,
+        draws: list[list[float]] | None,
+        sizes: dict[int, tuple[int, int]],
+    ) -> npt.NDArray[np.int64]:
+        """Return the masks of a column, int64 (masks, height, width), with no number between."""
+        out = np.empty((len(values), *self._size), np.int64)
+        for at, value in enumerate(values):
+            ids = _mask_ids(value, name)
+            if sizes.setdefault(at, ids.shape) != ids.shape:
+                raise ConfigError(
+                    f"column {name!r} has a mask of {ids.shape[0]} x {ids.shape[1]} pixels beside "
+                    f"a picture of {sizes[at][0]} x {sizes[at][1]}: they are cut alike, so their "
+                    "sizes must agree. Make them so in map()."
+                )
+            fitting = self._fit(ids, _scale_mask)
+            out[at] = self._cut(fitting, draws[at] if draws is not None else None)
+        return out
+
+    def _cut(self, pixels: npt.NDArray[Any], draw: list[float] | None) -> npt.NDArray[Any]:
+        """Return the part of a picture that a sample's random numbers choose, flipped or not."""
+        height, width = self._size
+        down, right, flip = draw if draw is not None else (0.5, 0.5, 1.0)
+        if self._crop == "center":
+            down = right = 0.5
+        top = int((pixels.shape[0] - height + 1) * down)
+        left = int((pixels.shape[1] - width + 1) * right)
+        cut = pixels[top : top + height, left : left + width]
+        return cut[:, ::-1] if self._flip and flip < 0.5 else cut
 
     def _put(self, cut: Pixels, room: npt.NDArray[Any]) -> None:
         if self._scaling is None:
@@ -74,22 +113,58 @@ class Images(ColumnFunction):
             np.multiply(cut[..., channel], factors[channel], out=target)
             target += terms[channel]
 
-    def _fit(self, pixels: Pixels) -> Pixels:
-        """A picture whose shorter side is ``resize``, and that is at least as large as the size."""
+    def _fit(
+        self,
+        pixels: npt.NDArray[Any],
+        scale_to: Callable[[npt.NDArray[Any], int, int], npt.NDArray[Any]],
+    ) -> npt.NDArray[Any]:
+        """Scale a picture: its shorter side to ``resize``, both sides at least to the size."""
         height, width = pixels.shape[:2]
         shorter = min(height, width)
         scale = (self._resize or shorter) / shorter
         scale = max(scale, self._size[0] / height, self._size[1] / width)
         if scale == 1:
             return pixels
-        from PIL import Image
+        new_height = max(self._size[0], round(height * scale))
+        new_width = max(self._size[1], round(width * scale))
+        return scale_to(pixels, new_height, new_width)
 
-        wanted = (
-            max(self._size[1], round(width * scale)),
-            max(self._size[0], round(height * scale)),
+
+def _scale_picture(pixels: Pixels, height: int, width: int) -> Pixels:
+    """Scale a picture with bilinear interpolation."""
+    from PIL import Image
+
+    scaled = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(scaled)
+
+
+def _scale_mask(ids: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
+    """Scale a mask: each new pixel is the old one at its centre."""
+    down = ((np.arange(height) + 0.5) * (ids.shape[0] / height)).astype(np.intp)
+    right = ((np.arange(width) + 0.5) * (ids.shape[1] / width)).astype(np.intp)
+    scaled: npt.NDArray[Any] = ids[down[:, None], right]
+    return scaled
+
+
+def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
+    """Return the ids of a mask, (height, width): of a palette's picture its indices."""
+    if is_image(value):
+        from PIL import ImageOps
+
+        shown = f"a picture of mode {value.mode}"
+        ids = np.asarray(ImageOps.exif_transpose(value))
+    else:
+        ids = np.asarray(value) if hasattr(value, "shape") else np.empty(0)
+        shown = f"{type(value).__name__} of {ids.dtype} with shape {ids.shape}"
+    if ids.ndim == 3 and ids.shape[2] == 1:
+        ids = ids[..., 0]
+    if ids.ndim != 2 or ids.dtype.kind not in "biu" or 0 in ids.shape:
+        raise ConfigError(
+            f"column {name!r} has {shown}, and a mask has one whole number for each pixel. The "
+            "palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset, which "
+            "leaves the masks Pillow images; convert colours to ids in map()."
         )
-        scaled = Image.fromarray(pixels).resize(wanted, Image.Resampling.BILINEAR)
-        return np.asarray(scaled)
+    return ids
 
 
 def _rgb(value: Any, name: str) -> Pixels:
@@ -121,6 +196,7 @@ def _rgb(value: Any, name: str) -> Pixels:
 
 def images(
     *names: str,
+    masks: Sequence[str] = (),
     size: int | tuple[int, int],
     resize: int | None = None,
     crop: str = "center",
@@ -134,6 +210,10 @@ def images(
 
     - ``names`` (str): The columns, of Pillow images or of arrays as ``images="array"`` of a dataset
       gives them (quicker); all others come as without it.
+    - ``masks`` (Sequence[str], default ()): The columns of class ids for each pixel: Pillow images
+      of one channel, palettes as their indices, or arrays of whole numbers (height, width). They
+      are cut and flipped as the picture of their sample is, scaled to the nearest pixel and never
+      normalised. They come as int64 of shape (masks, height, width).
     - ``size`` (int or (height, width), pixels): What comes out.
     - ``resize`` (int | None, default None, pixels): Length to which the shorter side is scaled
       first; with None only pictures that are smaller than ``size`` are scaled.
@@ -153,6 +233,11 @@ def images(
 
     >>> train = images("image", size=224, resize=256, crop="random", flip=True)
     """
+    if isinstance(masks, str) or set(masks) & set(names):
+        raise ConfigError(
+            f"masks of images() is a list of columns that are not among the pictures, got "
+            f"{masks!r}: write images('image', masks=['mask'], size=224)."
+        )
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if not names or len(sides) != 2 or any(type(s) is not int or s < 1 for s in sides):
         raise ConfigError(
@@ -168,7 +253,9 @@ def images(
     if is_float and dtype == "uint8":
         raise ConfigError("mean and std of images() give float32; leave out dtype='uint8'.")
     scaling = _scaling(mean, std) if is_float else None
-    return Images(names, (sides[0], sides[1]), resize, crop, flip, scaling, channels_first)
+    return Images(
+        names, tuple(masks), (sides[0], sides[1]), resize, crop, flip, scaling, channels_first
+    )
 
 
 def _scaling(

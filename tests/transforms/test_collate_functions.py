@@ -1,5 +1,7 @@
 """stack, pad, ragged and images: collate functions of ours, over columns."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, FunctionError
-from mds.transforms import images, pad, ragged, stack
+from mds.transforms import images, pad, ragged, seeded, stack
 
 HOWS = {
     "here": {},
@@ -365,3 +367,121 @@ def test_pictures_of_all_modes_are_upright_rgb():
     exif.getexif()[0x0112] = 6
     turned = images("image", size=(6, 4))([{"image": exif}])["image"]
     assert np.array_equal(turned[0, 0], np.rot90(np.asarray(grey), -1))
+
+
+IDS = (0, 1, 7, 20, 255)
+
+
+def mask_of(height, width, seed):
+    """Rectangles of class ids, two pixels apart in a picture of twice their size."""
+    rng = np.random.default_rng(seed)
+    return rng.choice(np.array(IDS, np.uint8), (height // 8, width // 8)).repeat(8, 0).repeat(8, 1)
+
+
+@pytest.fixture
+def segmented(tmp_path):
+    """Pictures whose red channel is their mask, with the mask in four forms."""
+    folder = str(tmp_path / "data")
+    masks = {"grey": "png", "palette": "png", "pixels": "ndarray:uint8", "raw": "pil"}
+    with MDSWriter(out=folder, columns={"image": "png", **masks}) as writer:
+        for i in range(8):
+            ids = mask_of(64, 48 + 8 * (i % 3), i)
+            grey, palette = Image.fromarray(ids), Image.fromarray(ids, mode="P")
+            palette.putpalette([(k * 37) % 256 for k in range(768)])
+            image = Image.fromarray(np.stack([ids, 255 - ids, ids], axis=2))
+            writer.write(
+                {"image": image, "grey": grey, "palette": palette, "pixels": ids, "raw": grey}
+            )
+    return folder
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("form", ["pil", {"image": "array"}])
+def test_masks_keep_their_ids_and_follow_their_picture(segmented, how, form):
+    """Masks are int64 of one channel, cut and flipped as the picture, and never interpolated."""
+    names = ["grey", "palette", "pixels", "raw"]
+    collate = images("image", masks=names, size=32, crop="random", flip=True)
+    dataset = StreamingDataset(local=segmented, batch_size=4, images=form)
+    for batch in StreamingDataLoader(dataset, collate_fn=collate, **HOWS[how]):
+        for name in names:
+            assert batch[name].dtype == torch.int64
+            assert batch[name].shape == (4, 32, 32)
+            assert torch.equal(batch[name], batch["image"][:, 0].long())
+
+
+def test_scaled_and_normalised_batches_leave_masks_alone(segmented):
+    """Resizing adds no id, and mean and std are those of pictures."""
+    collate = images(
+        "image", masks=["palette"], size=50, resize=90, mean=(0.5,) * 3, std=(0.2,) * 3
+    )
+    dataset = StreamingDataset(local=segmented, batch_size=8)
+    batch = next(iter(StreamingDataLoader(dataset, collate_fn=collate)))
+    assert batch["image"].dtype == torch.float32
+    assert batch["palette"].dtype == torch.int64
+    assert set(batch["palette"].unique().tolist()) <= set(IDS)
+    # Away from the edges of rectangles the picture says the same.
+    red = (batch["image"][:, 0] * 0.2 + 0.5) * 255
+    assert (torch.abs(red - batch["palette"]) < 1).float().mean() > 0.5
+
+
+def test_a_palette_that_became_colours_is_refused_with_a_remedy(segmented):
+    """images='array' turns palettes into RGB, and the error names the way out."""
+    collate = images("image", masks=["palette"], size=32)
+    dataset = StreamingDataset(local=segmented, batch_size=8, images="array")
+    with pytest.raises(FunctionError, match=r"images=\{'IMAGE': 'array'\}"):
+        next(iter(StreamingDataLoader(dataset, collate_fn=collate)))
+    with pytest.raises(ConfigError, match="images=: there is no column 'imag'"):
+        StreamingDataset(local=segmented, images={"imag": "array"})
+    with pytest.raises(ConfigError, match="images"):
+        StreamingDataset(local=segmented, images={"image": "tensor"})
+
+
+@pytest.mark.parametrize("mask", [np.zeros((4, 4)), np.zeros((4, 4, 3), np.uint8), [1, 2], "x"])
+def test_what_is_no_mask_is_refused(mask):
+    """A mask has one whole number for each pixel."""
+    sample = {"image": np.zeros((4, 4, 3), np.uint8), "mask": mask}
+    with pytest.raises(ConfigError, match="one whole number for each pixel"):
+        images("image", masks=["mask"], size=4)([sample])
+
+
+def test_masks_are_of_the_size_of_their_picture():
+    """They could not be cut alike otherwise."""
+    sample = {"image": np.zeros((4, 6, 3), np.uint8), "mask": np.zeros((2, 3), np.uint8)}
+    with pytest.raises(ConfigError, match="2 x 3 pixels beside a picture of 4 x 6"):
+        images("image", masks=["mask"], size=2)([sample])
+    with pytest.raises(ConfigError, match="masks of images"):
+        images("image", masks="mask", size=2)
+
+
+def draw_globally(sample):
+    """Draw from the three global generators."""
+    numbers = [random.random(), np.random.random(), torch.rand(1).item()]  # noqa: NPY002
+    return {"id": sample["id"], "numbers": np.array(numbers)}
+
+
+def test_seeded_functions_draw_the_same_in_every_world(make):
+    """Global generators follow the place in the order, and are as before after each call."""
+    function = seeded(draw_globally)
+    dataset = make(shuffle=True).map(function)
+    runs = [
+        rows(list(StreamingDataLoader(make(shuffle=True).map(function), **options)), "numbers")
+        for options in ({}, {"num_workers": 2}, HOWS["spawned"])
+    ]
+    before = random.getstate(), torch.get_rng_state()
+    assert len(list(dataset)) == 100
+    assert before[0] == random.getstate()
+    assert torch.equal(before[1], torch.get_rng_state())
+    first, *others = ({i: row.tolist() for i, row in run.items()} for run in runs)
+    assert len({tuple(row) for row in first.values()}) == 100
+    assert others == [first, first]
+    assert "map(draw_globally)" in repr(dataset)
+
+
+def test_seeded_functions_are_refused_on_threads(make):
+    """Threads share the generators; the remedy that the error names works."""
+    dataset = make().map(seeded(draw_globally))
+    with pytest.raises(ConfigError, match="workers='processes'"):
+        StreamingDataLoader(dataset, num_workers=2, workers="threads")
+    assert next(iter(StreamingDataLoader(dataset, num_workers=2, workers="processes")))
+    with pytest.raises(ConfigError, match="takes a function"):
+        seeded(3)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mds.errors import ConfigError
 from mds.text.redaction import get_logger
 
+MAX_RANKS = 1 << 18  # as many nodes as an order may have
+
 
 class World:
     """Where a worker stands: its node, its rank, and its place among the workers of the rank.
@@ -354,6 +356,8 @@ def _env_int(env: Mapping[str, str], name: str) -> int | None:
 
 def _checked(ranks: Ranks) -> Ranks:
     rank, size, local, source = ranks
+    if size > MAX_RANKS:
+        raise ConfigError(f"{source} says {size} ranks; expected at most {MAX_RANKS}.")
     if size < 1 or local < 1 or size % local:
         raise ConfigError(
             f"{source} says {size} ranks, {local} on each node: the first must be a multiple of "

@@ -195,9 +195,10 @@ class Ledger:
             former["is_checked"] = 0
         self.former = former if len(former) else None
         make_ledger_file(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
-        self._file = open_ledger_file(self._path)
-        if self._file is None or not self._is_ours(self._file):
+        file = open_ledger_file(self._path)
+        if file is None or not self._is_ours(file):
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
+        self._file = file
 
     def _is_ours(self, file: LedgerFile) -> bool:
         return (file.fingerprint, file.shards) == (self.fingerprint, self.shards)
@@ -329,6 +330,8 @@ class Ledger:
     def pin(self, shard: int) -> bool:
         """Keep a shard from being evicted; False while it is being evicted."""
         with self._threads:
+            if self._locks is None:
+                self.refresh()  # an opening failed: open it, or raise the reason again
             assert self._locks is not None
             count = self._pins.get(shard, 0)
             # Our own lock for an eviction would not be in the way of our other thread.

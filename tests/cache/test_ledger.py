@@ -300,6 +300,21 @@ def test_a_ledger_whose_opening_failed_opens_when_it_is_next_used(cache_folder):
     two.close()
 
 
+def test_a_pin_after_a_failed_opening_raises_its_reason(cache_folder):
+    """While a file is where the cache folder was, every pin says so; afterwards it works again."""
+    ledger = open_ledger(cache_folder)
+    root = os.path.dirname(ledger.control)
+    os.rename(root, f"{root}.old")
+    with open(root, "w"):
+        pass
+    with pytest.raises(CacheError, match="is a file"):
+        ledger.refresh()
+    with pytest.raises(CacheError, match="is a file"):
+        ledger.pin(0)
+    os.remove(root)
+    assert ledger.pin(0)
+
+
 def test_slots_are_used_again(cache_folder):
     """Opening and forgetting without closing does not use a folder up."""
     for _ in range(600):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds.errors import ConfigError
-from mds.world import World
+from mds.world import World, find_ranks
 
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
 
@@ -73,3 +73,12 @@ def test_impossible_worlds_are_refused(numbers):
     """No world has less than one of anything, and every worker is inside."""
     with pytest.raises(ConfigError):
         World(*numbers)
+
+
+def test_a_world_of_more_ranks_than_an_order_may_have_is_refused(monkeypatch):
+    """A wrong WORLD_SIZE is an error of the configuration, and no array is made for its ranks."""
+    monkeypatch.setenv("WORLD_SIZE", "99999999999999")
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="99999999999999 ranks; expected at most 262144"):
+        find_ranks()

@@ -259,7 +259,8 @@ class Program:
 
     def run_child(self):
         signal.alarm(CHILD_SECONDS)  # what waits forever ends with SIGALRM
-        self.readings = []
+        # Kept until the child ends: torch's own iterator, deleted in a child, stops the parent's.
+        self.inherited, self.readings = self.readings, []
         self.access()
         self.begin()
         while self.readings:

@@ -43,10 +43,39 @@ class EpochIterator(itertools.chain[Any]):
     def state_dict(self) -> dict[str, Any]:
         """The place in this worker's part of the epoch."""
         epoch = self._stretches.epoch
-        return {"turn": emit_state(epoch.plan.state(0)), "taken": epoch.position}
+        return {
+            "turn": emit_state(epoch.plan.state(0)),
+            "taken": epoch.position,
+            "world": self._world_facts(),
+        }
+
+    def _world_facts(self) -> dict[str, int]:
+        """Return what the samples of this worker depend on beside the order."""
+        shape = self._stretches.epoch.plan.shape
+        return {
+            "nodes": shape.nodes,
+            "ranks": shape.world,
+            "workers": shape.workers,
+            "batch_size": shape.batch,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a place that ``state_dict`` gave to the same worker of as many."""
+        """Go to a place that ``state_dict`` gave to the same worker of as many.
+
+        Raises StateError for another number of nodes, ranks or workers, and for another batch size.
+        """
+        then, now = state.get("world"), self._world_facts()
+        changes = [
+            f"{name} {str(then[name])[:20]} then and {count} now"
+            for name, count in now.items()
+            if isinstance(then, Mapping) and then.get(name, count) != count
+        ]
+        if changes:
+            raise StateError(
+                "the state of a worker counts the samples of that worker alone, and this run deals "
+                f"them out in another way: {', '.join(changes)}. Give the same numbers as then, or "
+                "use mds.StreamingDataLoader, whose state may be loaded on others."
+            )
         begun, taken = parse_state(state.get("turn", {})), state.get("taken")
         if type(taken) is not int or not 0 <= taken <= MAX_SAMPLES:
             raise StateError(f"a worker's state has taken {str(taken)[:60]}; expected a number.")

@@ -58,7 +58,7 @@ _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
 MAX_EDITS = 10_000
 _MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6
 _MAX_DATA = 1 << 16  # values that name the data
-_MOVED = "see position"  # what the keys of the incumbent hold where they would mean another thing
+_MOVED = "see position"  # what a key of the incumbent holds where it would mean another thing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +151,15 @@ class ResumePoint:
         found = differences("dataset", self.dataset, dataset)
         found += differences("order", self.order, order)
         if found:
+            # A position that counts packs, or is of a schedule, means nothing without them.
+            way_out = "."
+            if not self.is_extended:
+                way_out = (
+                    f", or keep only its five common keys to go on regardless ({', '.join(KEYS)})."
+                )
             raise StateError(
-                f"the state does not fit this run: {'; '.join(found)}. Use the state's values, or "
-                "keep only its five common keys to go on regardless "
-                f"({', '.join(KEYS)})."
+                f"the state does not fit this run: {'; '.join(found)}. Use the state's "
+                f"values{way_out}"
             )
 
 
@@ -197,6 +202,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
                 f"the state has version {_short(version)}, this library knows up to "
                 f"{EXTENDED_VERSION}: update it."
             )
+    _refuse_partial(source, version)
     extension = _extension(source) if version == EXTENDED_VERSION else {}
     if extension:
         source = {**source, **extension.pop("position")}
@@ -242,7 +248,7 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     """The state as plain JSON, with the keys of the incumbent."""
     found: dict[str, Any] = {key: getattr(state, key) for key in KEYS}
     if state.is_ours and state.is_extended:
-        found |= {"epoch": _MOVED, "sample_in_epoch": _MOVED, "version": EXTENDED_VERSION}
+        found |= {"sample_in_epoch": _MOVED, "version": EXTENDED_VERSION}
         found["unit"] = state.unit
         position: dict[str, Any] = {"epoch": state.epoch, "in_epoch": state.sample_in_epoch}
         if state.cursors is not None:
@@ -253,6 +259,8 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
             found["schedule"] = dict(state.schedule)
         if state.edits:
             found["edits"] = [dict(edit) for edit in state.edits]
+        # By these a state shows that it is whole.
+        found["keys"] = _extended_keys(found)
     elif state.is_ours:
         found["version"] = VERSION
     if state.is_ours:
@@ -265,6 +273,12 @@ def emit_state(state: ResumePoint) -> dict[str, Any]:
     return found
 
 
+def _extended_keys(state: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a state that only some states of version 2 have."""
+    keys = [key for key in ("schedule", "edits") if key in state]
+    return keys + [f"position.{key}" for key in ("cursors", "turn") if key in state["position"]]
+
+
 def moved_state(
     state: Mapping[str, Any], epoch: int, sample_in_epoch: int, *, is_finished: bool = False
 ) -> dict[str, Any]:
@@ -273,8 +287,32 @@ def moved_state(
     if is_finished:
         moved["finished"] = True
     if "position" in state:
-        return {**moved, "position": {"epoch": epoch, "in_epoch": sample_in_epoch}}
+        moved["epoch"] = epoch
+        moved["position"] = {"epoch": epoch, "in_epoch": sample_in_epoch}
+        return {**moved, "keys": _extended_keys(moved)}
     return {**moved, "epoch": epoch, "sample_in_epoch": sample_in_epoch}
+
+
+def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
+    """Refuse a state of which keys were lost on the way (StateError)."""
+    needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
+    if version == EXTENDED_VERSION:
+        needed += ["unit", "position"]
+    elif isinstance(source["sample_in_epoch"], str) and source["sample_in_epoch"] == _MOVED:
+        needed += ["version", "unit", "position"]
+    position = source.get("position")
+    inside = position if isinstance(position, Mapping) else {}
+    missing = [
+        key
+        for key in dict.fromkeys(map(str, needed[:_MAX_FACTS]))
+        if key.partition(".")[2] not in inside and key not in source
+    ]
+    if missing:
+        raise StateError(
+            f"the state is a part of one: it has no {', '.join(missing)}. Some tools, as "
+            "torch.distributed.checkpoint, load only the keys that a fresh state has. Save the "
+            "state as one text, json.dumps(state), and load json.loads(text)."
+        )
 
 
 def _extension(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import warnings
 import pytest
 
 from mds import StreamingDataset
+from mds.errors import StateError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -40,3 +41,38 @@ def test_resume_law_with_torchdata(make, workers, after):
     tail = [s["id"] for batch in resumed for s in batch]
     assert tail == epochs[1][4 * after :]
     assert [s["id"] for batch in resumed for s in batch] == epochs[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"topology": (0, 1)}, "ranks 2 then and 1 now"),
+        ({"topology": (0, 4)}, "ranks 2 then and 4 now"),
+        ({"batch_size": 8}, "batch_size 4 then and 8 now"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_world_is_refused_with_torchdata(make, workers, change, says):
+    """A worker's state counts its own samples, which are others in another world."""
+
+    def load(**options):
+        given = {"topology": (0, 2), "batch_size": 4, **options}
+        dataset = StreamingDataset(local=make(), shuffle=True, **given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return stateful.StatefulDataLoader(
+                dataset, batch_size=given["batch_size"], num_workers=workers, collate_fn=list
+            )
+
+    run = load()
+    batches = iter(run)
+    next(batches)
+    state = run.state_dict()
+    rest = [[s["id"] for s in batch] for batch in batches]
+    same = load()
+    same.load_state_dict(state)
+    assert [[s["id"] for s in batch] for batch in same] == rest
+    other = load(**change)
+    other.load_state_dict(state)
+    with pytest.raises(StateError, match=says):
+        list(other)

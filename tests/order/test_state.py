@@ -1,5 +1,6 @@
 """States: read from both libraries, written for both, refused with the differences."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -280,13 +281,44 @@ EXTENDED = {
 
 
 def test_a_state_of_version_2_comes_back_as_it_was():
-    """Text and back; the position lies apart, and the incumbent's keys hold no number."""
+    """Text and back; the position lies apart, and the incumbent finds no number of samples."""
     point = parse_state(json.loads(json.dumps(EXTENDED)))
     assert (point.epoch, point.sample_in_epoch, point.unit) == (3, 840, "packs")
     assert point.cursors == ((0, 12),)
-    assert emit_state(point) == EXTENDED
+    state = emit_state(point)
+    keys = state.pop("keys")
+    assert state == {**EXTENDED, "epoch": 3}
+    assert keys == ["schedule", "edits", "position.cursors", "position.turn"]
     assert parse_state(emit_state(point)) == point
-    assert not any(isinstance(EXTENDED[key], int) for key in ("epoch", "sample_in_epoch"))
+    assert not isinstance(state["sample_in_epoch"], int)
+
+
+@pytest.mark.parametrize(
+    "lost", ["schedule", "edits", "unit", "position", "position.cursors", "position.turn"]
+)
+def test_a_state_that_lost_a_key_is_refused_by_its_name(lost):
+    """Loading into the keys of a fresh state, as DCP does, would lose an edit without a word."""
+    state = json.loads(json.dumps(emit_state(parse_state(EXTENDED))))
+    outer, _, inner = lost.rpartition(".")
+    del (state[outer] if outer else state)[inner]
+    with pytest.raises(StateError, match=rf"part of one: it has no {lost}.*json\.dumps"):
+        parse_state(state)
+
+
+def test_the_common_keys_of_a_state_of_packs_are_a_part_of_one():
+    """Their position is none without the others, and the message names these."""
+    state = emit_state(parse_state(EXTENDED))
+    with pytest.raises(StateError, match="it has no version, unit, position"):
+        parse_state({key: state[key] for key in KEYS})
+
+
+def test_other_settings_of_an_extended_run_have_no_way_around():
+    """Keeping the common keys helps for samples alone, so it is advised for them alone."""
+    for state, is_advised in ((EXTENDED, False), (OURS, True)):
+        point = dataclasses.replace(parse_state(state), schedule=None, order={"shuffle": True})
+        with pytest.raises(StateError, match="does not fit this run") as caught:
+            point.check({}, {"shuffle": False})
+        assert ("common keys" in str(caught.value)) is is_advised
 
 
 def test_without_extensions_nothing_changes():
@@ -310,7 +342,7 @@ def test_cursors_belong_to_their_position():
     ("change", "says"),
     [
         ({"version": 3}, "update it"),
-        ({"version": 1}, "epoch 'see position'"),
+        ({"version": 1}, "see position"),
         ({"unit": "tokens"}, "unit 'tokens'"),
         ({"unit": None}, "unit"),
         ({"unit": ["packs"]}, "unit"),

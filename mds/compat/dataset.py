@@ -7,13 +7,14 @@ was, unless both read the same remote, as when a trainer makes its dataset again
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import inspect
 import os
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,14 @@ from mds.dataset.stream import Stream as NativeStream
 from mds.dataset.stream import streams_registry
 from mds.dataset.streaming import StreamingDataset as Dataset
 from mds.dataset.worker_epoch import WorkerEpoch
-from mds.errors import ConfigError, NotFoundError
+from mds.errors import ConfigError, NotFoundError, StateError
+from mds.plan.state import KEYS, VERSION, parse_state
 from mds.shuffle import algos
 from mds.world import World, worker_place
+
+if TYPE_CHECKING:
+    from mds.plan import EpochPlan
+    from mds.plan.state import ResumePoint
 
 #: Methods whose overrides would change which samples come, and what there is in their place.
 _REFUSED = {
@@ -67,6 +73,8 @@ _IGNORED = {
 }
 #: Methods that are looked up on the class, so that one set on an object would not be called.
 _OF_CLASS = {"_get_work", "get_item", *_REFUSED}
+#: What a state remembers of the size of global batches.
+_OF_BATCHES = ("global_batch_size", "batch_size", "ranks_per_node", "batches_of_streams")
 #: What is settled when a dataset is made.
 _SETTLED = ("allow_unsafe_types", "cache_limit", "epoch_size", "initial_physical_nodes", "topology")
 
@@ -228,6 +236,66 @@ class StreamingDataset(Overridable, Dataset, Array):
             del self._starting
         return GivenWork(epoch, np.asarray(ids, np.int64).reshape(-1))
 
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+        """Go on from a state, as 0.13 does also where global batches have another size.
+
+        Where batches are made by stream, a state of another number of ranks then repeats and misses
+        samples, and a warning says how many. Raises StateError for a state that does not fit.
+        """
+        try:
+            super().load_state_dict(obj)
+        except StateError:
+            if not self._take_other_batches(obj):
+                raise
+
+    def _take_other_batches(self, obj: Any) -> bool:
+        """Load a state whose global batches alone differ; return whether it is one."""
+        if not isinstance(obj, Mapping) or obj.get("version") != VERSION:
+            return False
+        order, data = obj.get("order"), obj.get("data")
+        if not isinstance(order, Mapping) or not isinstance(data, Mapping):
+            return False
+        sizes = [data.get(name) for name in ("ranks", "nodes", "batch_size")]
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            return False
+        same = {name: value for name, value in order.items() if name not in _OF_BATCHES}
+        try:
+            super().load_state_dict({**obj, "order": same})
+        except StateError:
+            return False
+        super().load_state_dict({name: obj[name] for name in KEYS if name in obj})
+        if self._world().is_leader:
+            repeated, missed = self._count_lost(parse_state(obj), data)
+            warnings.warn(
+                f"the state is of {data['ranks']} ranks with batch_size={data['batch_size']}, and "
+                f"this run has {self.num_ranks} ranks with batch_size={self.batch_size}. "
+                f"batching_method={self.batching_method!r} now cuts other batches, so this epoch "
+                f"repeats {repeated} samples and misses {missed}, as in mosaicml-streaming. Keep "
+                "the ranks and batch_size to see each sample once.",
+                stacklevel=4,
+            )
+        return True
+
+    def _count_lost(self, point: ResumePoint, data: Mapping[str, Any]) -> tuple[int, int]:
+        """Return how many samples come twice and never, after a state of another world."""
+        nodes, ranks = int(data["nodes"]), int(data["ranks"])
+        spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
+        then = World(nodes, ranks // nodes, 1, 0)
+        epoch = max(point.epoch, 0)
+        whole = self._order.plan(EpochStart(epoch, point.at(epoch, 0)), then, spec)
+        rest = self._order.plan(EpochStart(epoch, self._order.epochs.pending), self._world())
+        count = self.num_samples
+        counts = [
+            _count_samples(plan, world, stop, count)
+            for plan, world, stop in (
+                (whole, then, point.sample_in_epoch // ranks),
+                (rest, self._world(), None),
+                (whole, then, None),
+            )
+        ]
+        excess = counts[0] + counts[1] - counts[2]
+        return int(excess[excess > 0].sum()), int(-excess[excess < 0].sum())
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
 
@@ -282,6 +350,20 @@ def _take_streams(made: dict[str, Any], streams: Any) -> None:
                 f"streams[{at}] is a {type(stream).__name__}; derive its class from "
                 "streaming.Stream, whose methods mds calls."
             )
+
+
+def _count_samples(
+    plan: EpochPlan, world: World, stop: int | None, num_samples: int
+) -> npt.NDArray[np.int64]:
+    """Return how often each sample comes in the first ``stop`` samples of every rank."""
+    counts = np.zeros(num_samples, np.int64)
+    for node in range(world.num_nodes):
+        for rank in range(world.ranks_per_node):
+            blocks = [plan.blocks(node, rank, w) for w in range(world.workers_per_rank)]
+            for ids in blocks:
+                mine = np.concatenate([np.zeros(0, np.int64), *ids])[:stop]
+                counts += np.bincount(mine[mine >= 0], minlength=num_samples)
+    return counts
 
 
 Sources = list[tuple[str, str | None]]

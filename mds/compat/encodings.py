@@ -129,7 +129,7 @@ _make_classes(StrEncoding, StrInt="str_int", StrFloat="str_float", StrDecimal="s
 _make_classes(List, PILList="list[pil]", JPEGList="list[jpeg]", PNGList="list[png]")
 _CLASSES["jpegarray"] = _CLASSES["jpeg_array"]
 
-_unsafe_encodings = {"pkl"}
+_unsafe_encodings = frozenset({"pkl"})  # a pickle is never safe, and what is safe stays so
 
 
 class _Adapted(OurEncoding):

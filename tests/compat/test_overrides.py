@@ -3,9 +3,11 @@
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import pathlib
 import warnings
+from collections import Counter
 from unittest import mock
 
 import numpy as np
@@ -19,6 +21,7 @@ from mds.compat import uncalled
 from mds.compat.names import MODULES
 from mds.compat.streaming import FOLDER
 from mds.errors import SealedNameError
+from mds.plan.state import KEYS
 
 
 class AsksForItem(StreamingDataset):
@@ -485,3 +488,52 @@ def test_small_differences(numbers, tmp_path, monkeypatch):
     assert len(dataset) == len(list(dataset)) == 200
     assert len(StreamingDataset(local=numbers, batch_size=1)) == 100
     assert len(StreamingDataset(local=numbers, batch_size=1, topology=(0, 4))) == 50
+
+
+def iterate(folder, method, rank, ranks, monkeypatch, state=None, stop=None):
+    """The samples that a rank of a world sees, and its dataset."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))
+    dataset = StreamingDataset(
+        streams=[Stream(local=f"{folder}/{name}") for name in "abc"],
+        batch_size=4,
+        batching_method=method,
+        shuffle=True,
+        num_canonical_nodes=2,
+    )
+    if state is not None:
+        dataset.load_state_dict(state)
+    return [sample["n"] for sample in itertools.islice(dataset, stop)], dataset
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 1)])
+def test_batches_by_stream_go_on_with_other_ranks(method, before, after, tmp_path, monkeypatch):
+    """The epoch goes on as that of a state of 0.13, and a warning counts what is lost."""
+    for first, (name, samples) in [(0, ("a", 50)), (100, ("b", 30)), (200, ("c", 70))]:
+        with MDSWriter(columns={"n": "int"}, out=f"{tmp_path}/{name}", size_limit=200) as writer:
+            for n in range(first, first + samples):
+                writer.write({"n": n})
+    run = functools.partial(iterate, tmp_path, method, monkeypatch=monkeypatch)
+    whole, seen = Counter(), Counter()
+    for rank in range(before):
+        ids, dataset = run(rank, before)
+        whole.update(ids)
+        seen.update(ids[:8])
+    state = {**dataset.state_dict(8 * before, True), "epoch": 0}
+    rest, messages = Counter(), []
+    for rank in range(after):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ids, _ = run(rank, after, state=state)
+        messages += [str(w.message) for w in caught if "misses" in str(w.message)]
+        theirs = {name: state[name] for name in KEYS}
+        assert run(rank, after, state=theirs)[0] == ids
+        rest.update(ids)
+    twice, never = (seen + rest) - whole, whole - (seen + rest)
+    (message,) = messages  # of the first rank
+    assert f"repeats {twice.total()} samples and misses {never.total()}," in message
+    dataset.shuffle = False
+    with pytest.raises(ValueError, match="shuffle was True"):
+        dataset.load_state_dict(state)

@@ -34,6 +34,10 @@ class RunningLoop(Protocol):
     """What is asked of a loader's iteration; of one of ours, not of torch's."""
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+
+    @property
     def position(self) -> tuple[int, int] | None:
         """The epoch, and the sample or pack of all ranks that comes next."""
 

@@ -64,6 +64,10 @@ def _describe_position(dataset: Any) -> str:
     if epochs.pending is not None:
         pending = epochs.pending
         return f"epoch {pending.epoch} from {pending.unit[:-1]} {pending.sample_in_epoch} next"
+    loop = dataset._loop()
+    if loop is not None and loop.is_under_way and loop.position is not None:
+        unit = "sample" if loop.packs is None else "pack"
+        return f"epoch {loop.position[0]} at {unit} {loop.position[1]}"
     if running is None or not running.is_under_way:
         return f"epoch {epochs.next_epoch} next"
     epoch, first = running.begun

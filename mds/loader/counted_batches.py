@@ -87,6 +87,11 @@ class CountedBatches:
         return batch
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+        return self.count.is_under_way
+
+    @property
     def position(self) -> tuple[int, int] | None:
         """The epoch, and the sample or pack of all ranks that comes next; None before the first."""
         if self.count.begun is None:

@@ -291,3 +291,14 @@ def test_streams_are_not_shared_between_datasets(make):
     view = copy.copy(dataset)
     view.shuffle = False
     assert (dataset.shuffle, view.shuffle) == (True, False)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_description_in_a_loop_names_the_running_epoch(make, workers):
+    """The text of a dataset says how far the loader over it is, whatever makes its batches."""
+    dataset = StreamingDataset(local=make(samples=100), batch_size=4)
+    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=workers)
+    for number, _ in enumerate(loader, 1):
+        assert repr(dataset).endswith(f"epoch 0 at sample {4 * number}>")
+        if number == 3:
+            break

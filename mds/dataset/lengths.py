@@ -149,10 +149,17 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
 def _check_column(source: Source, column: str) -> None:
     for schema in source.index.schemas:
         if column not in schema.columns.names:
+            pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
+            usable = [name for name, text in pairs if has_lengths(parse_encoding(text))]
+            remedy = (
+                f"Give lengths= one of its columns of arrays: {', '.join(usable)}."
+                if usable
+                else "None of its columns are arrays; make tokens of texts with mds-convert "
+                "--tokenizer."
+            )
             raise ConfigError(
                 f"Packing counts the lengths of column {shown(column)}, and "
-                f"{source.remote or source.folder} has {', '.join(schema.columns.names)}: give "
-                "lengths= the name of one of them."
+                f"{source.remote or source.folder} has {', '.join(schema.columns.names)}. {remedy}"
             )
 
 

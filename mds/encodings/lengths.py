@@ -20,7 +20,7 @@ _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 
 def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], int]:
-    """What gives the length of a value of a column from its bytes; 0 for None.
+    """Return a function from the bytes of a value to its length: of sound in frames, of None 0.
 
     Raises ConfigError for a column that has none.
     """
@@ -46,7 +46,7 @@ def has_lengths(encoding: Encoding) -> bool:
     name = encoding.name
     if name.startswith("optional["):
         return has_lengths(parse_encoding(name.removeprefix("optional[").removesuffix("]")))
-    if name.startswith("list[") or encoding.decode_kind is DecodeKind.JSON:
+    if name == "audio" or name.startswith("list[") or encoding.decode_kind is DecodeKind.JSON:
         return True
     shape = encoding.shape
     return encoding.decode_kind in _ARRAYS and (shape is None or len(shape) == 1)
@@ -56,6 +56,8 @@ def _length(encoding: Encoding, data: Data) -> int:
     value = encoding.decode(data)
     if value is None:
         return 0
+    if encoding.name in {"audio", "optional[audio]"}:
+        return len(value[0])  # frames
     if isinstance(value, list) and all(isinstance(v, (int, float, np.number)) for v in value):
         return len(value)
     shape = getattr(value, "shape", None)

@@ -8,7 +8,9 @@ from torch.utils.data import default_collate, default_convert
 
 from mds.dataset.packed_epoch import check_packed
 from mds.dataset.streaming import StreamingDataset
+from mds.encodings import parse_encoding
 from mds.errors import ConfigError
+from mds.loader.pack_filling import batch_dtype
 from mds.loader.packed_batches import PACK_AS
 from mds.transforms.column_function import ColumnFunction
 
@@ -32,6 +34,7 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
             "its map()."
         )
     check_packed(streaming)
+    _check_streams(streaming)
     if loader.batch_size != streaming.batch_size:
         raise ConfigError(
             f"batch_size counts packs here, and is {loader.batch_size} for the loader and "
@@ -44,3 +47,42 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
             "in map(), for each document, or in map_batches(), for the packed batch."
         )
     return pack_as or "varlen"
+
+
+def _check_streams(dataset: StreamingDataset) -> None:
+    """Refuse streams whose columns do not fit into one batch of packs (ConfigError).
+
+    What a function or a class of the caller's makes of samples is not known here.
+    """
+    if dataset._filter.chain.maps or dataset._has_own_items:
+        return
+    first: tuple[int, dict[str, str]] | None = None
+    for stream, index in enumerate(dataset._shards.indexes):
+        for schema in index.schemas:
+            pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
+            columns = {name: text for name, text in pairs if name in dataset._columns}
+            if first is None:
+                first = stream, columns
+                continue
+            if lacking := sorted(columns.keys() ^ first[1].keys()):
+                raise ConfigError(
+                    f"packing=: streams {first[0]} and {stream} differ in the column "
+                    f"{lacking[0]!r}, so their samples do not fit into one batch. Give columns= "
+                    "that all have."
+                )
+            for name, text in columns.items():
+                if _pack_kind(text) != _pack_kind(first[1][name]):
+                    raise ConfigError(
+                        f"packing=: column {name!r} is {first[1][name]!r} in stream {first[0]} and "
+                        f"{text!r} in stream {stream}, which make no one column. Leave it out with "
+                        "columns=, or write one of the streams anew."
+                    )
+
+
+def _pack_kind(text: str) -> Any:
+    """Return what a column of an encoding becomes in packs; whole numbers of any width are one."""
+    encoding = parse_encoding(text.removeprefix("optional[").removesuffix("]"))
+    if text.startswith(("list[", "optional[list[")):
+        return "list"
+    dtype = encoding.element_dtype if encoding.dtype is None else encoding.dtype
+    return None if dtype is None else str(batch_dtype(dtype))

@@ -12,6 +12,8 @@ from mds.loader.pack_filling import Filling, batch_dtype, check_names, join_valu
 from mds.readers import gather
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from mds.dataset.packed_epoch import PackedEpoch
@@ -29,7 +31,9 @@ class ColumnFilling(Filling):
 
     def __init__(self, dataset: Samples, epoch: PackedEpoch, allocate: Allocator) -> None:
         super().__init__(epoch, allocate)
+        self._dataset = dataset
         self._following, self._others = stored_columns(dataset, self.tokens)
+        self._has_form = False  # whether a document has shown how many axes its arrays have
         self._values: dict[str, list[Any]] = {name: [] for name in self._others}
 
     def _begin(self, packs: RankPacks) -> None:
@@ -42,6 +46,7 @@ class ColumnFilling(Filling):
 
     def _add(self, packs: RankPacks, first: int, last: int, window: Window, places: slice) -> None:
         found = gather(window.readers, window.shards[places], window.rows[places], copy=False)
+        self._find_form({name: found[name][0] for name in self._following})
         sizes, whole = packs.sizes[first:last], self._whole[first:last]
         end = self._filled + int(sizes.sum())
         is_cut = not np.array_equal(sizes, whole)
@@ -58,17 +63,32 @@ class ColumnFilling(Filling):
         self._filled = end
 
     def _finish(self, packs: RankPacks) -> tuple[RankPacks, Tensors, dict[str, list[Any]]]:
+        if not len(packs.ids) and not self._has_form and len(self._following) > 1:
+            self._find_form(self._dataset._stored_item(0))
         flat = dict(self._flat) if len(packs.ids) else padding(self._following)
         self._flat, others = {}, self._values
         self._values = {name: [] for name in self._others}
         return packs, flat, others
+
+    def _find_form(self, sample: Mapping[str, Any]) -> None:
+        """Take columns whose arrays have several axes from those that follow the tokens."""
+        if self._has_form:
+            return
+        self._has_form = True
+        for name in [*self._following]:
+            if name != self.tokens and np.ndim(sample[name]) != 1:
+                del self._following[name]
+                self._others.append(name)
+                self._values[name] = []
+                if self._packs is not None and len(self._packs.ids):
+                    del self._flat[name]
 
     def _check(self, name: str, values: Any, whole: Ids, ids: Ids) -> None:
         """See that documents are as long as was recorded. Raises IndexFileError."""
         told = whole.tolist()
         if [*map(len, values)] == told and getattr(values[0], "ndim", 0) == 1:
             return
-        at = next(i for i, v in enumerate(values) if len(v) != told[i] or np.ndim(v) != 1)
+        at = next(i for i, v in enumerate(values) if np.ndim(v) != 1 or len(v) != told[i])
         if name == self.tokens:
             raise IndexFileError(
                 f"sample {int(ids[at])} has {len(values[at])} values in column {name!r}, and its "
@@ -83,7 +103,10 @@ class ColumnFilling(Filling):
 
 
 def is_columnar(dataset: Samples, epoch: PackedEpoch) -> bool:
-    """Whether the tokens are stored as arrays with one axis, and not as lists that may be None."""
+    """Whether the tokens are arrays with one axis in all streams, beside the same columns."""
+    schemas = [schema for index in dataset._shards.indexes for schema in index.schemas]
+    if any(schema.columns != schemas[0].columns for schema in schemas):
+        return False
     tokens = encodings_of(dataset)[epoch.plan.packing.lengths]
     return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
 

@@ -1,12 +1,15 @@
 """Packs with code of the caller: what functions, filters and classes see, in every world."""
 
+import io
 import itertools
+import wave
 
 import numpy as np
 import pytest
 import torch
 
-from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, Packing, Stream, StreamingDataLoader, StreamingDataset
+from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
 from mds.transforms import RowGenerator, pad
 from mds.world import World
@@ -387,3 +390,85 @@ def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
     packs = sum(int((b["document_ids"] >= 0).any(1).sum()) for b in plain) if pack_as == "dense" \
         else sum(len(b["cu_seqlens"]) - 1 for b in plain)  # fmt: skip
     assert real == packs
+
+
+def write_stream(folder, columns, rows):
+    """A stream of a few samples."""
+    with MDSWriter(out=folder, columns=columns, lengths="tokens") as writer:
+        for row in rows:
+            writer.write(row)
+    return Stream(local=folder)
+
+
+def packs_of(streams, **settings):
+    """All tokens of the packs of streams, sorted, and the columns of the first batch."""
+    dataset = StreamingDataset(streams=streams, batch_size=2, packing=Packing(32), **settings)
+    batches = list(StreamingDataLoader(dataset))
+    tokens = sorted(t for b in batches for t in b["tokens"].tolist() if t)
+    assert {b["tokens"].dtype for b in batches} == {torch.int64}
+    return tokens, batches[0].keys()
+
+
+def test_streams_of_other_columns_and_widths_are_packed(tmp_path):
+    """Only the columns that are chosen count, and whole numbers of any width are int64."""
+    narrow = [{"tokens": np.arange(1, 9, dtype=np.uint16), "more": i} for i in range(6)]
+    wide = [{"tokens": np.arange(70_001, 70_009, dtype=np.int32)} for _ in range(6)]
+    streams = [
+        write_stream(str(tmp_path / "a"), {"tokens": "ndarray:uint16", "more": "int"}, narrow),
+        write_stream(str(tmp_path / "b"), {"tokens": "ndarray:int32"}, wide),
+    ]
+    tokens, names = packs_of(streams, columns=["tokens"])
+    assert tokens == sorted([*range(1, 9), *range(70_001, 70_009)] * 6)
+    assert "more" not in names
+    with pytest.raises(ConfigError, match="Give columns= that all have"):
+        packs_of(streams)
+
+
+def test_streams_whose_columns_make_no_one_column_are_refused_at_the_start(tmp_path):
+    """A loader of whole numbers and fractions is refused before it reads."""
+    streams = [
+        write_stream(
+            str(tmp_path / "a"), {"tokens": "ndarray:uint16"}, [{"tokens": np.ones(3, np.uint16)}]
+        ),
+        write_stream(
+            str(tmp_path / "b"), {"tokens": "ndarray:float32"}, [{"tokens": np.ones(3, np.float32)}]
+        ),
+    ]
+    dataset = StreamingDataset(streams=streams, batch_size=2, packing=Packing(32))
+    with pytest.raises(ConfigError, match="column 'tokens' is 'ndarray:uint16' in stream 0"):
+        StreamingDataLoader(dataset)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_arrays_of_two_axes_come_as_they_are_without_a_function(tmp_path, workers):
+    """A column of several axes does not follow the tokens, whether or not map() is there."""
+    columns = {"tokens": "ndarray:int32", "grid": "ndarray:float32"}
+    rows = [
+        {"tokens": np.arange(1, 5 + i, dtype=np.int32), "grid": np.full((1 + i, 3), i, np.float32)}
+        for i in range(6)
+    ]
+    write_stream(str(tmp_path), columns, rows)
+    plain = StreamingDataset(local=str(tmp_path), batch_size=2, packing=Packing(16))
+    for dataset in (plain, plain.map(dict)):
+        batches = list(StreamingDataLoader(dataset, num_workers=workers))
+        grids = [grid for batch in batches for grid in batch["grid"]]
+        assert sorted(tuple(grid.shape) for grid in grids) == [(1 + i, 3) for i in range(6)]
+
+
+def test_columns_that_could_be_packed_are_named(tmp_path):
+    """A dataset of texts names none, and says how tokens are made."""
+    with MDSWriter(out=str(tmp_path), columns={"text": "str"}) as writer:
+        writer.write({"text": "a"})
+    dataset = StreamingDataset(local=str(tmp_path), batch_size=2, packing=Packing(16))
+    with pytest.raises(ConfigError, match=r"mds-convert --tokenizer"):
+        list(StreamingDataLoader(dataset))
+
+
+def test_the_length_of_sound_is_its_frames():
+    """Sound is packed by its duration."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((2, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(4 * 123))
+    assert length_function({"audio": "audio"}, "audio")(file.getvalue()) == 123
+    assert length_function({"audio": "optional[audio]"}, "audio")(b"\0") == 0

@@ -27,6 +27,7 @@ class EpochCount:
         self.order_hash = OrderHash()
         self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
         self.packs: tuple[int, Any, int] | None = None  # where an epoch of packs goes on
+        self.is_regrouped = False  # by a wrapper that drops, repeats or holds back samples
         self.is_over = self.is_finished = False  # over: also where the iteration was left
         self.waits = WaitAccount()
 
@@ -78,6 +79,7 @@ class CountedBatches:
         count.steps += 1
         count.begun = count.begun or info.begun  # and not of batches that were made anew
         count.packs = info.packs
+        count.is_regrouped |= info.is_regrouped
         if self._is_uneven:
             self._level(info.samples)
         self._loader._samples_read += info.samples

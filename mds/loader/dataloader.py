@@ -159,6 +159,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._inner: DataLoader[Any] | None = None
         self._count = EpochCount()
         self._samples_read = 0  # in all iterations
+        self._has_warned = False  # of a position that is not exact
         if self._streaming is not None:
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
@@ -355,6 +356,8 @@ class StreamingDataLoader(DataLoader[Any]):
                 count.begun, count.packs, is_finished=count.is_finished
             )
             return {**state, "order_hash": str(count.order_hash)} if count.steps else state
+        if count.is_regrouped and not count.is_finished:
+            self._warn_of_regrouping()
         samples = count.share * self._streaming.num_ranks
         state = self._streaming.state_dict(samples, from_beginning=False)
         if count.begun is not None:
@@ -363,6 +366,20 @@ class StreamingDataLoader(DataLoader[Any]):
             place = self._streaming._order.place_after(epoch, first, samples)
             state = moved_state(state, epoch, place, is_finished=count.is_finished)
         return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
+
+    def _warn_of_regrouping(self) -> None:
+        """Warn once that a wrapper's own buffer is not part of the position."""
+        if self._has_warned or not self._is_strict:
+            return
+        self._has_warned = True
+        name = type(self.dataset).__name__
+        warnings.warn(
+            f"the position is not exact: {name} took another number of samples from the dataset "
+            "than it gave, so each rank and worker is at a place of its own, and samples that "
+            f"{name} holds back are lost at a resume. Use dataset.filter() to drop samples and "
+            "Packing to pack them, or save the state after an epoch.",
+            stacklevel=3,
+        )
 
     def skip(self, steps: range) -> int:
         """Let global batches that have not come yet never come; returns the step that does instead.

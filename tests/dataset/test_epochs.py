@@ -331,3 +331,27 @@ def test_a_state_is_plain_where_packing_has_numpy_scalars(make, name):
     dataset = StreamingDataset(local=data, batch_size=1, packing=packing)
     state = json.loads(json.dumps(dataset.state_dict()))
     assert state["order"][f"packing_{name}"] == 40
+
+
+class Pairs(torch.utils.data.IterableDataset):
+    """A wrapper that holds one sample back until the next one has come."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        held = []
+        for sample in self.dataset:
+            held.append(sample["id"])
+            if len(held) == 2:
+                yield held.pop() + held.pop()
+
+
+def test_a_wrapper_that_regroups_samples_warns_once_of_its_position(make):
+    """A state in the middle of an epoch cannot have what the wrapper holds back."""
+    loader = StreamingDataLoader(Pairs(StreamingDataset(local=make(), batch_size=4)), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    with pytest.warns(UserWarning, match=r"Pairs took another number.*dataset\.filter.*Packing"):
+        loader.state_dict()
+    loader.state_dict()

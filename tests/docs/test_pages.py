@@ -54,6 +54,7 @@ NOT_RUN = {
         "lines of a program; tests/distributed runs them in many worlds"
     ),
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
+    ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",
     ("index.md", "mds-convert photos data/photos"): "the README draws pictures and converts them",
     ("guides/credentials.md", '{"Version": "2012-10-17"'): PROVIDER,
     ("guides/credentials.md", "Allow group Trainers"): PROVIDER,

@@ -6,6 +6,7 @@ columns one after the other, our own collate functions last, and what comes of t
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,10 +31,18 @@ class BatchMaker:
     """Makes a batch of samples, or of columns where ``takes_columns``.
 
     ``collate`` is the loader's collate function and ``size`` its batch size; ``chain`` has the
-    functions of map_batches. Raises ConfigError for what does not go together.
+    functions of map_batches. ``transposes``: dicts and lists are collated as torch does. Raises
+    ConfigError for what does not go together.
     """
 
-    def __init__(self, collate: Collate, size: int | None, chain: FunctionChain) -> None:
+    def __init__(
+        self,
+        collate: Collate,
+        size: int | None,
+        chain: FunctionChain,
+        *,
+        transposes: bool = False,
+    ) -> None:
         self._collate = collate
         self._links = chain.of_batches
         is_default = collate in {default_collate, default_convert}
@@ -51,8 +60,8 @@ class BatchMaker:
                 "samples. Do what it does in map_batches()."
             )
         if collate is default_collate:
-            self._collate = collate_samples
-        self.takes_columns = bool(self._links) or self._collate is collate_samples
+            self._collate = functools.partial(collate_samples, transposes=transposes)
+        self.takes_columns = bool(self._links) or collate is default_collate
         self.has_functions = bool(self._links)
         self._last_of_caller = len(chain.of_batches) - 1
         self.is_keyed = any(link.is_keyed for link in self._links)
@@ -119,7 +128,7 @@ def _in_one_shape(made: Any) -> Any:
     return {name: column_of(v) if isinstance(v, list) else v for name, v in made.items()}
 
 
-def collate_samples(batch: Sequence[Any]) -> Any:
+def collate_samples(batch: Sequence[Any], *, transposes: bool = False) -> Any:
     """What torch's default collate makes of samples, and more of what it refuses.
 
     Arrays and images of different shapes are lists of tensors. There is no warning about stored
@@ -128,5 +137,6 @@ def collate_samples(batch: Sequence[Any]) -> Any:
     if isinstance(batch[0], dict) and all(
         type(s) is dict and s.keys() == batch[0].keys() for s in batch
     ):
-        return tensors_of({name: [sample[name] for sample in batch] for name in batch[0]})
+        columns = {name: [sample[name] for sample in batch] for name in batch[0]}
+        return tensors_of(columns, transposes=transposes)
     return default_collate(list(batch))

@@ -77,7 +77,9 @@ class Batches(IterableDataset[Any]):
         self._size, self._drop_last = batch_size, drop_last
         is_streaming = isinstance(dataset, StreamingDataset)
         chain = dataset._filter.chain if is_streaming else FunctionChain()
-        self._maker = BatchMaker(collate, batch_size, chain)
+        # The incumbent's users get what torch makes of dicts and lists.
+        self._transposes = not getattr(dataset, "_is_strict", True)
+        self._maker = BatchMaker(collate, batch_size, chain, transposes=self._transposes)
 
     def __iter__(self) -> Iterator[Message]:
         return self.begin_epoch(*worker_place(), worker_group())
@@ -127,7 +129,9 @@ class Batches(IterableDataset[Any]):
             groups = self._grouped_batches(worker, epoch, watch, windows, size, into)
             return BatchIterator(groups, workers) if allocate is None else groups
         columns = self._columns(windows, lambda: size, into)
-        return _with_info(epoch, watch, _as_tensors(columns, watch), least)
+        return _with_info(
+            epoch, watch, _as_tensors(columns, watch, transposes=self._transposes), least
+        )
 
     @property
     def _is_ours(self) -> bool:
@@ -262,7 +266,7 @@ class Batches(IterableDataset[Any]):
         watch.start()
         for samples, found in self._columns(windows, wanted, allocate):
             watch.end_samples()
-            columns = tensors_of(found)
+            columns = tensors_of(found, transposes=self._transposes)
             infos = []
             for at in range(0, samples, size):
                 some = min(size, samples - at)
@@ -362,11 +366,11 @@ def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> in
 
 
 def _as_tensors(
-    columns: Iterator[tuple[int, Columns]], watch: Stopwatch
+    columns: Iterator[tuple[int, Columns]], watch: Stopwatch, *, transposes: bool
 ) -> Iterator[tuple[int, Columns]]:
     for count, found in columns:
         watch.end_samples()
-        tensors = tensors_of(found)
+        tensors = tensors_of(found, transposes=transposes)
         del found
         watch.end_collating()
         yield count, tensors

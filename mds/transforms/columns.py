@@ -60,17 +60,18 @@ def column_of(values: Any) -> Any:
     return values
 
 
-def tensors_of(columns: Mapping[str, Any]) -> dict[str, Any]:
+def tensors_of(columns: Mapping[str, Any], *, transposes: bool = False) -> dict[str, Any]:
     """Return the batch that torch's default collate makes of the same values, where it makes one.
 
     Where it refuses, the values stay a list: arrays and images of different shapes as tensors of
     their own, anything else as it is. Dicts and lists without arrays in them, as columns of `json`
-    and of lists have, always stay a list: whether torch could transpose them depends on the batch.
+    and of lists have, stay a list: whether torch could transpose them depends on the batch. With
+    ``transposes`` they become what torch makes of them.
     """
-    return {name: tensor_of(values) for name, values in columns.items()}
+    return {name: tensor_of(values, transposes=transposes) for name, values in columns.items()}
 
 
-def tensor_of(values: Any) -> Any:
+def tensor_of(values: Any, *, transposes: bool = False) -> Any:
     """One column as a tensor, or as a list."""
     import torch
     from torch.utils.data import default_collate
@@ -91,7 +92,8 @@ def tensor_of(values: Any) -> Any:
         return list(values)
     if isinstance(first, str) and all(isinstance(v, str) for v in values):
         return list(values)
-    if isinstance(first, (dict, list, tuple)) and not any(map(_has_array, values)):
+    is_nested = isinstance(first, (dict, list, tuple)) and not transposes
+    if is_nested and not any(map(_has_array, values)):
         return list(values)
     try:
         return default_collate(list(values))

@@ -5,12 +5,15 @@ import os
 
 import numpy as np
 import pytest
+import streaming
 import torch
 from streaming import MDSWriter
 from streaming.multimodal import StreamingInsideWebVid, StreamingOutsideGIWebVid
 from streaming.text import StreamingC4, StreamingEnWiki
 from streaming.vision import StreamingADE20K, StreamingCIFAR10, StreamingCOCO, StreamingImageNet
 from streaming.vision.convert.base import convert_image_class_dataset
+
+import mds
 
 
 def image(shade, mode="RGB"):
@@ -151,3 +154,18 @@ def test_videos_in_and_beside_the_shards(tmp_path):
     assert dataset[0]["content"] == b"other"
     os.unlink(tmp_path / "videos" / "a" / "1.mp4")
     assert dataset[0]["content"] == b"other"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_json_are_what_torch_makes_of_them(tmp_path, workers):
+    """The incumbent collates with torch, which transposes dicts; natively they stay a list."""
+    out = str(tmp_path / "data")
+    with mds.MDSWriter(out=out, columns={"meta": "json"}) as writer:
+        for number in range(8):
+            writer.write({"meta": {"number": number}})
+    (batch, _), (plain, _) = (
+        list(library.StreamingDataLoader(dataset, batch_size=4, num_workers=workers))
+        for library in (streaming, mds)
+        for dataset in [library.StreamingDataset(local=out, batch_size=4)]
+    )
+    assert batch["meta"]["number"].tolist() == [each["number"] for each in plain["meta"]]

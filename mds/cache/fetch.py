@@ -124,8 +124,7 @@ class ShardFetcher:
             # Alive but stuck. Two downloads of one shard are better than none; under a limit there
             # is room for one, so the second is not kept.
             log.warning(
-                "Shard %s of %s is being fetched by another process, %s, which did not end in "
-                "%.0f s; this one %s.",
+                "Shard %s of %s is being fetched by %s, which did not end in %.0f s; this one %s.",
                 shard,
                 folder.root,
                 describe_processes(ledger.owners(shard)),

@@ -175,9 +175,11 @@ class ProcessCache:
             if held is not None:
                 self.counters.add(hits=not attempt, misses=bool(attempt))
                 return held
-            if not self.fetcher.ensure_local(shard):
-                break
-        return self._open_in_memory(folder, info)
+            with self._waiting_here(shard):
+                if not self.fetcher.ensure_local(shard):
+                    break
+        with self._waiting_here(shard):
+            return self._open_in_memory(folder, info)
 
     def _open_cached(self, opened: OpenFolder, number: int, info: ShardInfo) -> OpenReader | None:
         """A reader of a shard in the cache folder, pinned if there is a limit; None without it."""
@@ -280,6 +282,10 @@ class ProcessCache:
             self.counters.add_wait(seconds, name)
             emit(Waited(shard, seconds))
             self._warn_if_slow(seconds, shard, name)
+
+    def _waiting_here(self, shard: int) -> contextlib.AbstractContextManager[None]:
+        """Note a wait for a shard if this thread makes batches, and not if it fetches ahead."""
+        return contextlib.nullcontext() if running_watch() is None else self.waiting_for(shard)
 
     def _warn_if_slow(self, seconds: float, shard: int, name: str) -> None:
         now = time.monotonic()

@@ -30,7 +30,7 @@ def setup_of(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) -> Lo
         kind="threads" if is_threaded else "processes",
         cores=max(1, _usable_cores() // max(ranks, 1)),
         functions=tuple(link.name for link in dataset._filter.chain.links),
-        collate=name_of(collate) if is_own else "None",
+        collate=name_of(collate) if is_own else "",
         columns=tuple(sorted(columns)),
     )
 

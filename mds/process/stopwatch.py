@@ -20,8 +20,9 @@ PHASES = ("request", "transfer", "unpack", "decode", "functions", "collate", "cr
 _REQUEST, _TRANSFER, _UNPACK, _DECODE, _FUNCTIONS, _COLLATE, _CROSSING = range(len(PHASES))
 
 Clock = Callable[[], float]
-#: Seconds of each of `PHASES` that a batch took. Where functions are known by one sample alone they
-#: may be too many and decoding too few, even below zero; sums of many batches are right.
+#: Seconds of each of `PHASES` that a batch took, and last the processor time of the thread that
+#: made it. Where functions are known by one sample alone they may be too many and decoding too few,
+#: even below zero; sums of many batches are right.
 Making = tuple[float, ...]
 
 STRETCHES = 3  # of a batch, each decoded before its functions are called
@@ -38,11 +39,15 @@ _running = _RunningWatch()
 class Stopwatch:
     """Seconds by phase of what one thread makes.
 
-    ``clock``: a clock with a reading before and after what is timed.
+    ``clock``: a clock with a reading before and after what is timed. ``processor``: the processor
+    time of the thread that calls.
     """
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Clock = time.perf_counter, processor: Clock = time.thread_time
+    ) -> None:
+        self._clock, self._processor = clock, processor
+        self._processor_begun = 0.0
         self._seconds = [0.0] * len(PHASES)
         self._last = 0.0
         self._waited = 0.0  # since the last reading
@@ -61,6 +66,7 @@ class Stopwatch:
         """Begin, or go on after `take`, with the thread that calls."""
         self._waited = 0.0
         self._last = self._clock()
+        self._processor_begun = self._processor()
         self._switches = MAX_SWITCHES
         self.is_armed = True
         _running.watch = self
@@ -83,7 +89,7 @@ class Stopwatch:
     def take(self) -> Making:
         """What was made since the last time; the stopwatch rests until `start`."""
         _running.watch = None
-        made = tuple(self._seconds)
+        made = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
         self._seconds = [0.0] * len(PHASES)
         return made
 
@@ -155,7 +161,7 @@ class Stopwatch:
 
 
 def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
-    """The seconds of several batches together, and of their way."""
+    """Return the seconds of several batches together, and of their way."""
     whole: list[float] = [sum(each) for each in zip(*makings, strict=True)]
     whole[_CROSSING] += crossing
     return tuple(whole)

@@ -28,6 +28,7 @@ class WaitAccount:
         self.first = self.waited = self.worked = 0.0
         self._charged = [0.0] * len(PHASES)
         self._made = [0.0] * len(PHASES)
+        self._processor = 0.0
         self._last = 0.0
 
     @property
@@ -40,6 +41,13 @@ class WaitAccount:
         """The seconds of making the batches, by phase; of several workers more than passed."""
         return _by_phase(self._made)
 
+    @property
+    def idle(self) -> float:
+        """Share of decoding, functions and collating in which the processor did nothing, 0 to 1."""
+        made = self.made
+        own = made["decode"] + made["functions"] + made["collate"]
+        return max(0.0, own - self._processor) / own if own > 0.0 else 0.0
+
     def add(self, asked: float, came: float, making: Making | None) -> None:
         """A batch was asked for and came at these times.
 
@@ -47,7 +55,9 @@ class WaitAccount:
         """
         self.batches += 1
         if making is not None:
-            self._made = [a + b for a, b in zip(self._made, making, strict=True)]
+            *phases, processor = making
+            self._made = [a + b for a, b in zip(self._made, phases, strict=True)]
+            self._processor += processor
         if self.batches == 1:
             self.first = came - asked
         else:
@@ -57,11 +67,12 @@ class WaitAccount:
         self._last = came
 
     def _charge(self, wait: float, making: Making | None) -> None:
-        whole = 0.0 if making is None else sum(making)
-        if making is None or whole <= 0.0:
+        phases = () if making is None else making[:-1]
+        whole = sum(phases)
+        if whole <= 0.0:
             self._charged[-1] += wait  # it was there: what is left is its way
             return
-        self._charged = [a + wait * b / whole for a, b in zip(self._charged, making, strict=True)]
+        self._charged = [a + wait * b / whole for a, b in zip(self._charged, phases, strict=True)]
 
     def __repr__(self) -> str:
         return (

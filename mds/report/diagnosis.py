@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from mds.report.setup import CacheUse, LoaderSetup
 
 #: Why a run is slow: the trainer's own work, the way to the remote (`latency`, `bandwidth`), a
-#: cache that is too small, or what is done to samples and batches. ``none``: nothing was read yet.
+#: cache that is too small, or what is done to samples and batches. ``uncertain``: two causes cost
+#: about the same. ``none``: nothing was read yet.
 CAUSES = (
     "trainer",
     "latency",
@@ -29,6 +30,7 @@ CAUSES = (
     "functions",
     "collate",
     "crossing",
+    "uncertain",
     "none",
 )
 _CAUSE_OF_CHARGE = {
@@ -42,6 +44,7 @@ _CAUSE_OF_CHARGE = {
 }
 _FEW_WAITS = 0.1  # of the time
 _MUCH_WASTED = 0.2
+_MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
 _MUCH_RANGED = 0.3
 _WORDS = {
     "latency": "requests wait for their answer",
@@ -102,7 +105,8 @@ def _find_cause(share: float, seconds: Mapping[str, float], cache: CacheUse) -> 
     is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
     if is_small and for_bytes >= others[longest]:
         return "cache_limit"
-    return max(seconds, key=seconds.__getitem__)
+    second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
+    return first if seconds[second] <= _MUCH_LESS * seconds[first] else "uncertain"
 
 
 def _headline(account: WaitAccount, share: float) -> str:
@@ -124,6 +128,8 @@ def _reason(
     shown = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
     shown = [text for text, (_, spent) in zip(shown, parts, strict=True) if spent >= waited / 100]
     told = [f"It waited {', '.join(shown)}."]
+    if cause == "uncertain":
+        told.append("Two of them cost about the same, so neither is named as the cause.")
     if cause == "cache_limit":
         told.append(
             f"cache_limit is too small: {cache.wasted:.0%} of the shards that came had been here "

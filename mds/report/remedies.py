@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
+_MUCH_IDLE = 0.75  # two other programs on the same cores make it 0.5
+_MOST_WAITING = 8  # workers of a core that wait
 _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
 
 
@@ -99,8 +101,14 @@ def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str
 def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del cache
     cheaper = (
-        f"make collate_fn={setup.collate} cheaper; those of mds.transforms work on whole columns"
+        "leave out columns that are not used (columns=[...]), or write arrays of one shape as "
+        "'ndarray:dtype:shape', which are gathered at once"
     )
+    if setup.collate:
+        cheaper = (
+            f"make collate_fn={setup.collate} cheaper; those of mds.transforms work on whole "
+            "columns"
+        )
     return _more_workers(account, setup, cheaper)
 
 
@@ -112,6 +120,11 @@ def _crossing(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
             "interpreter's lock; or send less: smaller dtypes, normalise on the device."
         )
     return "Set pin_memory=False if nothing needs it, and send smaller dtypes."
+
+
+def _uncertain(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    del account, setup, cache
+    return "Ask again when nothing else runs on this machine, or after more steps."
 
 
 def _none(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
@@ -129,6 +142,7 @@ REMEDIES: dict[str, Remedy] = {
     "functions": _functions,
     "collate": _collate,
     "crossing": _crossing,
+    "uncertain": _uncertain,
     "none": _none,
 }
 
@@ -142,15 +156,17 @@ def _workers_wanted(account: WaitAccount) -> int:
 
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
     wanted, cores = _workers_wanted(account), max(setup.cores, 1)
-    useful = min(wanted, cores)
+    # Workers that wait instead of computing need no core of their own.
+    most = _MOST_WAITING * cores if account.idle > _MUCH_IDLE else cores
+    useful = min(wanted, most)
     ways = "Make batches in more workers"
     if not setup.workers:
         ways = "Make batches beside the trainer"
-    if useful > setup.workers:
-        told = f"{ways}: num_workers={useful} instead of {setup.workers}"
-        if wanted > cores:
-            told += f" (this rank has {cores} cores; that alone will not do)"
-        return f"{told}. Or {cheaper}."
-    return (
-        f"More than {setup.workers} workers do not help on {cores} cores for this rank: {cheaper}."
-    )
+    if useful <= setup.workers:
+        return f"More than {setup.workers} workers do not help on {cores} cores: {cheaper}."
+    advice = f"{ways}: num_workers={useful} instead of {setup.workers}"
+    if most > cores:
+        advice += f" (they wait {account.idle:.0%} of their time and do not compute)"
+    elif wanted > cores:
+        advice += f" (this rank has {cores} cores; that alone will not do)"
+    return f"{advice}. Or {cheaper}."

@@ -9,8 +9,8 @@ class LoaderSetup(NamedTuple):
     """How a loader is set.
 
     ``workers`` of a rank, which are ``kind`` ("processes" or "threads"); ``cores`` of the machine
-    for each rank on it. ``functions`` and ``collate`` are names of the caller's code; ``columns``
-    tells each column's encoding.
+    for each rank on it. ``functions`` and ``collate`` are names of the caller's code, ``collate``
+    '' where there is none; ``columns`` tells each column's encoding.
     """
 
     workers: int = 0

@@ -62,9 +62,16 @@ def is_stopped(number: int) -> bool:
 
 
 def describe_processes(numbers: Sequence[int]) -> str:
-    """Processes for people: their numbers, what each runs, whether it is stopped, and where."""
-    told = [f"{number} ({', '.join(_facts(number))})" for number in numbers]
-    return f"{', '.join(told) or 'one that is not seen'} on {printable(socket.gethostname())}"
+    """Describe processes by their numbers, what each runs, whether it is stopped, and where."""
+    names = [
+        "another thread of this process"
+        if number == os.getpid()
+        else f"process {number} ({', '.join(_facts(number))})"
+        for number in numbers
+    ]
+    return (
+        f"{', '.join(names) or 'a process that is not seen'} on {printable(socket.gethostname())}"
+    )
 
 
 def _facts(number: int) -> list[str]:

@@ -187,7 +187,7 @@ def lock_within(
         return None
     waiter = _Waiter(locks, at)
     threading.Thread(target=waiter.run, name="mds-lock", daemon=True).start()
-    with waiting("another process, which has a lock in", os.path.dirname(path)) as wait:
+    with waiting("the owner of a lock in", os.path.dirname(path)) as wait:
 
         def is_hopeless() -> bool:
             holders = holders_of(path, at) or list(suspects())

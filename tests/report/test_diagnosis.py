@@ -19,15 +19,18 @@ SETUP = LoaderSetup(
 CACHE = CacheUse(total=1000 << 20, shards=100, came=50, needed=50, bytes_came=500 << 20)
 
 
-def recorded(batches=20, step=0.010, wait=0.030, **phases):
-    """An account of batches that the trainer waited for; ``phases`` are seconds of making one."""
+def recorded(batches=20, step=0.010, wait=0.030, busy=1.0, **phases):
+    """Return an account of batches that the trainer waited for.
+
+    ``phases`` are seconds of making one, ``busy`` the share in which the processor worked.
+    """
     account = WaitAccount()
     now = 100.0
     for _ in range(batches):
         asked = now + step
         came = asked + wait
         seconds = tuple(phases.get(name, 0.0) for name in PHASES)
-        account.add(asked, came, seconds)
+        account.add(asked, came, (*seconds, busy * sum(seconds)))
         now = came
     return account
 
@@ -133,3 +136,28 @@ def test_other_datasets_have_no_report():
     loader = StreamingDataLoader(TensorDataset(torch.arange(4)), batch_size=2)
     with pytest.raises(ConfigError, match="tells of streaming datasets"):
         loader.report()
+
+
+def test_workers_that_wait_may_be_more_than_cores():
+    """Functions that sleep, or ask a server, need no core of their own."""
+    setup = SETUP._replace(workers=4)
+    found = cause_of(recorded(functions=0.2, busy=0.02), setup)
+    assert "num_workers=22 instead of 4 (they wait 98% of their time" in found.text
+    # Other programs on the same cores take half of the time.
+    assert "do not help on 4 cores" in cause_of(recorded(functions=0.2, busy=0.5), setup).text
+
+
+def test_no_collate_function_is_blamed_where_there_is_none():
+    """Stacking arrays is the library's own work, which fewer columns make less."""
+    found = cause_of(recorded(collate=0.060), SETUP._replace(collate=""))
+    assert found.cause == "collate"
+    assert "collate_fn" not in found.text
+    assert "columns=[...]" in found.text
+
+
+def test_two_causes_that_cost_the_same_are_not_told_apart():
+    """Neither is named; both stand in the paragraph, and neither has its remedy advised."""
+    found = cause_of(recorded(transfer=0.060, decode=0.055))
+    assert found.cause == "uncertain"
+    assert "52% while bytes come slowly, 48% while samples are decoded" in found.text
+    assert cause_of(recorded(transfer=0.060, decode=0.040)).cause == "bandwidth"

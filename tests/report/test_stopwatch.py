@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 
 def seconds_of(made):
-    return dict(zip(PHASES, made, strict=True))
+    return dict(zip(PHASES, made[:-1], strict=True))
 
 
 def phases(**given):
@@ -89,6 +89,26 @@ def test_a_wait_is_not_decoding(clock):
     found = seconds_of(watch.take())
     assert running_watch() is None
     assert found == phases(request=2, transfer=4, unpack=2, decode=2)
+
+
+def test_a_shard_that_has_to_be_fetched_is_waited_for(folder, tmp_path):
+    """A reader that asks for it itself waits too, as where another thread was sent for it."""
+    dataset = StreamingDataset(remote=folder, local=str(tmp_path / "cache"), batch_size=SIZE)
+    watch = Stopwatch()
+    watch.start()
+    dataset._cache.hold(0)
+    dataset._cache.release(0)
+    fetched = seconds_of(watch.take())
+    assert fetched["request"] + fetched["transfer"] > 0
+    assert dataset.stats()["waits"] == 1
+    watch.start()
+    dataset._cache.hold(0)
+    dataset._cache.release(0)
+    assert seconds_of(watch.take()) == phases()
+    watch.take()
+    dataset._cache.hold(1)  # by a thread that makes no batches
+    dataset._cache.release(1)
+    assert dataset.stats()["waits"] == 1
 
 
 def test_a_wait_without_transfers_is_one_for_bytes(clock):

@@ -106,7 +106,7 @@ def test_a_lock_that_another_has_is_told(tmp_path, told):
     assert lock_within(path, 1, 0) is None
     told.then = held.close
     lock_within(path, 1, 60).close()
-    assert any("another process, which has a lock" in line for line in told)
+    assert any("the owner of a lock" in line for line in told)
 
 
 def test_a_trickle_is_a_stall_that_another_try_mends(large):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mds.dataset.pack_counts import PackCount
     from mds.dataset.shard_map import ShardMap
     from mds.formats.facts import FileCosts
+    from mds.index import Index
     from mds.plan import EpochPlan
     from mds.transforms.chain import FunctionChain
     from mds.world import Ranks
@@ -84,11 +85,15 @@ def explain(
     cache_limit: int | None,
     chain: FunctionChain,
     *,
+    fetched: Sequence[Index],
     has_batches: bool,
     packs: PackCount | None = None,
     costs: Sequence[FileCosts] = (),
 ) -> Explanation:
-    """The resolved configuration of a dataset as a text of some twenty lines."""
+    """Return the resolved configuration of a dataset as a text of some twenty lines.
+
+    ``fetched``: the indexes of streams whose shards come from a remote; others are read in place.
+    """
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
         f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} "
@@ -99,7 +104,7 @@ def explain(
         *_settings(shards, plan, ranks, predownload, has_batches, packs),
         *_mixture(plan),
         *_edits(plan),
-        *_costs(shards, plan, cache_limit),
+        *_costs(shards, plan, cache_limit, fetched),
         *(row for each in costs for row in _file_costs(each)),
         *describe_costs(chain),
     ]
@@ -132,7 +137,9 @@ def _settings(
         (
             "epoch_size",
             f"{plan.epoch_size:,}",
-            "all samples once"
+            "samples drawn by the schedule"
+            if plan.schedule is not None
+            else "all samples once"
             if plan.epoch_size == shards.num_samples
             else f"of {shards.num_samples:,} samples, {spec.sampling_method}",
         ),
@@ -231,21 +238,26 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
 
 
 def _costs(
-    shards: ShardMap, plan: EpochPlan, cache_limit: int | None
+    shards: ShardMap, plan: EpochPlan, cache_limit: int | None, fetched: Sequence[Index]
 ) -> list[tuple[str, str, str]]:
     at_once = shards_at_once(shards, plan)
-    on_disk = sum(int(i.raw_size.sum()) for i in shards.indexes)
-    fetched = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in shards.indexes)
-    nodes = plan.world.num_nodes
-    window = at_once * on_disk // max(shards.num_shards, 1)
+    size = sum(int(i.raw_size.sum()) for i in shards.indexes)
+    window = at_once * size // max(shards.num_shards, 1)
     rows = [
         (
             "shards at once",
             f"{at_once:,}",
             f"a node draws samples from these: {format_bytes(window)}",
         ),
-        ("fetched", format_bytes(fetched / nodes), "a node and epoch, when every shard comes once"),
     ]
+    if not fetched:
+        return [*rows, ("fetched", "nothing", "the files are read where they are")]
+    nodes = plan.world.num_nodes
+    on_disk = sum(int(i.raw_size.sum()) for i in fetched)
+    come = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched)
+    rows.append(
+        ("fetched", format_bytes(come / nodes), "a node and epoch, when every shard comes once")
+    )
     share = on_disk / nodes
     if cache_limit is None:
         rows.append(("cache_limit", "none", f"the folder grows to about {format_bytes(share)}"))

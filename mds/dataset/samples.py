@@ -190,6 +190,7 @@ class Samples(DatasetFacts):
             self.predownload,
             self.cache_limit,
             self._filter.chain,
+            fetched=[each.index for each in self._cache.sources if each.remote is not None],
             has_batches=self.batch_size is not None,
             packs=packs,
             costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],

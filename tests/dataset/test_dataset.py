@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mds import Stream, StreamingDataLoader, StreamingDataset
+from mds import Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan
 from mds.plan.state import KEYS
@@ -357,3 +357,23 @@ def test_a_loader_starts_the_count_of_its_dataset_anew(make):
     for _ in zip(range(3), loader, strict=False):
         pass
     assert dataset.state_dict()["sample_in_epoch"] == 12
+
+
+def test_the_explanation_of_data_in_place_fetches_nothing(make, tmp_path):
+    """Only data behind a remote are fetched, and fill a folder."""
+    text = StreamingDataset(local=make(), batch_size=4).explain()
+    assert "nothing" in text
+    assert "the files are read where they are" in text
+    assert "grows" not in text
+    remote = StreamingDataset(remote=make(), local=str(tmp_path / "cache"), batch_size=4).explain()
+    assert "the folder grows to about" in remote
+    assert "a node and epoch, when every shard comes once" in remote
+
+
+def test_the_explanation_of_a_schedule_does_not_say_once(make):
+    """The passes of each stream are listed; how often a sample comes follows from them."""
+    streams = {"a": Stream(local=make()), "b": Stream(local=make(50))}
+    schedule = Schedule({0: {"a": 0.1, "b": 0.9}})
+    text = StreamingDataset(streams=streams, schedule=schedule, batch_size=4).explain()
+    assert "0.15 passes by the end of the epoch" in text
+    assert "once" not in text.partition("epoch_size")[2].partition("\n")[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from mds.arguments import (
     Rule,
@@ -125,18 +125,9 @@ class FixedSetting(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, dataset: None, owner: type | None = None) -> FixedSetting[T]: ...
-    @overload
-    def __get__(self, dataset: object, owner: type | None = None) -> T: ...
-    def __get__(self, dataset: object | None, owner: type | None = None) -> FixedSetting[T] | T:
-        if dataset is None:
-            return self
-        try:
-            value: T = vars(dataset)[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
-        return value
+    if TYPE_CHECKING:  # without a method, reading looks into ``vars(dataset)`` and costs nothing
+
+        def __get__(self, dataset: object, owner: type | None = None) -> T: ...
 
     def __set__(self, dataset: Any, value: T) -> None:
         if "_shards" in vars(dataset) and dataset._is_strict:  # noqa: SLF001 - its own

@@ -95,7 +95,7 @@ class EpochPlan:
         self.spec, self.schedule, self.edits = spec, schedule, tuple(edits)
         self.world = world if replication is None else world.replicate(replication)
         self._sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
-        self._titles = [stream_title(streams, i) for i in range(len(streams))]
+        self._streams = streams
         per_stream = self.stream_samples
         size = None if epoch_size is None else parse_count(epoch_size)
         if weights is None:
@@ -199,7 +199,7 @@ class EpochPlan:
         try:
             yield
         except StreamPlanError as error:
-            title = self._titles[error.stream]
+            title = stream_title(self._streams, error.stream)
             error.args = (str(error).replace(f"stream {error.stream} ", f"stream {title} ", 1),)
             raise
 

@@ -172,7 +172,12 @@ def broken(tmp_path):
     out = os.path.join(tmp_path, "broken")
     with MDSWriter(out=out, columns={"id": "int", "text": "str"}, samples_per_shard=5) as writer:
         for i in range(20):
-            writer.write({"id": i, "text": b"\xff\xfe" if i == 7 else f"sample {i}"})
+            writer.write({"id": i, "text": f"sample {i}"})
+    shard = os.path.join(out, "shard.00001.mds")
+    with open(shard, "rb+") as file:
+        content = file.read()
+        file.seek(content.index(b"sample 7"))
+        file.write(b"\xff\xfe")
     return out
 
 

@@ -179,7 +179,9 @@ class Play:
         world = World(phase.nodes, phase.ranks, max(phase.workers, 1), 0)
         if state is None:  # a run begins, perhaps again: killed before the first checkpoint
             self.baseline = self._global_batches(world, None)
-        (first, hashes), (second, _) = self._read(log, world)
+        (first, hashes), (second, _) = self._read(
+            log, world, is_finished=bool(state and state.get("finished"))
+        )
         self._check_ranks(first, world, state, whole=phase.kill is None and phase.stop is None)
         self._audit(first, hashes, world, self._plan(world, state))
         self._check_globally(first, done)
@@ -198,6 +200,8 @@ class Play:
             return json.load(file)
 
     def _config(self, phase, log, is_last):
+        state = self._state()
+        epochs = 2 if is_last else 1
         return {
             "streams": [
                 {
@@ -214,24 +218,29 @@ class Play:
             },
             "workers": phase.workers,
             "kind": self.scenario.kind,
-            "state": self._state(),
+            "state": state,
             "checkpoint": self.checkpoint,
             "log": log,
             "home": self.home,
             "save_every": self.scenario.save_every,
             "stop": phase.stop,
             "kill": phase.kill,
-            "epochs": 2 if is_last else 1,
+            "epochs": epochs - bool(state and state.get("finished")),
             "last": is_last,
         }
 
-    def _read(self, log, world):
-        """Of the first and of the second epoch that the phase saw: batches and hashes by rank."""
+    def _read(self, log, world, *, is_finished):
+        """Of the first and of the second epoch that the phase saw: batches and hashes by rank.
+
+        After a state of a finished epoch, nothing comes of that epoch any more.
+        """
         epochs = ([], []), ([], [])
         for rank in range(world.num_ranks):
             path = os.path.join(log, str(rank))
             text = pathlib.Path(path).read_text() if os.path.exists(path) else ""
             found = [json.loads(line) for line in text.splitlines()]
+            if is_finished:
+                found.insert(0, "end")
             end = found.index("end") if "end" in found else len(found)
             parts = found[:end], [line for line in found[end:] if line != "end"]
             for (batches, hashes), lines in zip(epochs, parts, strict=True):

@@ -50,7 +50,7 @@ def test_a_path_to_another_kind_of_file(photo, tmp_path):
     """A file of another kind, or none, is refused with its name."""
     path = tmp_path / "photo.png"
     photo.save(path)
-    with pytest.raises(EncodingError, match=r"photo\.png.*no jpeg"):
+    with pytest.raises(EncodingError, match=r"photo\.png.*not a jpeg"):
         parse_encoding("jpeg").encode(path)
     with pytest.raises(EncodingTypeError, match="no such file"):
         parse_encoding("jpeg").encode(tmp_path / "none.jpg")

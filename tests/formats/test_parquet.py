@@ -313,7 +313,7 @@ def test_numbers_that_a_type_does_not_hold_are_no_numbers_of_it(tmp_path, values
     """Nothing wraps around, and nothing is cut off."""
     pq.write_table(pa.table({"x": values}), tmp_path / "0.parquet")
     kind = Parquet(encodings={"x": encoding})
-    with pytest.raises(FormatError, match=rf"column 'x': {wrong} is no "):
+    with pytest.raises(FormatError, match=rf"column 'x': {wrong} is not a "):
         list(StreamingDataset(local=str(tmp_path), format=kind, batch_size=1))
 
 

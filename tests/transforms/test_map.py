@@ -309,6 +309,7 @@ class Pairs(StreamingDataset):
             previous = None if previous is not None else sample
 
 
+@pytest.mark.filterwarnings("ignore:the position is not exact")  # two samples become one
 def test_functions_run_beneath_an_iteration_of_a_subclass(make):
     """They are of samples of the order, and its position is counted as before."""
     loader = StreamingDataLoader(make(Pairs).map(double), batch_size=4)

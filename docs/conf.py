@@ -56,7 +56,7 @@ OUTSIDE = {
     "FORMAT.md": "about/format.md",
     "CHANGELOG.md": "about/changes.md",
 }
-_OUTWARD = re.compile(r"\[((?:[^\[\]]|`[^`]*`)*)\]\((?:\.\./)+([\w./-]+?)(#[\w-]+)?\)")
+_OUTWARD = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)*)\]\((?:\.\./)+([\w./-]+?)(#[\w-]+)?\)")
 _PLACE = re.compile(r"^([\w/]+\*)\n", re.MULTILINE)
 
 

@@ -366,3 +366,29 @@ def _checked(ranks: Ranks) -> Ranks:
     if not 0 <= rank < size:
         raise ConfigError(f"{source} says rank {rank} of {size} ranks.")
     return ranks
+
+
+# Classes of accelerate and transformers that deal samples out to ranks, which a dataset does too.
+_SHARDING = frozenset({"IterableDatasetShard", "DataLoaderDispatcher"})
+_FRAMES_ABOVE = 64  # those of the parent too, in a worker process that was forked
+
+
+def refuse_second_sharding(ranks: int) -> None:
+    """Raise ConfigError where a trainer deals out once more what a dataset gives to one rank.
+
+    ``ranks``: how many the dataset deals to. The classes are known by their names, in the frames
+    that iterate the dataset, so that nothing is imported.
+    """
+    frame = sys._getframe(1) if ranks > 1 else None  # noqa: SLF001 - once an epoch
+    for _ in range(_FRAMES_ABOVE):
+        if frame is None:
+            return
+        name = type(frame.f_locals.get("self")).__name__
+        if name in _SHARDING:
+            raise ConfigError(
+                f"{name} deals the samples out to ranks, and the dataset has done that for "
+                f"{ranks} ranks: most samples would never be seen. Override get_train_dataloader() "
+                "to return StreamingDataLoader(dataset, ...), or give topology=(0, 1) to the "
+                "dataset, so that it gives every rank all samples."
+            )
+        frame = frame.f_back

@@ -42,7 +42,15 @@ from mds.errors import ConfigError
 from mds.plan import OrderSpec, Packing, PackPlan, Schedule
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
-from mds.world import Ranks, World, find_ranks, in_worker, worker_group, worker_place
+from mds.world import (
+    Ranks,
+    World,
+    find_ranks,
+    in_worker,
+    refuse_second_sharding,
+    worker_group,
+    worker_place,
+)
 
 
 class Samples(DatasetFacts):
@@ -241,6 +249,7 @@ class Samples(DatasetFacts):
                 "packing= makes batches of packs, and iterating a dataset gives samples: iterate "
                 "StreamingDataLoader(dataset, pack_as='varlen')."
             )
+        refuse_second_sharding(self.num_ranks)
         epochs = collected_epochs(self)
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
@@ -406,6 +415,7 @@ class Samples(DatasetFacts):
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
+        refuse_second_sharding(self.num_ranks)  # worker processes that are spawned get a copy
         return {
             **self.__dict__,
             "topology": None,

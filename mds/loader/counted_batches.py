@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,10 @@ class CountedBatches:
 
     Where the order is changed meanwhile, batches that were made beforehand are let go of when the
     change begins to hold, and made anew.
+
+    An error ends the iteration, and every further ``next`` raises it again: the batches of other
+    workers would come without those of the one that failed. The count stays behind the last batch
+    that was handed out, so a state leads back to the batch that failed.
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
@@ -50,6 +55,7 @@ class CountedBatches:
         self._clock = loader._clock
         self.count = EpochCount()
         self._until = _NEVER  # samples of this rank after which batches are made anew
+        self._failure: BaseException | None = None  # which ended the iteration
         streaming = loader._streaming
         # Ranks may get different numbers of samples, and their states shall be the same.
         self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
@@ -60,15 +66,20 @@ class CountedBatches:
         return self
 
     def __next__(self) -> Any:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
         count = self.count
         asked = self._clock()
-        if count.samples >= self._until:
-            self._make_anew()
         try:
+            if count.samples >= self._until:
+                self._make_anew()
             info, batch = next(self._inner)
         except StopIteration:
             self._finish()
             self._warn_if_empty()
+            raise
+        except BaseException as error:
+            self._fail(error)
             raise
         count.waits.add(asked, self._clock(), info.making)
         if self._loader._count is not count:  # the state is of what gave a batch last
@@ -87,6 +98,16 @@ class CountedBatches:
             count.empty_steps += info.is_empty
             self._loader._note_dropped(info)
         return batch
+
+    def _fail(self, error: BaseException) -> None:
+        """End the iteration by an error. Workers stop when the iterator is dropped."""
+        self.count.is_over = True
+        # The error itself refers to the frames that it passed, and so to workers and shards.
+        try:
+            again = copy.copy(error)
+        except Exception:  # noqa: BLE001 - the class is the caller's
+            again = error
+        self._failure = again if type(again) is type(error) else error
 
     @property
     def is_under_way(self) -> bool:

@@ -64,7 +64,6 @@ NOT_RUN = {
     ),
     ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
-    ("index.md", "pip install mds-streaming"): SETUP,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (
@@ -73,7 +72,6 @@ NOT_RUN = {
     ("migrating.md", "export PYTHONPATH="): (
         "changes the shell; tests/compat does it for a process"
     ),
-    ("start.md", "pip install mds-streaming"): SETUP,
     ("storage.md", "from mds.testing.store_contract import StoreContract"): (
         "a file of tests for a store of the reader's; ours are such files"
     ),

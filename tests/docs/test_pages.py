@@ -35,7 +35,6 @@ RUN_BY = run_by()
 RECIPES = "tests/docs/test_recipes.py"
 COMMAND = "a command for places that are only an example"
 PROVIDER = "for the console of a provider"
-SETUP = "the setup that the tests stand on"
 # Blocks that do not run: by page and how their first line begins, the reason.
 NOT_RUN = {
     ("benchmarks.md", "python -m benchmarks  "): (

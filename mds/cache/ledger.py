@@ -176,7 +176,7 @@ class Ledger:
         if owner is None:
             told = describe_processes(holders_of(self.lock_path, at) or self.processes())
             raise CacheError(
-                f"{self.lock_path}: another process has held the lock of the cache folder for "
+                f"{self.lock_path}: the lock of the cache folder has been held for "
                 f"{self._lock_timeout:.0f} s, which takes microseconds. Let it go on (kill -CONT) "
                 f"or end it: {told}."
             )

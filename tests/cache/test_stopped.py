@@ -70,7 +70,7 @@ def test_who_holds_a_lock_is_seen(remote, folder, stop):
     assert is_stopped(process.pid)
     assert not is_stopped(os.getpid())
     told = describe_processes([process.pid])
-    assert told.startswith(f"{process.pid} (python")
+    assert told.startswith(f"process {process.pid} (python")
     assert "jobs.py, stopped) on " in told
     assert remote not in told  # of its arguments nothing
 

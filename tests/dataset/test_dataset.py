@@ -2,13 +2,15 @@
 
 import copy
 import json
+import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
 
 from mds import Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.errors import ConfigError, StateError
+from mds.errors import ConfigError, StateError, StoreError
 from mds.plan import EpochPlan
 from mds.plan.state import KEYS
 from mds.world import World
@@ -377,3 +379,20 @@ def test_the_explanation_of_a_schedule_does_not_say_once(make):
     text = StreamingDataset(streams=streams, schedule=schedule, batch_size=4).explain()
     assert "0.15 passes by the end of the epoch" in text
     assert "once" not in text.partition("epoch_size")[2].partition("\n")[0]
+
+
+def test_a_shard_that_cannot_be_fetched_ahead_raises_where_it_is_read(make, tmp_path, caplog):
+    """The background thread logs the error and does not end with it."""
+    remote = make()
+    dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=4)
+    os.rename(f"{remote}/shard.00001.mds", tmp_path / "hidden")
+    before = set(threading.enumerate())
+    dataset.prepare_shard(1, blocking=False)
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert "Shard 1 was not fetched ahead" in caplog.text
+    first = int(np.cumsum(dataset.samples_per_shard)[0])
+    with pytest.raises(StoreError, match="00001"):
+        dataset[first]
+    os.rename(tmp_path / "hidden", f"{remote}/shard.00001.mds")
+    assert dataset[first] is not None

@@ -344,12 +344,13 @@ def test_after_an_error_the_iterator_goes_with_its_last_reference(tmp_path, grou
     gc.disable()
     try:
         iterator = iter(loader)
-        inner, workers = weakref.ref(iterator._inner), iterator._workers
         with pytest.raises(FunctionError, match="seven"):
             list(iterator)
-        assert not any(worker.is_alive() for worker in workers)
+        inner = weakref.ref(iterator._inner)
+        workers = iterator._workers
         del iterator
         assert inner() is None
+        assert not any(worker.is_alive() for worker in workers)
     finally:
         gc.enable()
 

@@ -161,6 +161,7 @@ class WriterChecks:
 
     def check_progress_bar(self):
         self.monkeypatch.setenv("FORCE_COLOR", "1")  # output is taken for a terminal's
+        self.monkeypatch.setenv("TERM", "xterm")
 
         def shown(**arguments):
             self.write(**arguments)

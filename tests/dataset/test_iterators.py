@@ -102,7 +102,8 @@ def test_a_function_may_ask_for_any_sample_of_its_dataset(make, tmp_path, limit)
     assert sorted(found) == [[i, (i + 1) % 100, (i + 50) % 100] for i in range(100)]
 
 
-def test_readers_belong_to_the_thread_of_the_iteration(make, tmp_path):
+@pytest.mark.parametrize("limit", [None, "200kb"])
+def test_readers_belong_to_the_thread_of_the_iteration(make, tmp_path, limit):
     """While a sample is made, another thread gets samples without the window of the iteration."""
     folder = make(samples=100)
     made, asked = threading.Event(), threading.Event()
@@ -114,7 +115,8 @@ def test_readers_belong_to_the_thread_of_the_iteration(make, tmp_path):
                 assert asked.wait(60)
             return super().get_item(sample_id, retry)
 
-    dataset = Waiting(remote=folder, local=str(tmp_path / "c"), **SETTINGS)
+    settings = {"remote": folder, "local": str(tmp_path / "c"), "cache_limit": limit}
+    dataset = Waiting(**settings, **SETTINGS)
 
     def ask():
         assert made.wait(60)

@@ -146,7 +146,7 @@ def drop(
         edit["windows"] = _windows(self, epoch, place)
     if ids:
         every = drops_of([*self._order.epochs.edits, edit])
-        check_reserve(every, self._shards.samples_per_stream.tolist())
+        check_reserve(every, self._order.samples_by_stream())
         _edit(self, [edit])
     return step
 

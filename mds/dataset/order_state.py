@@ -296,6 +296,13 @@ class OrderState:
             fresh = dataclasses.replace(fresh, dataset=facts, order=order, data=data)
         return emit_state(fresh)
 
+    def samples_by_stream(self) -> dict[str, int]:
+        """Count the samples of each stream, by what a message calls it."""
+        titles = (
+            str(number) if name is None else repr(name) for number, name in enumerate(self._names)
+        )
+        return dict(zip(titles, self._shards.samples_per_stream.tolist(), strict=True))
+
     def load(
         self,
         state: Mapping[str, Any],
@@ -311,9 +318,9 @@ class OrderState:
         """
         point = parse_state(state)
         check_files(point.data, self._data)
-        per_stream, is_packed = self._shards.samples_per_stream.tolist(), lengths is not None
+        is_packed = lengths is not None
         point.check_unit(is_packed=is_packed)
-        check_edits(point.edits, self.schedule, per_stream, is_packed=is_packed)
+        check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
         if lengths is not None:
             plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
             PackPlan(plan, lengths).check(point)

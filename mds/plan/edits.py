@@ -27,7 +27,7 @@ from mds.plan.schedule import check_weights
 from mds.plan.state import MAX_CANONICAL_NODES, MAX_EPOCHS, MAX_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -108,13 +108,14 @@ def describe_edit(edit: Edit) -> str:
 def check_edits(
     edits: Iterable[Edit],
     run: ScheduledRun | None,
-    per_stream: Sequence[int],
+    per_stream: Mapping[str, int],
     *,
     is_packed: bool = False,
 ) -> None:
     """Refuse edits of a state that are none, or do not fit a run (StateError).
 
-    ``per_stream``: how many samples each stream has. ``is_packed``: whether places count packs.
+    ``per_stream``: how many samples each stream has, by what a message calls it. ``is_packed``:
+    whether places count packs.
     """
     edits = list(edits)
     for edit in edits:
@@ -126,7 +127,7 @@ def check_edits(
             _within(edit, "epoch", 0, MAX_EPOCHS)
             _within(edit, "skip", 1, last)
         elif kind - {"windows"} == {"epoch", "from", "drop", "why"}:
-            _check_drop(edit, sum(per_stream))
+            _check_drop(edit, sum(per_stream.values()))
         else:
             raise StateError(
                 f"the state has an edit of {', '.join(map(str, edit))[:100]}, which this library "
@@ -138,17 +139,20 @@ def check_edits(
         raise StateError(f"the state has an edit that is none: {error}") from error
 
 
-def check_reserve(drops: Iterable[Drop], per_stream: Sequence[int]) -> None:
-    """Refuse to drop more than the rest of a stream can stand in for (ConfigError)."""
+def check_reserve(drops: Iterable[Drop], per_stream: Mapping[str, int]) -> None:
+    """Refuse to drop more than the rest of a stream can stand in for (ConfigError).
+
+    ``per_stream``: how many samples each stream has, by what a message calls it.
+    """
     ids = _all_ids(drops)
     if len(ids) > MAX_DROPPED:
         raise too_many_dropped(f"{len(ids):,}")
-    ends = np.cumsum(np.asarray(per_stream, np.int64))
+    ends = np.cumsum(np.fromiter(per_stream.values(), np.int64))
     counts = np.bincount(np.searchsorted(ends, ids, side="right"), minlength=len(ends))
-    for stream, (count, size) in enumerate(zip(counts.tolist(), per_stream, strict=True)):
+    for count, (title, size) in zip(counts.tolist(), per_stream.items(), strict=True):
         if 2 * count > size:
             raise ConfigError(
-                f"{count:,} of the {int(size):,} samples of stream {stream} would be dropped. "
+                f"{count:,} of the {size:,} samples of stream {title} would be dropped. "
                 "Another of its samples takes the place of each, so half of a stream is the most: "
                 "leave them out with select()."
             )

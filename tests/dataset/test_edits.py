@@ -437,3 +437,11 @@ def test_a_skip_of_more_epochs_than_a_state_has_room_for_is_refused(folder):
     with pytest.raises(ConfigError, match=r"steps of more than 10,000 epochs"):
         loader.skip(range(2, 10_002 * STEPS))
     assert "edits" not in loader.state_dict()
+
+
+def test_too_many_dropped_samples_name_their_stream(folder):
+    """By the key that the user gave it."""
+    streams = {name: Stream(local=str(folder / name)) for name in "ab"}
+    dataset = StreamingDataset(streams=streams, batch_size=BATCH)
+    with pytest.raises(ConfigError, match="121 of the 240 samples of stream 'b'"):
+        dataset.drop(range(720, 841))

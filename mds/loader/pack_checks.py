@@ -56,8 +56,9 @@ def _check_streams(dataset: StreamingDataset) -> None:
     """
     if dataset._filter.chain.maps or dataset._has_own_items:
         return
-    first: tuple[int, dict[str, str]] | None = None
-    for stream, index in enumerate(dataset._shards.indexes):
+    first: tuple[str, dict[str, str]] | None = None
+    titles = dataset._order.samples_by_stream()
+    for stream, index in zip(titles, dataset._shards.indexes, strict=True):
         for schema in index.schemas:
             pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
             columns = {name: text for name, text in pairs if name in dataset._columns}
@@ -74,8 +75,8 @@ def _check_streams(dataset: StreamingDataset) -> None:
                 if _pack_kind(text) != _pack_kind(first[1][name]):
                     raise ConfigError(
                         f"packing=: column {name!r} is {first[1][name]!r} in stream {first[0]} and "
-                        f"{text!r} in stream {stream}, which make no one column. Leave it out with "
-                        "columns=, or write one of the streams anew."
+                        f"{text!r} in stream {stream}, which do not fit into one column. Leave it "
+                        "out with columns=, or write one of the streams anew."
                     )
 
 

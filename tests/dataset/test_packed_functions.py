@@ -424,7 +424,7 @@ def test_streams_of_other_columns_and_widths_are_packed(tmp_path):
         packs_of(streams)
 
 
-def test_streams_whose_columns_make_no_one_column_are_refused_at_the_start(tmp_path):
+def test_streams_whose_columns_do_not_fit_into_one_are_refused_at_the_start(tmp_path):
     """A loader of whole numbers and fractions is refused before it reads."""
     streams = [
         write_stream(
@@ -434,9 +434,11 @@ def test_streams_whose_columns_make_no_one_column_are_refused_at_the_start(tmp_p
             str(tmp_path / "b"), {"tokens": "ndarray:float32"}, [{"tokens": np.ones(3, np.float32)}]
         ),
     ]
-    dataset = StreamingDataset(streams=streams, batch_size=2, packing=Packing(32))
-    with pytest.raises(ConfigError, match="column 'tokens' is 'ndarray:uint16' in stream 0"):
-        StreamingDataLoader(dataset)
+    named = dict(zip(("web", "math"), streams, strict=True))
+    for given, title in ((streams, "0"), (named, "'web'")):
+        dataset = StreamingDataset(streams=given, batch_size=2, packing=Packing(32))
+        with pytest.raises(ConfigError, match=f"'tokens' is 'ndarray:uint16' in stream {title} "):
+            StreamingDataLoader(dataset)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -240,6 +240,12 @@ class OrderState:
             found["batch_size"] = self.spec.batch()
         if self.spec.partition_algo != "relaxed":
             found["partition_algo"] = self.spec.partition_algo
+        in_force = self.epochs.loaded
+        begun = in_force.world_begun if in_force is not None else None
+        if self.spec.batching_method in {"per_stream", "stratified"} and begun is not None:
+            here = (world.num_nodes, world.num_ranks)
+            if begun != here:
+                found["padded_for"] = dict(zip(("nodes", "ranks"), begun, strict=True))
         return found
 
     def packed_state(
@@ -346,6 +352,11 @@ class OrderState:
         loaded = self.epochs.loaded
         point = loaded.at(epoch, first) if loaded is not None else None
         return self.plan(EpochStart(epoch, point), world).global_batches.shares
+
+    def worker_samples(self, world: World) -> list[int]:
+        """Return how many samples each worker of this rank gets in a whole epoch."""
+        plan = self.plan(EpochStart(0, None), world)
+        return plan.worker_samples(world.node, world.rank_of_node)
 
     def _tell_other_data(self, point: ResumePoint, world: World) -> None:
         """Say once a node which data are not those of a state, though as many samples."""

@@ -23,6 +23,7 @@ from mds.arguments import check_arguments, plain_scalar
 from mds.dataset.editing import skip
 from mds.dataset.packed_epoch import packed_steps
 from mds.dataset.settings import raise_fixed
+from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
@@ -40,7 +41,7 @@ from mds.loader.wrapping import (
     find_wrapped,
     refuse_sampling,
 )
-from mds.plan import OrderHash
+from mds.plan import OrderHash, OrderSpec
 from mds.plan.state import moved_state
 from mds.report import WaitReport, explain_waits
 
@@ -159,6 +160,9 @@ class StreamingDataLoader(DataLoader[Any]):
         self._inner: DataLoader[Any] | None = None
         self._count = EpochCount()
         self._samples_read = 0  # in all iterations
+        # The batches of an epoch, and for which settings and number of workers.
+        self._counted: tuple[OrderSpec, int, int] | None = None
+        self._has_warned_of_length = False
         self._has_warned = False  # of a position that is not exact
         if self._streaming is not None:
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
@@ -233,9 +237,61 @@ class StreamingDataLoader(DataLoader[Any]):
             dataset.batch_size = args[0] if args else kwargs.get("batch_size")
 
     def __len__(self) -> int:
-        if self._pack_as is None or self._streaming is None:
+        """Return ``len(dataset)`` in batches, as mosaicml-streaming does, for each rank.
+
+        `steps_per_epoch` is the number of batches that come. Both are equal with ``exact``,
+        ``schedule`` and ``packing``; where they differ, a warning says so.
+        """
+        if not self._counts_steps:
             return super().__len__()
-        return packed_steps(self._streaming, drop_last=self.drop_last)
+        streaming, steps = self._streaming, self.steps_per_epoch
+        assert streaming is not None
+        if self._pack_as is not None or streaming.exact or streaming._order.schedule is not None:
+            return steps
+        length = super().__len__()
+        if length != steps and not self._has_warned_of_length:
+            self._has_warned_of_length = True
+            warnings.warn(
+                f"len() of this loader is {length:,}, from the samples of an epoch, and an epoch "
+                f"has {steps:,} batches: padding adds samples, or batching_method leaves some out. "
+                "Use loader.steps_per_epoch for a learning rate schedule.",
+                stacklevel=2,
+            )
+        return length
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches of a whole epoch on this rank.
+
+        Batches before a resume and batches that `skip` leaves out are counted; a filter makes
+        batches smaller and not fewer. For a dataset that this library does not iterate, it is
+        ``len(loader)``.
+        """
+        streaming = self._streaming
+        if streaming is None or not self._counts_steps:
+            return super().__len__()
+        if self._pack_as is not None:
+            return packed_steps(streaming, drop_last=self.drop_last)
+        spec, workers = streaming._order.spec, max(1, self.num_workers)
+        counted = self._counted
+        # Loading a state makes another spec, also of equal settings.
+        if counted is None or counted[0] is not spec or counted[1] != workers:
+            counted = self._counted = spec, workers, self._count_batches(streaming, workers)
+        return counted[2]
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether batches are known from the order, and not from a ``len()`` of the caller's."""
+        if self._streaming is None or self._pack_as is not None:
+            return self._streaming is not None
+        has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
+        return self._is_strict and self._batches.is_of_order and has_plain_length
+
+    def _count_batches(self, streaming: StreamingDataset, workers: int) -> int:
+        """Count the batches of all workers in a whole epoch."""
+        samples = streaming._order.worker_samples(streaming._world(workers))
+        size = self.batch_size or 1
+        return sum(count // size if self.drop_last else -(-count // size) for count in samples)
 
     @property
     def num_samples_yielded(self) -> int:

@@ -213,7 +213,22 @@ class EpochPlan:
             self.resume_point.version is not None,  # written by this library
             bool(self.spec.exact),
             skips,
+            self._shape_begun,
         )
+
+    @cached_property
+    def _shape_begun(self) -> Shape | None:
+        """The shape for which batches by stream are padded, None for that of this world.
+
+        The padding decides how many batches a stream has, so a run keeps it on other ranks.
+        """
+        begun, size = self.resume_point.world_begun, self.shape.global_batch
+        if self.spec.batching_method not in {"per_stream", "stratified"} or begun is None:
+            return None
+        nodes, ranks = begun
+        if size % ranks:  # of other global batches: such a state is refused
+            return None
+        return Shape(nodes, ranks // nodes, self.shape.workers, size // ranks)
 
     @property
     def epoch_steps(self) -> int:
@@ -221,6 +236,22 @@ class EpochPlan:
         if self.schedule is not None:
             return self.schedule.epoch_steps(self.epoch_size, self.shape.global_batch)
         return self._batches(0).count
+
+    def worker_samples(self, node: int, rank: int) -> list[int]:
+        """Return how many samples each worker of a rank gets in the whole epoch."""
+        shape, batches = self.shape, self._batches(0)
+        # Only the last steps have padding, of which no more than nodes + 1 are incomplete.
+        regular = max(batches.count - shape.nodes - 1, 0)
+        last = np.arange(regular, batches.count)
+        real = np.full(len(last), shape.batch)
+        if self.spec.exact != "mask" and self.schedule is None:  # whose batches are all full
+            ids = batches.block(last, self._slots(node, rank), [np.zeros_like] * len(self.orders))
+            real = (ids >= 0).sum(axis=1)
+        return [
+            len(range(worker, regular, shape.workers)) * shape.batch
+            + int(real[last % shape.workers == worker].sum())
+            for worker in range(shape.workers)
+        ]
 
     @cached_property
     def drops(self) -> DropTable:

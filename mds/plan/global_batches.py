@@ -73,6 +73,7 @@ class PartitionSpec:
     ``initial``: physical nodes that the run began with, if known. ``drop``: samples that were seen.
     ``is_precise``: ``drop`` is honoured to the sample, not rounded as the incumbent does.
     ``is_exact``: every sample once. ``skips``: samples of the epoch that never come, as ranges.
+    ``begun``: the shape of the world that the run began with, where batches by stream keep it.
     """
 
     shape: Shape
@@ -83,6 +84,7 @@ class PartitionSpec:
     is_precise: bool = False
     is_exact: bool = False
     skips: tuple[tuple[int, int], ...] = ()
+    begun: Shape | None = None
 
     def __post_init__(self) -> None:
         check_name("partition_algo", self.algo, PARTITION_ALGOS)
@@ -235,7 +237,7 @@ class RandomBatches:
 
 def _shape_to_partition(spec: PartitionSpec) -> Shape:
     """The shape to partition for: that of before where canonical nodes do not fit this one."""
-    shape, canonical, initial = spec.shape, spec.canonical, spec.initial
+    shape, canonical, initial = spec.begun or spec.shape, spec.canonical, spec.initial
     fits = canonical % shape.nodes == 0 or shape.nodes % canonical == 0
     if spec.algo == "orig" or initial is None or fits:
         return shape

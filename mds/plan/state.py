@@ -73,7 +73,8 @@ class ResumePoint:
     node the window and the pack in it that come next, where it counts packs, and ``turn`` the
     canonical node whose turn it is. ``schedule``, ``edits`` and ``data`` are plain values, checked
     for their size alone; their writer checks the rest. ``data`` names the data for people and is
-    never compared. ``is_finished``: the iteration of the epoch has ended, and the next epoch comes.
+    never compared; `world_begun` reads its nodes and ranks. ``is_finished``: the iteration of
+    the epoch has ended, and the next epoch comes.
     """
 
     epoch: int
@@ -114,6 +115,21 @@ class ResumePoint:
             turn=self.turn if is_here else 0,
             is_finished=self.is_finished and is_here,
         )
+
+    @property
+    def world_begun(self) -> tuple[int, int] | None:
+        """Nodes and ranks for which batches by stream are padded, None where it is unknown.
+
+        Those of the world that wrote the state, unless that one had itself gone on from another.
+        """
+        data = self.data if self.is_ours and self.data is not None else {}
+        begun = data.get("padded_for", data)
+        if not isinstance(begun, Mapping):
+            return None
+        nodes, ranks = begun.get("nodes"), begun.get("ranks")
+        if type(nodes) is not int or type(ranks) is not int or not 0 < nodes <= ranks:
+            return None
+        return None if ranks % nodes else (nodes, ranks)
 
     def following(self) -> ResumePoint:
         """The beginning of the next epoch."""

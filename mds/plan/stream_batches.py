@@ -35,7 +35,9 @@ class StreamBatches(abc.ABC):
     """
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
-        self.shape = spec.shape
+        self.shape, begun = spec.shape, spec.begun or spec.shape
+        # In a world with as large global batches, a slot is that of the same sample.
+        self._round_robin = begun.round_robin
         first, seen = divmod(spec.drop, self.shape.global_batch)
         if not spec.is_precise:
             warn_repeated(seen)
@@ -54,7 +56,7 @@ class StreamBatches(abc.ABC):
         """The fewest and the most samples that a rank gets."""
         if not self.count:
             return 0, 0
-        fewest, most = self.shape.shares(self.shape.round_robin >= self._seen)
+        fewest, most = self.shape.shares(self._round_robin >= self._seen)
         later = (self.count - 1) * self.shape.batch
         return fewest + later, most + later
 
@@ -62,7 +64,7 @@ class StreamBatches(abc.ABC):
         """Sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
-            seen = self.shape.round_robin[slots] < self._seen
+            seen = self._round_robin[slots] < self._seen
             out[(steps == 0)[:, None] & seen] = -1
         return out
 
@@ -75,7 +77,7 @@ class StreamBatches(abc.ABC):
         step, slot = self._find(stream, positions)
         real = self._gaps.is_left(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
-        left = (step > 0) | (self.shape.round_robin[slot] >= self._seen)
+        left = (step > 0) | (self._round_robin[slot] >= self._seen)
         return step[left], slot[left]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
@@ -165,7 +167,7 @@ class StratifiedBatches(StreamBatches):
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
-            Partition(PaddedGrid(count, spec.canonical, 1), 1, spec.shape.ranks)
+            Partition(PaddedGrid(count, spec.canonical, 1), 1, (spec.begun or spec.shape).ranks)
             for count in samples
         ]
         shares = zip(self._partitions, self._parts, strict=True)

@@ -1,5 +1,7 @@
 """StreamingDataLoader: batches as torch makes them, counted exactly, in processes and threads."""
 
+import itertools
+import json
 import threading
 import warnings
 import weakref
@@ -11,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import mds.readers
-from mds import StreamingDataLoader, StreamingDataset
+from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import EpochStart
 from mds.errors import ConfigError
 from mds.loader.batches import Batches
@@ -436,3 +438,99 @@ def test_what_is_about_processes_is_refused_beside_threads(make, name, value):
         StreamingDataLoader(dataset, num_workers=2, workers="threads", **{name: value})
     loader = StreamingDataLoader(dataset, num_workers=2, **{name: value})
     assert "2 processes" in repr(loader)
+
+
+def by_stream(make, method, rank, ranks, size=12, **options):
+    """A loader of one rank that mixes three streams in global batches of ``size``."""
+    streams = [
+        Stream(local=make(samples=count, first=first), proportion=1 / 3)
+        for first, count in ((0, 37), (100, 52), (200, 124))
+    ]
+    dataset = StreamingDataset(
+        streams=streams,
+        batch_size=size // ranks,
+        shuffle=True,
+        batching_method=method,
+        topology=(rank, ranks),
+    )
+    return StreamingDataLoader(dataset, **options)
+
+
+def global_batches(loaders):
+    """The ids of each step of a world, which the ranks share in any way."""
+    return [sorted(itertools.chain(*step)) for step in zip(*map(read, loaders), strict=True)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
+def test_the_steps_of_an_epoch_are_the_batches_that_come(make, method, ranks, drop_last, workers):
+    """It is that of a whole epoch, whatever the method leaves out, and stays after a resume."""
+    options = {"num_workers": workers, "workers": "threads" if workers else "auto"}
+    options["drop_last"] = drop_last
+    for rank in range(ranks):
+        loader = by_stream(make, method, rank, ranks, **options)
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state_dict()
+        count = 2 + sum(1 for _ in batches)
+        assert loader.steps_per_epoch == count
+        resumed = by_stream(make, method, rank, ranks, **options)
+        resumed.load_state_dict(state)
+        assert resumed.steps_per_epoch == 2 + len(read(resumed)) == len(read(resumed)) == count
+
+
+def test_the_steps_follow_arguments_that_change_batches(make):
+    """Another batch size in the loader, uneven ranks and single samples are counted."""
+    where = make(samples=150)
+    for rank in range(4):
+        settings = {"local": where, "topology": (rank, 4), "shuffle": True, "shuffle_algo": "py1s"}
+        for exact in (True, False):
+            for size in (3, 5, None):
+                dataset = StreamingDataset(batch_size=3, exact=exact, **settings)
+                loader = StreamingDataLoader(dataset, batch_size=size)
+                assert loader.steps_per_epoch == sum(1 for _ in loader)
+                if exact:
+                    assert len(loader) == loader.steps_per_epoch
+
+
+def test_a_length_that_no_epoch_has_is_named_once(make):
+    """The length is that of mosaicml-streaming, and a warning names the number of batches."""
+    loader = by_stream(make, "stratified", 0, 1)
+    steps = sum(1 for _ in loader)
+    with pytest.warns(UserWarning, match=f"is 18, .* has {steps} batches: .*steps_per_epoch"):
+        assert len(loader) == 18 > steps
+    assert len(loader) == 18
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream"])
+def test_batches_by_stream_resume_on_other_ranks(make, method):
+    """A run keeps its global batches on any ranks, in later epochs and resumes too."""
+
+    def world(ranks, state):
+        loaders = [by_stream(make, method, rank, ranks) for rank in range(ranks)]
+        for loader in loaders:
+            loader.load_state_dict(state)
+        return loaders
+
+    worlds, lengths = (1, 4, 6), set()
+    for ranks in worlds:
+        loader = by_stream(make, method, 0, ranks)
+        lengths.add(loader.steps_per_epoch)
+        next(iter(loader))
+        first = json.loads(json.dumps(loader.state_dict()))
+        undisturbed = world(ranks, first)
+        rest, later = global_batches(undisturbed), global_batches(undisturbed)
+        for others in worlds:
+            loaders = world(others, first)
+            assert loaders[0].steps_per_epoch == loader.steps_per_epoch
+            iterators = [*map(iter, loaders)]
+            step = [next(each) for each in iterators]
+            assert sorted(itertools.chain(*(each["id"].tolist() for each in step))) == rest[0]
+            second = json.loads(json.dumps(loaders[-1].state_dict()))
+            for last in worlds:
+                loaders = world(last, second)
+                assert global_batches(loaders) == rest[1:]
+                assert global_batches(loaders) == later
+    assert len(lengths) > 1  # the padding makes a difference

@@ -86,13 +86,16 @@ def explain(
     chain: FunctionChain,
     *,
     fetched: Sequence[Index],
+    unpacked: Sequence[Index],
     has_batches: bool,
     packs: PackCount | None = None,
     costs: Sequence[FileCosts] = (),
 ) -> Explanation:
     """Return the resolved configuration of a dataset as a text of some twenty lines.
 
-    ``fetched``: the indexes of streams whose shards come from a remote; others are read in place.
+    ``fetched``: the indexes of streams whose shards come from a remote. ``unpacked``: those of
+    compressed streams in a local folder, which are decompressed into the cache. Other streams are
+    read in place.
     """
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
@@ -104,7 +107,7 @@ def explain(
         *_settings(shards, plan, ranks, predownload, has_batches, packs),
         *_mixture(plan),
         *_edits(plan),
-        *_costs(shards, plan, cache_limit, fetched),
+        *_costs(shards, plan, cache_limit, fetched, unpacked),
         *(row for each in costs for row in _file_costs(each)),
         *describe_costs(chain),
     ]
@@ -137,11 +140,7 @@ def _settings(
         (
             "epoch_size",
             f"{plan.epoch_size:,}",
-            "samples drawn by the schedule"
-            if plan.schedule is not None
-            else "all samples once"
-            if plan.epoch_size == shards.num_samples
-            else f"of {shards.num_samples:,} samples, {spec.sampling_method}",
+            _describe_draws(plan),
         ),
         ("shuffle", spec.shuffle_algo if spec.shuffle else "off", f"seed {plan.shuffle_seed}"),
         (
@@ -168,6 +167,17 @@ def _settings(
     rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
     rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
     return rows
+
+
+def _describe_draws(plan: EpochPlan) -> str:
+    """Describe how often an epoch gives the samples."""
+    if plan.schedule is not None:
+        return "samples drawn by the schedule"
+    if tuple(plan.choose) != tuple(plan.stream_samples):
+        return f"of {plan.num_samples:,} samples, {plan.spec.sampling_method}"
+    if plan.spec.batching_method != "random":
+        return "each sample once, but for those that fill no batch"
+    return "all samples once"
 
 
 def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
@@ -238,7 +248,11 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
 
 
 def _costs(
-    shards: ShardMap, plan: EpochPlan, cache_limit: int | None, fetched: Sequence[Index]
+    shards: ShardMap,
+    plan: EpochPlan,
+    cache_limit: int | None,
+    fetched: Sequence[Index],
+    unpacked: Sequence[Index],
 ) -> list[tuple[str, str, str]]:
     at_once = shards_at_once(shards, plan)
     size = sum(int(i.raw_size.sum()) for i in shards.indexes)
@@ -250,14 +264,16 @@ def _costs(
             f"a node draws samples from these: {format_bytes(window)}",
         ),
     ]
-    if not fetched:
-        return [*rows, ("fetched", "nothing", "the files are read where they are")]
     nodes = plan.world.num_nodes
-    on_disk = sum(int(i.raw_size.sum()) for i in fetched)
-    come = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched)
-    rows.append(
-        ("fetched", format_bytes(come / nodes), "a node and epoch, when every shard comes once")
-    )
+    if fetched:
+        come = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched)
+        when = "a node and epoch, when every shard comes once"
+        rows.append(("fetched", format_bytes(come / nodes), when))
+    elif unpacked:
+        rows.append(("fetched", "nothing", "compressed local shards are decompressed in the cache"))
+    else:
+        return [*rows, ("fetched", "nothing", "the files are read where they are")]
+    on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))
     share = on_disk / nodes
     if cache_limit is None:
         rows.append(("cache_limit", "none", f"the folder grows to about {format_bytes(share)}"))

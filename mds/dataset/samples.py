@@ -190,6 +190,7 @@ class Samples(DatasetFacts):
             packed = PackPlan(plan, document_lengths(self))
             plan, packs = packed.plan, count_packs(packed)
         assert self._ranks is not None
+        sources = self._cache.sources
         return explain(
             type(self).__name__,
             self._shards,
@@ -198,7 +199,10 @@ class Samples(DatasetFacts):
             self.predownload,
             self.cache_limit,
             self._filter.chain,
-            fetched=[each.index for each in self._cache.sources if each.remote is not None],
+            fetched=[each.index for each in sources if each.remote is not None],
+            unpacked=[
+                each.index for each in sources if each.remote is None and each.index.zip_size.any()
+            ],
             has_batches=self.batch_size is not None,
             packs=packs,
             costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],

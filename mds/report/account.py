@@ -48,6 +48,12 @@ class WaitAccount:
         own = made["decode"] + made["functions"] + made["collate"]
         return max(0.0, own - self._processor) / own if own > 0.0 else 0.0
 
+    @property
+    def cores(self) -> float:
+        """Cores that the makers of batches kept busy on average while the trainer ran."""
+        whole = self.waited + self.worked
+        return self._processor / whole if whole > 0.0 else 0.0
+
     def add(self, asked: float, came: float, making: Making | None) -> None:
         """A batch was asked for and came at these times.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
 _MUCH_IDLE = 0.75  # two other programs on the same cores make it 0.5
+_FEW_CORES = 3  # less than one in so many is busy where workers sleep; where they compute, more are
 _MOST_WAITING = 8  # workers of a core that wait
 _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
 
@@ -154,10 +155,19 @@ def _workers_wanted(account: WaitAccount) -> int:
     return max(1, math.ceil(1.1 * made / worked)) if worked > 0.0 else 1 << 30
 
 
+def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
+    """Whether workers sleep or wait for others, and so need no core of their own.
+
+    Workers that share cores, and threads that take turns in the interpreter, are idle for most of
+    their time as well. Together they keep the cores busy, or the one that threads share.
+    """
+    cores = 1 if setup.kind == "threads" else max(setup.cores, 1)
+    return account.idle > _MUCH_IDLE and account.cores < cores / _FEW_CORES
+
+
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
     wanted, cores = _workers_wanted(account), max(setup.cores, 1)
-    # Workers that wait instead of computing need no core of their own.
-    most = _MOST_WAITING * cores if account.idle > _MUCH_IDLE else cores
+    most = _MOST_WAITING * cores if _is_waiting(account, setup) else cores
     useful = min(wanted, most)
     ways = "Make batches in more workers"
     if not setup.workers:
@@ -166,7 +176,7 @@ def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str
         return f"More than {setup.workers} workers do not help on {cores} cores: {cheaper}."
     advice = f"{ways}: num_workers={useful} instead of {setup.workers}"
     if most > cores:
-        advice += f" (they wait {account.idle:.0%} of their time and do not compute)"
+        advice += f" (they compute in {1 - account.idle:.0%} of their time, and wait in the rest)"
     elif wanted > cores:
         advice += f" (this rank has {cores} cores; that alone will not do)"
     return f"{advice}. Or {cheaper}."

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from mds import Schedule, Stream, StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError, StoreError
 from mds.plan import EpochPlan
 from mds.plan.state import KEYS
@@ -396,3 +396,41 @@ def test_a_shard_that_cannot_be_fetched_ahead_raises_where_it_is_read(make, tmp_
         dataset[first]
     os.rename(tmp_path / "hidden", f"{remote}/shard.00001.mds")
     assert dataset[first] is not None
+
+
+@pytest.mark.parametrize(
+    ("shares", "kwargs", "has_all_once"),
+    [
+        ({}, {}, True),
+        ({"proportion": (0.5, 0.5)}, {}, True),
+        ({"proportion": (0.9, 0.1)}, {}, False),
+        ({"repeat": (1.5, 0.5)}, {}, False),
+        ({}, {"epoch_size": 60}, False),
+        ({}, {"batching_method": "per_stream"}, False),
+        ({}, {"batching_method": "stratified"}, False),
+    ],
+)
+def test_the_explanation_says_once_of_epochs_that_give_all_once(make, shares, kwargs, has_all_once):
+    """Epochs of as many samples as the data, but with other shares or left-overs, do not."""
+    streams = {
+        name: Stream(local=make(50, 50 * i), **{key: values[i] for key, values in shares.items()})
+        for i, name in enumerate("ab")
+    }
+    dataset = StreamingDataset(streams=streams, batch_size=7, **kwargs)
+    assert ("all samples once" in dataset.explain()) == has_all_once
+    ids = sorted(int(sample["id"]) for sample in dataset)
+    assert (ids == list(range(100))) == has_all_once
+
+
+def test_the_explanation_of_compressed_local_data_tells_what_the_cache_holds(tmp_path):
+    """Nothing is fetched for them, but their shards are decompressed into a folder that grows."""
+    folder = str(tmp_path / "data")
+    with MDSWriter(out=folder, columns={"x": "int"}, compression="zstd", size_limit=200) as writer:
+        for number in range(100):
+            writer.write({"x": number})
+    text = StreamingDataset(local=folder, batch_size=4).explain()
+    assert "compressed local shards are decompressed in the cache" in text
+    assert "the folder grows to about" in text
+    assert "a node and epoch" not in text
+    limited = StreamingDataset(local=folder, batch_size=4, cache_limit="1mb").explain()
+    assert "everything fits" in limited

@@ -142,7 +142,7 @@ def test_workers_that_wait_may_be_more_than_cores():
     """Functions that sleep, or ask a server, need no core of their own."""
     setup = SETUP._replace(workers=4)
     found = cause_of(recorded(functions=0.2, busy=0.02), setup)
-    assert "num_workers=22 instead of 4 (they wait 98% of their time" in found.text
+    assert "num_workers=22 instead of 4 (they compute in 2% of their time" in found.text
     # Other programs on the same cores take half of the time.
     assert "do not help on 4 cores" in cause_of(recorded(functions=0.2, busy=0.5), setup).text
 
@@ -161,3 +161,23 @@ def test_two_causes_that_cost_the_same_are_not_told_apart():
     assert found.cause == "uncertain"
     assert "52% while bytes come slowly, 48% while samples are decoded" in found.text
     assert cause_of(recorded(transfer=0.060, decode=0.040)).cause == "bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "workers", "busy"),
+    [
+        ("processes", 2, 10, 0.2),  # which share the cores
+        ("processes", 2, 10, 0.09),  # with other programs too
+        ("threads", 8, 6, 1 / 6),  # in turns, as the interpreter has one lock
+        ("threads", 8, 6, 0.08),
+    ],
+)
+def test_workers_that_share_cores_do_not_wait(kind, cores, workers, busy):
+    """Each is idle for most of its time, but together they keep busy what they share."""
+    setup = SETUP._replace(kind=kind, cores=cores, workers=workers)
+    # Between two batches 40 ms pass, in which each worker is at work.
+    account = recorded(functions=0.040 * workers, busy=busy)
+    assert account.idle > 0.75
+    found = cause_of(account, setup)
+    assert "compute in" not in found.text
+    assert "instead of 10" not in found.text

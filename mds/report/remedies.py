@@ -18,6 +18,7 @@ _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
 _MUCH_IDLE = 0.75  # two other programs on the same cores make it 0.5
 _FEW_CORES = 3  # less than one in so many is busy where workers sleep; where they compute, more are
+_MOST_IN_TURNS = 1.3  # cores of threads that wait for each other's Python code
 _MOST_WAITING = 8  # workers of a core that wait
 _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
 
@@ -96,7 +97,7 @@ def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str
     del cache
     names = ", ".join(setup.functions) or "what the class does with a sample"
     cheaper = f"make {names} cheaper, with map_batches() on whole columns or before the training"
-    return _more_workers(account, setup, cheaper)
+    return _more_workers(account, setup, _processes(account, setup) + cheaper)
 
 
 def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
@@ -110,6 +111,7 @@ def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
             f"make collate_fn={setup.collate} cheaper; those of mds.transforms work on whole "
             "columns"
         )
+        cheaper = _processes(account, setup) + cheaper
     return _more_workers(account, setup, cheaper)
 
 
@@ -153,6 +155,14 @@ def _workers_wanted(account: WaitAccount) -> int:
     made = sum(account.made.values()) / max(account.batches, 1)
     worked = account.worked / max(account.batches - 1, 1)
     return max(1, math.ceil(1.1 * made / worked)) if worked > 0.0 else 1 << 30
+
+
+def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
+    """Return the advice to use processes, if threads together kept no more than one core busy."""
+    is_in_turns = setup.kind == "threads" and setup.workers > 1 and account.cores < _MOST_IN_TURNS
+    if not is_in_turns or _is_waiting(account, setup):
+        return ""
+    return "set workers='processes', where functions written in Python do not take turns, or "
 
 
 def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:

@@ -178,6 +178,18 @@ def test_workers_that_share_cores_do_not_wait(kind, cores, workers, busy):
     # Between two batches 40 ms pass, in which each worker is at work.
     account = recorded(functions=0.040 * workers, busy=busy)
     assert account.idle > 0.75
-    found = cause_of(account, setup)
-    assert "compute in" not in found.text
-    assert "instead of 10" not in found.text
+    text = cause_of(account, setup).text
+    assert "and wait in the rest" not in text
+    if "num_workers=" in text:
+        assert int(text.partition("num_workers=")[2].split()[0]) <= cores
+    assert ("workers='processes'" in text) == (kind == "threads")
+
+
+def test_threads_that_compute_at_once_need_no_processes():
+    """Functions that release the interpreter's lock keep several cores busy."""
+    setup = SETUP._replace(kind="threads", cores=8, workers=4)
+    account = recorded(functions=0.16)
+    assert account.cores == pytest.approx(4, rel=0.1)
+    assert "workers='processes'" not in cause_of(account, setup).text
+    asleep = cause_of(recorded(functions=0.16, busy=0.02), setup)
+    assert "workers='processes'" not in asleep.text

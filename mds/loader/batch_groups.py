@@ -37,7 +37,8 @@ class BatchInfo(NamedTuple):
     ``dropped``: how many there were. ``is_empty``: nothing was kept; one masked sample stands for
     the batch. ``making``: how it was made; of several batches in a message the first one tells it.
     ``packs``: of a batch of packs, where the epoch goes on behind its step: the position, the
-    cursors and the turn. ``is_regrouped``: a wrapper gave another number of samples than it took.
+    cursors and the turn. ``given``: how many samples a wrapper
+    made of them, with each list of samples counted as one, and by its entries.
     """
 
     samples: int
@@ -48,7 +49,7 @@ class BatchInfo(NamedTuple):
     is_empty: bool = False
     making: Making | None = None
     packs: tuple[int, Any, int] | None = None
-    is_regrouped: bool = False
+    given: tuple[int, int] = (0, 0)
 
 
 def batch_info(

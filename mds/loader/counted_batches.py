@@ -28,7 +28,8 @@ class EpochCount:
         self.order_hash = OrderHash()
         self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
         self.packs: tuple[int, Any, int] | None = None  # where an epoch of packs goes on
-        self.is_regrouped = False  # by a wrapper that drops, repeats or holds back samples
+        self.dropped = 0  # samples, by a filter
+        self.given = (0, 0)  # samples that a wrapper gave, see BatchInfo
         self.is_over = self.is_finished = False  # over: also where the iteration was left
         self.waits = WaitAccount()
 
@@ -90,12 +91,14 @@ class CountedBatches:
         count.steps += 1
         count.begun = count.begun or info.begun  # and not of batches that were made anew
         count.packs = info.packs
-        count.is_regrouped |= info.is_regrouped
+        if info.given[0]:
+            count.given = (count.given[0] + info.given[0], count.given[1] + info.given[1])
         if self._is_uneven:
             self._level(info.samples)
         self._loader._samples_read += info.samples
         if info.dropped or info.is_empty:
             count.empty_steps += info.is_empty
+            count.dropped += info.dropped
             self._loader._note_dropped(info)
         return batch
 

@@ -66,14 +66,13 @@ def _custom_batches(
             taken, summed = epoch.position, epoch.checksum_until(epoch.position)
         skipped, dropped = take_dropped(epochs)
         del epochs[:-1]
-        is_regrouped = epoch is not None and taken - before != len(batch)
         info = BatchInfo(
             taken - before,
             ((summed - earlier) & SUM_BITS, taken - before),
             epoch.begun if epoch is not None else None,
             skipped,
             dropped,
-            is_regrouped=is_regrouped,
+            given=(len(batch), sum(len(one) if type(one) is list else 1 for one in batch)),
         )
         if isinstance(epoch, PaddedWorkerEpoch) and info.samples != len(batch):
             name = type(dataset).__name__

@@ -412,8 +412,8 @@ class StreamingDataLoader(DataLoader[Any]):
                 count.begun, count.packs, is_finished=count.is_finished
             )
             return {**state, "order_hash": str(count.order_hash)} if count.steps else state
-        if count.is_regrouped and not count.is_finished:
-            self._warn_of_regrouping()
+        if not (self._batches.is_of_order or count.is_finished):
+            self._warn_of_wrapper()
         samples = count.share * self._streaming.num_ranks
         state = self._streaming.state_dict(samples, from_beginning=False)
         if count.begun is not None:
@@ -423,19 +423,34 @@ class StreamingDataLoader(DataLoader[Any]):
             state = moved_state(state, epoch, place, is_finished=count.is_finished)
         return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
 
-    def _warn_of_regrouping(self) -> None:
-        """Warn once that a wrapper's own buffer is not part of the position."""
-        if self._has_warned or not self._is_strict:
+    def _warn_of_wrapper(self) -> None:
+        """Warn once where a wrapper's samples are not all in the batches that were given."""
+        count, dataset = self._count, self.dataset
+        keeps = getattr(type(dataset), "state_dict", None) not in {
+            None,
+            StreamingDataset.state_dict,
+        }
+        if self._has_warned or not self._is_strict or (keeps and not self.num_workers):
             return
-        self._has_warned = True
-        name = type(self.dataset).__name__
-        warnings.warn(
-            f"the position is not exact: {name} took another number of samples from the dataset "
-            "than it gave, so each rank and worker is at a place of its own, and samples that "
-            f"{name} holds back are lost at a resume. Use dataset.filter() to drop samples and "
-            "Packing to pack them, or save the state after an epoch.",
-            stacklevel=3,
-        )
+        assert self._streaming is not None
+        name = type(dataset).__name__
+        taken = count.samples - count.dropped
+        if taken not in count.given:
+            self._has_warned = True
+            warnings.warn(
+                f"the position is not exact: {name} has taken {taken:,} samples from the dataset "
+                f"and given {count.given[0]:,}, and a resume loses those that it holds back. Use "
+                f"Packing or dataset.filter(), or keep them in a state_dict() of {name}, with "
+                "num_workers=0.",
+                stacklevel=3,
+            )
+        elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
+            self._has_warned = True
+            warnings.warn(
+                f"the position is not exact: the filter below {name} leaves each rank and worker "
+                f"at a place of its own. Do the work of {name} in dataset.map() or in collate_fn.",
+                stacklevel=3,
+            )
 
     def skip(self, steps: range) -> int:
         """Let global batches that have not come yet never come; returns the step that does instead.

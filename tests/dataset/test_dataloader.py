@@ -162,7 +162,6 @@ class Packed(StreamingDataset):
                 group.clear()
 
 
-@pytest.mark.filterwarnings("ignore:the position is not exact")  # nothing is held back here
 @pytest.mark.parametrize("workers", [0, 1])
 def test_packing_counts_what_it_took_from_the_order(make, workers):
     """The position is in samples of the dataset, so the tail begins where packing stopped."""

@@ -231,14 +231,17 @@ def encode_login(user: str, password: str | None) -> str:
 
 
 def parse_info(key: str, headers: Mapping[str, str], shown: str) -> ObjectInfo:
-    """Size and version as the headers of a whole answer tell them.
-
-    Of a weak etag only the tag counts: servers call the etag of one file weak or strong depending
-    on what stands between.
-    """
+    """Return the size and the version that the headers of a whole answer state."""
     size = parse_size(headers.get("content-length", ""), shown)
-    version = headers.get("etag") or headers.get("last-modified") or ""
-    return ObjectInfo(key, size, version.removeprefix("W/").strip('"'))
+    return ObjectInfo(key, size, parse_etag(headers.get("etag") or headers.get("last-modified")))
+
+
+def parse_etag(text: str | None) -> str:
+    """Return an etag without its quotes and without the mark of a weak one.
+
+    Servers call the etag of one file weak or strong depending on what stands between.
+    """
+    return (text or "").removeprefix("W/").strip('"')
 
 
 def parse_size(said: str, shown: str) -> int:

@@ -20,7 +20,7 @@ from mds.errors import (
 )
 from mds.process.per_process import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import empty_body, format_range, make_body, parse_info
+from mds.storage.http_client import empty_body, format_range, make_body, parse_etag, parse_info
 from mds.storage.options import parse_options
 from mds.storage.pace import LeastRate
 from mds.storage.translate import (
@@ -100,7 +100,7 @@ class OciStore(Store):
                 for entry in page.objects:
                     if not entry.name.endswith("/"):
                         name = entry.name[len(self._prefix) :]
-                        yield ObjectInfo(name, int(entry.size), str(entry.etag or ""))
+                        yield ObjectInfo(name, int(entry.size), parse_etag(entry.etag))
                 if not page.next_start_with:
                     return
                 more = {"start": page.next_start_with}

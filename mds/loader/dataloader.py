@@ -24,7 +24,7 @@ from mds.dataset.editing import skip
 from mds.dataset.packed_epoch import packed_steps
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
-from mds.errors import ConfigError, StateError
+from mds.errors import ConfigError, PlanError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
 from mds.loader.counted_batches import CountedBatches, EpochCount
@@ -244,11 +244,15 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if not self._counts_steps:
             return super().__len__()
-        streaming, steps = self._streaming, self.steps_per_epoch
+        streaming = self._streaming
         assert streaming is not None
         if self._pack_as is not None or streaming.exact or streaming._order.schedule is not None:
-            return steps
+            return self.steps_per_epoch
         length = super().__len__()
+        try:
+            steps = self.steps_per_epoch
+        except PlanError:  # a state that is loaded later may bring what fits this world
+            return length
         if length != steps and not self._has_warned_of_length:
             self._has_warned_of_length = True
             warnings.warn(

@@ -161,6 +161,9 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
+        # Where padding is that of another world, samples are still dealt to the ranks of this one.
+        self._is_begun_here = spec.begun is None or spec.begun == shape
+        self._dealt_shape = self.partition_shape if self._is_begun_here else shape
         grid: PaddedGrid | ExactGrid
         if spec.is_exact:
             grid = ExactGrid(samples, spec.canonical)
@@ -185,15 +188,14 @@ class RandomBatches:
     def shares(self) -> tuple[int, int]:
         """The fewest and the most samples that a rank gets."""
         rest = self.partition.total - self.full * self.partition_shape.global_batch
-        fewest, most = self._shape.shares(self.partition_shape.round_robin < rest)
+        fewest, most = self._shape.shares(self._dealt_shape.round_robin < rest)
         full = self.full * self._shape.batch
         return full + fewest, full + most
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of steps and slots."""
         numbers = (
-            steps[:, None] * self.partition_shape.global_batch
-            + self.partition_shape.round_robin[slots]
+            steps[:, None] * self._shape.global_batch + self._dealt_shape.round_robin[slots]
         ).reshape(-1)
         if len(numbers) and int(numbers.max()) >= self.partition.total:
             out = np.full(len(numbers), -1, np.int64)
@@ -205,7 +207,7 @@ class RandomBatches:
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
-        shape = self.partition_shape
+        shape = self._dealt_shape
         begin, end = first * shape.global_batch, last * shape.global_batch
         ids = lookups[0](self.partition.position_range(begin, min(end, self.partition.total)))
         if len(ids) < end - begin:
@@ -219,17 +221,18 @@ class RandomBatches:
         """Steps and slots at which positions are."""
         del stream
         step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
-        return step, np.argsort(self.partition_shape.round_robin)[number]
+        return step, np.argsort(self._dealt_shape.round_robin)[number]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The element of the reading of all canonical nodes."""
         return self.partition.gaps.places(
-            steps[:, None] * self.partition_shape.global_batch
-            + self.partition_shape.round_robin[slots]
+            steps[:, None] * self._shape.global_batch + self._dealt_shape.round_robin[slots]
         )
 
     def canonical_nodes_of(self, node: int) -> Ids:
         """The canonical nodes whose samples a physical node reads."""
+        if not self._is_begun_here:
+            return np.arange(self.partition.grid.canonical)
         mine, theirs = self._shape.per_node, self.partition_shape.per_node
         nodes = range(node * mine // theirs, ((node + 1) * mine - 1) // theirs + 1)
         return np.unique(np.concatenate([self.partition.canonical_nodes_of(k) for k in nodes]))

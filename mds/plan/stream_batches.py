@@ -35,9 +35,7 @@ class StreamBatches(abc.ABC):
     """
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
-        self.shape, begun = spec.shape, spec.begun or spec.shape
-        # In a world with as large global batches, a slot is that of the same sample.
-        self._round_robin = begun.round_robin
+        self.shape = spec.shape
         first, seen = divmod(spec.drop, self.shape.global_batch)
         if not spec.is_precise:
             warn_repeated(seen)
@@ -56,7 +54,7 @@ class StreamBatches(abc.ABC):
         """The fewest and the most samples that a rank gets."""
         if not self.count:
             return 0, 0
-        fewest, most = self.shape.shares(self._round_robin >= self._seen)
+        fewest, most = self.shape.shares(self.shape.round_robin >= self._seen)
         later = (self.count - 1) * self.shape.batch
         return fewest + later, most + later
 
@@ -64,7 +62,7 @@ class StreamBatches(abc.ABC):
         """Sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
-            seen = self._round_robin[slots] < self._seen
+            seen = self.shape.round_robin[slots] < self._seen
             out[(steps == 0)[:, None] & seen] = -1
         return out
 
@@ -77,7 +75,7 @@ class StreamBatches(abc.ABC):
         step, slot = self._find(stream, positions)
         real = self._gaps.is_left(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
-        left = (step > 0) | (self._round_robin[slot] >= self._seen)
+        left = (step > 0) | (self.shape.round_robin[slot] >= self._seen)
         return step[left], slot[left]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
@@ -163,12 +161,14 @@ class StratifiedBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
-        self._canonical = spec.canonical
+        self._canonical, begun = spec.canonical, spec.begun or spec.shape
+        # The slots of a step in the world of the beginning, by those of this one. They are dealt
+        # in the same order, so that what was seen of a step is the same in both.
+        self._slots = np.argsort(begun.round_robin)[spec.shape.round_robin]
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
-            Partition(PaddedGrid(count, spec.canonical, 1), 1, (spec.begun or spec.shape).ranks)
-            for count in samples
+            Partition(PaddedGrid(count, spec.canonical, 1), 1, begun.ranks) for count in samples
         ]
         shares = zip(self._partitions, self._parts, strict=True)
         self._total = min(
@@ -177,6 +177,7 @@ class StratifiedBatches(StreamBatches):
         super().__init__(self._total, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        slots = self._slots[slots]
         stream = np.searchsorted(self._ends, slots, side="right")
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
@@ -194,7 +195,8 @@ class StratifiedBatches(StreamBatches):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         step, offset = np.divmod(self._partitions[stream].find(positions), part)
         kept = step < self._total
-        return step[kept], offset[kept] + int(self._ends[stream]) - part
+        slot = offset[kept] + int(self._ends[stream]) - part
+        return step[kept], np.argsort(self._slots)[slot]
 
 
 class DevicePerStreamBatches(StreamBatches):

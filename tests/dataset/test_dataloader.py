@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 import mds.readers
 from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import EpochStart
-from mds.errors import ConfigError
+from mds.errors import ConfigError, PlanError
 from mds.loader.batches import Batches
 from mds.loader.worker_batches import WorkerBatches
+from mds.world import World
 
 MANY = {
     "id": "int",
@@ -503,6 +504,17 @@ def test_a_length_that_no_epoch_has_is_named_once(make):
     assert len(loader) == 18
 
 
+def test_a_loader_has_a_length_before_a_state_makes_its_order_possible(make):
+    """Canonical nodes that do not fit these nodes may come to fit by what a state brings."""
+    dataset = StreamingDataset(
+        local=make(), batch_size=4, num_canonical_nodes=4, topology=World(3, 1, 1, 0)
+    )
+    loader = StreamingDataLoader(dataset)
+    assert len(loader) == 9
+    with pytest.raises(PlanError, match="canonical nodes 4 and physical nodes 3"):
+        loader.steps_per_epoch  # noqa: B018 - a property
+
+
 @pytest.mark.parametrize("method", ["stratified", "per_stream"])
 def test_batches_by_stream_resume_on_other_ranks(make, method):
     """A run keeps its global batches on any ranks, in later epochs and resumes too."""
@@ -533,3 +545,24 @@ def test_batches_by_stream_resume_on_other_ranks(make, method):
                 assert global_batches(loaders) == rest[1:]
                 assert global_batches(loaders) == later
     assert len(lengths) > 1  # the padding makes a difference
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream"])
+def test_batches_by_stream_resume_inside_a_batch(make, method):
+    """Loops over samples may stop anywhere, in one world after the other."""
+
+    def read_samples(rank, ranks, state, count=None):
+        dataset = by_stream(make, method, rank, ranks).dataset
+        if state is not None:
+            dataset.load_state_dict(state)
+        numbers = [sample["id"] for sample in itertools.islice(dataset, count)]
+        return numbers, dataset.state_dict()
+
+    for first, *others in itertools.permutations((1, 2, 4, 6), 3):
+        whole = [n for rank in range(first) for n in read_samples(rank, first, None)[0]]
+        seen, state = [], None
+        for ranks, count in ((first, 1), (others[0], 2), (others[1], None)):
+            parts = [read_samples(rank, ranks, state, count) for rank in range(ranks)]
+            seen += [number for numbers, _ in parts for number in numbers]
+            state = parts[0][1]
+        assert sorted(seen) == sorted(whole)

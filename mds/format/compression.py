@@ -147,23 +147,29 @@ class _ZstdDecompressor(Decompressor):
         import zstandard
 
         super().__init__(name, size)
+        self._target = _Target()
         self._writer = zstandard.ZstdDecompressor().stream_writer(
-            _Sink(self._emit),  # type: ignore[arg-type]
+            self._target,  # type: ignore[arg-type]
             write_size=PIECE,
         )
 
     def _push(self, chunk: Data) -> None:
-        self._writer.write(chunk)
+        # The garbage collector does not see what the writer refers to: a cycle would stay for ever.
+        self._target.emit = self._emit
+        try:
+            self._writer.write(chunk)
+        finally:
+            self._target.emit = None
 
 
-class _Sink:
+class _Target:
     """The one method of a file that zstandard's writer needs."""
 
-    def __init__(self, emit: Callable[[bytes], None]) -> None:
-        self._emit = emit
+    emit: Callable[[bytes], None] | None = None
 
     def write(self, piece: Data) -> int:
-        self._emit(bytes(piece))
+        assert self.emit is not None
+        self.emit(bytes(piece))
         return len(piece)
 
 

@@ -67,7 +67,7 @@ class Decompressor(ABC):
                 raise
             raise ShardError(f"broken {self._name} data: {error}") from error
         finally:
-            self._sink = _drop
+            self._sink, self._sink_error = _drop, None
 
     @abstractmethod
     def _push(self, chunk: Data) -> None:

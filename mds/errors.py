@@ -30,6 +30,7 @@
     │       └── ReplacedError (CorruptError)   an object that changed under the run
     ├── CacheError (RuntimeError)
     │   └── CacheLimitError (ValueError)  cache_limit cannot hold what one moment needs
+    ├── IterationError (RuntimeError)     an iterator that was interrupted, or is of another process
     ├── WriterError (RuntimeError)        a writer used after it ended, or whose upload failed
     ├── FunctionError (RuntimeError)      a function of map(), map_batches() or filter() raised
     ├── SourceError (ValueError)          something to convert that is missing, empty, or unclear
@@ -44,7 +45,13 @@ incumbent raises keeps working.
 
 from __future__ import annotations
 
+import copy
+import re
+
 from mds.text.redaction import safe
+
+# What torch makes of an error in a worker process or a thread; the lines of the traceback stay.
+_FROM_WORKER = re.compile(r"Caught \w+ in [\w :]+\.\nOriginal Traceback ")
 
 
 class MdsError(Exception):
@@ -55,7 +62,10 @@ class MdsError(Exception):
 
     def __str__(self) -> str:
         # Not of the other parents: KeyError prints the repr, and an error sentence is for reading.
-        return safe(Exception.__str__(self))
+        text = Exception.__str__(self)
+        if _FROM_WORKER.match(text):
+            return "\n".join(map(safe, text.split("\n")))
+        return safe(text)
 
 
 class FormatError(MdsError, ValueError):
@@ -117,7 +127,7 @@ class PlanError(MdsError, ValueError):
 class StreamPlanError(PlanError):
     """An order that cannot be made because of one stream, which the text calls by its number."""
 
-    def __init__(self, text: str, stream: int) -> None:
+    def __init__(self, text: str, stream: int = 0) -> None:
         super().__init__(text)
         self.stream = stream
 
@@ -204,6 +214,10 @@ class CacheLimitError(CacheError, ValueError):
     """``cache_limit`` cannot hold what one moment needs."""
 
 
+class IterationError(MdsError, RuntimeError):
+    """An iterator that gives nothing more: it was interrupted, or another process made it."""
+
+
 class WriterError(MdsError, RuntimeError):
     """A writer that is used after it ended, or whose files could not be published."""
 
@@ -253,3 +267,17 @@ def need(package: str, extra: str, why: str) -> MissingDependencyError:
     return MissingDependencyError(
         f'{why} need the package {package}: pip install "mds-streaming[{extra}]"'
     )
+
+
+def repeatable(error: BaseException, advice: str) -> Exception:
+    """Return what every later ``next()`` of an iteration raises that was ended by ``error``.
+
+    It refers to no frames, which would keep files open and threads running.
+    """
+    if not isinstance(error, Exception):
+        return IterationError(f"this iteration was ended by {type(error).__name__}. {advice}")
+    try:
+        copied = copy.copy(error)
+    except Exception:  # noqa: BLE001 - the class is the caller's
+        return error
+    return copied if type(copied) is type(error) else error

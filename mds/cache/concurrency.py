@@ -58,7 +58,7 @@ class Pool:
 
     def close(self) -> None:
         """Drop the work that has not begun and let the threads end. Closing twice is fine."""
-        self._finalizer()
+        self._state.stop()  # the finalizer, which works once, stays: a signal may come in between
 
 
 class _State:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import weakref
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.reading import ReadableDataset, read_stretches
-from mds.errors import StateError
+from mds.errors import IterationError, StateError
 from mds.plan.state import MAX_SAMPLES, emit_state, parse_state
+from mds.process.fork_safe import call_in_child
 
 if TYPE_CHECKING:
     from mds.dataset.worker_epoch import WorkerEpoch
@@ -27,6 +30,9 @@ class EpochIterator(itertools.chain[Any]):
     Torchdata's StatefulDataLoader asks the iterator of each worker for a state after each batch,
     and loads it into the iterator of the same worker later; the number of workers must then be the
     same. The loop is itertools': a ``__next__`` in Python would cost a fifth of a small sample.
+
+    After an error every further ``next`` raises it again, until a state is loaded. The position is
+    behind the last sample that was handed out.
     """
 
     _stretches: _Stretches
@@ -35,7 +41,7 @@ class EpochIterator(itertools.chain[Any]):
     def over(cls, dataset: SeekableDataset, epoch: WorkerEpoch) -> EpochIterator:
         """The samples of ``epoch``."""
         stretches = _Stretches(dataset, epoch)
-        iterator = cls.from_iterable(stretches)
+        iterator = cls.from_iterable(stretches.generate())
         assert isinstance(iterator, cls)
         iterator._stretches = stretches
         return iterator
@@ -92,18 +98,39 @@ class _Stretches:
     def __init__(self, dataset: SeekableDataset, epoch: WorkerEpoch) -> None:
         self._dataset, self.epoch = dataset, epoch
         self._begin(epoch)
+        _living.add(self)
 
     def _begin(self, epoch: WorkerEpoch) -> None:
         self.epoch = epoch
         self._stretches = read_stretches(self._dataset, epoch)
         self._current: Iterator[Any] = iter(())
 
-    def __iter__(self) -> _Stretches:
-        return self
+    def generate(self) -> Iterator[Iterator[Any]]:
+        """Give iterators over samples until the epoch ends; after an error, those that raise it.
 
-    def __next__(self) -> Iterator[Any]:
-        self._current = next(self._stretches)
-        return self._current
+        It raises nothing itself: the chain would give StopIteration ever after. An iterator that
+        was ended by an error is asked once more, and then this generator. A signal may raise at any
+        place.
+        """
+        failure: BaseException | None = None  # that no iterator has raised yet
+        while True:
+            try:
+                if self.epoch.failure is None and self.epoch.is_broken_off:
+                    self.epoch.interrupt()
+                if self.epoch.failure is not None:
+                    self._current = _raise(failure or self.epoch.failure.with_traceback(None))
+                    failure = None
+                else:
+                    samples = next(self._stretches, None)
+                    if samples is None:
+                        return
+                    self._current = samples
+                yield self._current
+            except GeneratorExit:  # noqa: PERF203 - once a stretch
+                raise
+            except BaseException as error:  # noqa: BLE001 - the next iterator raises it
+                self.epoch.fail(error)
+                failure = error
 
     def seek(self, start: EpochStart, position: int) -> None:
         """Go on with the samples from a place of an epoch on."""
@@ -113,6 +140,35 @@ class _Stretches:
     def close(self) -> None:
         """Give nothing more, of this window either."""
         self.epoch.leave()
+        self.epoch.is_between = True
         for each in (self._current, self._stretches):
             if isinstance(each, Generator):
                 each.close()
+
+
+_living: weakref.WeakSet[_Stretches] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """End the iterators of the parent process, whose threads get their shards."""
+    for stretches in list(_living):
+        stretches.epoch.fail(of_parent())
+        with contextlib.suppress(ValueError):  # a function of the iteration forked
+            stretches.close()
+
+
+call_in_child(_leave_to_parent)
+
+
+def of_parent() -> IterationError:
+    """Return the error for an iterator that a forked child has from its parent."""
+    return IterationError(
+        "this iterator was made before the process forked, and only the parent can go on with it. "
+        "Call iter() in the child."
+    )
+
+
+def _raise(error: BaseException) -> Iterator[Any]:
+    """Generate nothing but an error."""
+    raise error
+    yield  # type: ignore[unreachable]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.lengths import SelectedLengths, open_lengths
 from mds.dataset.pack_counts import count_packs
+from mds.dataset.worker_epoch import OpenWindows
 from mds.errors import ConfigError
 from mds.plan import PackPlan
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from mds.world import World
 
 
-class PackedEpoch:
+class PackedEpoch(OpenWindows):
     """Packs of worker ``world.worker`` in one epoch, from where its plan begins."""
 
     def __init__(self, plan: PackPlan, world: World) -> None:

@@ -6,10 +6,13 @@ asks for.
 
 from __future__ import annotations
 
+import atexit
 import collections
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -62,6 +65,27 @@ def read_windows(
     epoch: WorkerEpoch | PackedEpoch | None = None,
 ) -> Iterator[Window]:
     """Stretches of ids with the shards behind them; ``epoch`` is the one that they are of."""
+    windows = _generate_windows(dataset, blocks, epoch)
+    _unfinished.add(windows)
+    if epoch is not None:
+        epoch.open_windows(windows)
+    return windows
+
+
+_unfinished: weakref.WeakSet[Generator[Window, None, None]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_unfinished() -> None:
+    """Close the windows of iterators that the program keeps: later there are no modules."""
+    for windows in list(_unfinished):
+        with contextlib.suppress(ValueError):  # a daemon thread is in the middle of it
+            windows.close()
+
+
+def _generate_windows(
+    dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | PackedEpoch | None
+) -> Generator[Window, None, None]:
     shards = dataset._shards
     ids = blocks if shards.selection is None else map(shards.stored, blocks)
     node: NodeOrder | None
@@ -91,27 +115,30 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
     try:
         if not dataset._filter.keeps_everything:
             judged = judge_samples(dataset, epoch)
+            epoch.is_between = False
             yield (sample for sample, fate, _ in judged if fate is Fate.KEPT)
         elif dataset._has_own_items:
+            epoch.is_between = False
             yield _own_items(dataset, epoch, runner if chain.maps else None, stream)
         else:
             windows = read_windows(dataset, epoch.blocks(), epoch)
             for readers, shards, rows in cut_growing(
                 (w.readers, w.shards, w.rows) for w in windows
             ):
-                samples, left = iterate_samples(readers, shards, rows)
+                samples, left = iterate_samples(readers, shards, rows, epoch.take_back)
                 epoch.give(len(rows), left)
                 keys = stream.take(len(rows)).tolist() if stream is not None else None
                 if watch is None or not chain.maps:
-                    yield runner.over(samples, keys)
+                    yield runner.over(samples, keys, epoch.take_back)
                 else:
-                    yield _apply_in_stretches(runner, samples, keys, waiting, watch)
+                    yield _apply_in_stretches(epoch, runner, samples, keys, waiting, watch)
         epoch.is_exhausted = True
     finally:
         epoch.is_over = True
 
 
 def _apply_in_stretches(
+    epoch: WorkerEpoch,
     runner: SampleRunner,
     samples: Iterator[Any],
     keys: Sequence[int] | None,
@@ -128,7 +155,8 @@ def _apply_in_stretches(
         watch.begin_functions(count)
         # Each is let go of when its functions have it.
         some = itertools.starmap(waiting.popleft, itertools.repeat((), count))
-        yield from runner.over(some, keys[done : done + count] if keys is not None else None)
+        some_keys = keys[done : done + count] if keys is not None else None
+        yield from runner.over(some, some_keys, epoch.take_back)
         watch.begin_decoding()
         done += count
 
@@ -144,13 +172,19 @@ def judge_samples(
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
-    key, judge, watch = 0, dataset._filter.judge, epoch.watch
-    get = epoch.lend(item_getter(dataset))
+    key, watch, get = 0, epoch.watch, epoch.lend(item_getter(dataset))
     has_functions = bool(chain.of_samples) or dataset._has_own_items
 
     def report(skipped: SkippedSample) -> None:
         dataset._dropped.report(skipped)
         dropped.report(skipped)
+
+    def judge(number: int, key: int) -> tuple[Any, Fate]:
+        try:
+            return dataset._filter.judge(number, get, report, runner, key)
+        except BaseException as error:
+            epoch.take_back(error)
+            raise
 
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.given += 1
@@ -160,10 +194,9 @@ def judge_samples(
             yield None, Fate.PADDING, key
             continue
         if watch is not None and watch.is_armed and has_functions:
-            act = functools.partial(judge, number, get, report, runner, key)
-            yield (*time_sample(epoch, watch, act), key)
+            yield (*time_sample(epoch, watch, functools.partial(judge, number, key)), key)
         else:
-            yield (*judge(number, get, report, runner, key), key)
+            yield (*judge(number, key), key)
 
 
 def judge_all(dataset: ReadableDataset, judge: SampleFilter) -> Iterator[tuple[int, Any, Fate]]:
@@ -219,11 +252,15 @@ def _own_items(
     get, watch = epoch.lend(item_getter(dataset)), epoch.watch
 
     def make(number: int) -> Any:
-        sample = get(number)
-        if runner is None:
-            return sample
-        # The key after its sample: the stream has those of what its windows have given.
-        return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
+        try:
+            sample = get(number)
+            if runner is None:
+                return sample
+            # The key after its sample: the stream has those of what its windows have given.
+            return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
+        except BaseException as error:
+            epoch.take_back(error)
+            raise
 
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.given += 1
@@ -260,5 +297,7 @@ def _numbers(
         for window in read_windows(dataset, blocks, epoch):
             at_hand.begin_window(dataset._cache, window)
             yield from dataset._shards.selected(window.ids).tolist()
+        if epoch is not None:
+            epoch.is_between = True
     finally:
         at_hand.end_windows()

@@ -9,14 +9,16 @@ from __future__ import annotations
 import collections
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.errors import IterationError, repeatable
 from mds.plan import summands
 from mds.process.fork_safe import call_in_child
 from mds.transforms.row_keys import keys_of_places
@@ -35,7 +37,31 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.int64]
 
 _NOTHING: Iterator[Any] = iter(())
+_ADVICE = (
+    "Iterate the dataset again for the next epoch; to go on with this one, call "
+    "dataset.load_state_dict(dataset.state_dict()) first."
+)
 _ALL = slice(None)
+
+
+class OpenWindows:
+    """The windows that one iteration reads, which can be closed from outside the iteration."""
+
+    _windows: Callable[[], Generator[Window, None, None] | None] = staticmethod(lambda: None)
+
+    def open_windows(self, windows: Generator[Window, None, None]) -> None:
+        """Remember the generator of windows, without keeping it alive."""
+        self._windows = weakref.ref(windows)
+
+    def close_windows(self) -> None:
+        """Give back the shards and threads of the windows. Closing twice is fine.
+
+        An error keeps the frames that it passed through, and so generators that are not finished.
+        """
+        windows = self._windows()
+        if windows is not None:
+            with suppress(ValueError):  # another thread, or the parent process, is inside
+                windows.close()
 
 
 class ReadersAtHand:
@@ -90,13 +116,15 @@ def _forget_lent_readers() -> None:
 call_in_child(_forget_lent_readers)
 
 
-class WorkerEpoch(ReadersAtHand):
+class WorkerEpoch(ReadersAtHand, OpenWindows):
     """Sample ids of worker ``world.worker`` in one epoch, from the ``start``-th on.
 
     ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
     filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
-    ended or was left, ``is_exhausted`` once it has ended. ``is_counted`` where a loader sums what
-    its batches take of the order. ``watch`` is the loader's, where one makes batches of samples.
+    ended or was left, ``is_exhausted`` once it has ended, and ``failure`` is the error that ended
+    it. ``is_between`` unless samples that are counted one by one are still to be given.
+    ``is_counted`` where a loader sums what its batches take of the order. ``watch`` is the
+    loader's, where one makes batches of samples.
     """
 
     def __init__(
@@ -109,6 +137,8 @@ class WorkerEpoch(ReadersAtHand):
         self.given = start
         self.dropped: DropCount | None = None
         self.is_over = self.is_exhausted = False
+        self.is_between = True
+        self.failure: Exception | None = None
         self.watch: Stopwatch | None = None
         self._left = _NOTHING
         self._key_streams: list[KeyStream] = []
@@ -127,7 +157,17 @@ class WorkerEpoch(ReadersAtHand):
     @property
     def position(self) -> int:
         """Places of this worker's order filled so far, from the beginning of its plan."""
-        return self.given - operator.length_hint(self._left)
+        return self.given - self.remaining
+
+    @property
+    def remaining(self) -> int:
+        """Number of samples that were counted together and are still to be given."""
+        return operator.length_hint(self._left)
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether the samples that are being given ended before the last one."""
+        return self.remaining > 0 or not self.is_between
 
     @property
     def share(self) -> int:
@@ -160,6 +200,22 @@ class WorkerEpoch(ReadersAtHand):
         """
         self.given += places
         self._left = left
+
+    def take_back(self, error: BaseException) -> None:
+        """End the iteration by an error in making the sample that was counted last."""
+        self.given -= 1
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the iteration by an error and give back its shards."""
+        self.leave()
+        self.is_over = True
+        self.failure = repeatable(error, _ADVICE)
+        self.close_windows()
+
+    def interrupt(self) -> None:
+        """End the iteration by a signal whose error is not known."""
+        self.fail(IterationError(f"this iteration was interrupted by a signal. {_ADVICE}"))
 
     def leave(self) -> None:
         """Give nothing more of what is left."""

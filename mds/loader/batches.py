@@ -45,6 +45,7 @@ from mds.transforms.columns import join_columns, tensors_of
 from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:
+    from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.worker_epoch import KeyStream
     from mds.index import ShardSchema
     from mds.loader.batch_groups import Batch, Message
@@ -91,12 +92,26 @@ class Batches(IterableDataset[Any]):
 
         With ``allocate`` they are made elsewhere than where they are used, and come in groups.
         """
+        epochs: list[WorkerEpoch | PackedEpoch] = []
+        messages = self._begin_messages(worker, workers, group, allocate, epochs)
+        return _close_windows_after(messages, epochs)
+
+    def _begin_messages(
+        self,
+        worker: int,
+        workers: int,
+        group: int,
+        allocate: Allocator | None,
+        epochs: list[Any],
+    ) -> Iterator[Message]:
+        """Do what `begin_epoch` says, and add what was begun to ``epochs``."""
         if not self._is_ours:
-            watch = Stopwatch(self._clock)
-            return begin_custom(self.dataset, watch, self._size, self._drop_last, self._maker)
+            watch, maker = Stopwatch(self._clock), self._maker
+            return begin_custom(self.dataset, watch, self._size, self._drop_last, maker, epochs)
         dataset = self.dataset
         if self._pack_as is not None:
             packs = dataset._begin_packs(worker, workers, group)
+            epochs.append(packs)
             return iter(
                 PackedBatches(
                     dataset,
@@ -109,6 +124,7 @@ class Batches(IterableDataset[Any]):
                 )
             )
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
+        epochs.append(epoch)
         epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:
             return filtered_batches(dataset, epoch, watch, self._size, self._drop_last, self._maker)
@@ -356,6 +372,17 @@ class Batches(IterableDataset[Any]):
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)
+
+
+def _close_windows_after(
+    messages: Iterator[Message], epochs: list[WorkerEpoch | PackedEpoch]
+) -> Iterator[Message]:
+    """The same messages; after the last one, and after an error, no shard is held."""
+    try:
+        yield from messages
+    finally:
+        for epoch in epochs:
+            epoch.close_windows()
 
 
 def _batches_of_next(last: int, columns: Columns, samples: int, size: int) -> int:

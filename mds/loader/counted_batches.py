@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mds.dataset.epoch_iterator import of_parent
+from mds.errors import repeatable
+from mds.loader.batch_groups import SUM_BITS
 from mds.plan import OrderHash
+from mds.process.fork_safe import call_in_child
+from mds.process.per_process import abandon
 from mds.report import WaitAccount
 from mds.text.redaction import get_logger
 
@@ -45,9 +50,8 @@ class CountedBatches:
     Where the order is changed meanwhile, batches that were made beforehand are let go of when the
     change begins to hold, and made anew.
 
-    An error ends the iteration, and every further ``next`` raises it again: the batches of other
-    workers would come without those of the one that failed. The count stays behind the last batch
-    that was handed out, so a state leads back to the batch that failed.
+    An error ends the iteration: workers stop, shards are given back, and every further ``next``
+    raises the error again. The count stays behind the last batch that was handed out.
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
@@ -55,13 +59,14 @@ class CountedBatches:
         self._inner: Iterator[Any] = inner
         self._clock = loader._clock
         self.count = EpochCount()
+        self._failure: Exception | None = None
         self._until = _NEVER  # samples of this rank after which batches are made anew
-        self._failure: BaseException | None = None  # which ended the iteration
         streaming = loader._streaming
         # Ranks may get different numbers of samples, and their states shall be the same.
         self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
         # Fewest and most samples of a rank from the beginning of this iteration on.
         self._shares: tuple[int, int] | None = None
+        _living.add(self)
 
     def __iter__(self) -> CountedBatches:
         return self
@@ -69,48 +74,58 @@ class CountedBatches:
     def __next__(self) -> Any:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        count = self.count
-        asked = self._clock()
         try:
+            count = self.count
+            asked = self._clock()
             if count.samples >= self._until:
                 self._make_anew()
-            info, batch = next(self._inner)
+            try:
+                info, batch = next(self._inner)
+            except StopIteration:
+                self._finish()
+                self._warn_if_empty()
+                raise
+            count.waits.add(asked, self._clock(), info.making)
+            if self._loader._count is not count:  # the state is of what gave a batch last
+                self._loader._take_over(self)
+            self._loader._samples_read += info.samples
+            if info.dropped or info.is_empty:
+                self._loader._note_dropped(info)
+            samples, share = count.samples + info.samples, count.share + info.samples
+            begun = count.begun or info.begun  # and not of batches that were made anew
+            is_finished = count.is_finished
+            if self._is_uneven:
+                share, is_finished = self._level(info.samples, samples, share, begun)
+            order_hash, (added, places) = count.order_hash, info.order
+            # Without a call from here on: a signal arrives before all of it or after the return.
+            count.samples, count.share, count.begun = samples, share, begun
+            order_hash.total = (order_hash.total + added) & SUM_BITS
+            order_hash.count += places
+            count.steps += 1
+            count.empty_steps += info.is_empty
+            count.packs, count.is_finished = info.packs, is_finished
+            count.dropped += info.dropped
+            if info.given[0]:
+                count.given = (count.given[0] + info.given[0], count.given[1] + info.given[1])
         except StopIteration:
-            self._finish()
-            self._warn_if_empty()
             raise
         except BaseException as error:
             self._fail(error)
             raise
-        count.waits.add(asked, self._clock(), info.making)
-        if self._loader._count is not count:  # the state is of what gave a batch last
-            self._loader._take_over(self)
-        count.samples += info.samples
-        count.share += info.samples
-        count.order_hash.take(*info.order)
-        count.steps += 1
-        count.begun = count.begun or info.begun  # and not of batches that were made anew
-        count.packs = info.packs
-        if info.given[0]:
-            count.given = (count.given[0] + info.given[0], count.given[1] + info.given[1])
-        if self._is_uneven:
-            self._level(info.samples)
-        self._loader._samples_read += info.samples
-        if info.dropped or info.is_empty:
-            count.empty_steps += info.is_empty
-            count.dropped += info.dropped
-            self._loader._note_dropped(info)
-        return batch
+        else:
+            return batch
 
     def _fail(self, error: BaseException) -> None:
-        """End the iteration by an error. Workers stop when the iterator is dropped."""
+        """End the iteration by an error; nothing of it stays open."""
+        inner, self._inner = self._inner, iter(())
+        self._failure = repeatable(
+            error,
+            "Iterate the loader again for the next epoch; to go on with this one, call "
+            "loader.load_state_dict(loader.state_dict()) first.",
+        )
         self.count.is_over = True
-        # The error itself refers to the frames that it passed, and so to workers and shards.
-        try:
-            again = copy.copy(error)
-        except Exception:  # noqa: BLE001 - the class is the caller's
-            again = error
-        self._failure = again if type(again) is type(error) else error
+        self._loader._inner = None  # its worker processes, which may be dead
+        _close(inner)
 
     @property
     def is_under_way(self) -> bool:
@@ -177,7 +192,7 @@ class CountedBatches:
                 loader._take_over(self)
                 self._log_nothing_left(start)
         if self._is_uneven and count.begun is not None:
-            count.share = max(count.share, self._find_shares()[1])
+            count.share = max(count.share, self._find_shares(count.begun)[1])
         count.is_over = count.is_finished = True
 
     def _log_nothing_left(self, start: EpochStart) -> None:
@@ -194,26 +209,29 @@ class CountedBatches:
                 start.epoch + 1,
             )
 
-    def _level(self, samples: int) -> None:
+    def _level(
+        self, added: int, samples: int, share: int, begun: tuple[int, int] | None
+    ) -> tuple[int, bool]:
         """Count the last batch of an epoch as that of the rank with the most samples.
 
-        Where another rank has no such batch its iteration has ended, and so has this one.
+        ``samples`` and ``share`` are the counts after a batch of ``added`` samples. Return the
+        share, and whether the iteration has ended: where another rank has no such batch its
+        iteration has ended, and so has this one.
         """
-        fewest, most = self._find_shares()
-        count, size = self.count, self._loader.batch_size
-        if samples < size or count.samples >= most:
-            count.share = max(count.share, most)
-            down = self._loader.drop_last
-            count.is_finished = (
-                fewest // size < most // size if down else -(-fewest // size) < -(-most // size)
-            )
+        fewest, most = self._find_shares(begun)
+        size = self._loader.batch_size
+        if added >= size and samples < most:
+            return share, self.count.is_finished
+        if self._loader.drop_last:
+            return max(share, most), fewest // size < most // size
+        return max(share, most), -(-fewest // size) < -(-most // size)
 
-    def _find_shares(self) -> tuple[int, int]:
+    def _find_shares(self, begun: tuple[int, int] | None) -> tuple[int, int]:
         """Return the fewest and the most samples of a rank in this iteration."""
         if self._shares is None:
-            assert self.count.begun is not None
+            assert begun is not None
             streaming = self._loader._streaming
-            self._shares = streaming._order.shares(streaming._world(), *self.count.begun)
+            self._shares = streaming._order.shares(streaming._world(), *begun)
         return self._shares
 
     def _warn_if_empty(self) -> None:
@@ -234,3 +252,26 @@ class CountedBatches:
         if name in {"_inner", "count"}:  # of one that was not made
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _close(batches: Any) -> None:
+    """End what makes batches: a generator, threads, or the worker processes of torch."""
+    for name in ("close", "_shutdown_workers"):
+        end = getattr(batches, name, None)
+        if end is not None:
+            end()
+
+
+_living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """End the iterations of the parent process, whose threads and workers make the batches."""
+    for batches in list(_living):
+        abandon(batches._inner)  # torch would end the parent's workers with it
+        batches._inner = iter(())
+        batches._failure = of_parent()
+        batches.count.is_over = True
+
+
+call_in_child(_leave_to_parent)

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 
 def begin_custom(
-    dataset: Any, watch: Stopwatch, size: int | None, drop_last: bool, maker: BatchMaker
+    dataset: Any,
+    watch: Stopwatch,
+    size: int | None,
+    drop_last: bool,
+    maker: BatchMaker,
+    epochs: list[WorkerEpoch],
 ) -> Iterator[Batch]:
     """Batches of what the caller's code makes of our samples, whose epoch begins now.
 
-    ``size`` None gives single samples.
+    ``size`` None gives single samples. Epochs that the caller's code begins go to ``epochs``.
     """
     source = find_streaming(dataset)
     assert source is not None
-    epochs: list[WorkerEpoch] = []
     with collect_epochs(source, epochs):
         samples = iter(dataset)
     return _custom_batches(dataset, source, samples, epochs, watch, size, drop_last, maker)

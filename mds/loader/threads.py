@@ -69,7 +69,8 @@ class ThreadedWorkers:
     def close(self) -> None:
         """Stop the threads and wait for them; closing twice is fine."""
         self._left.clear()
-        self._stop()
+        _stop_all(self._queues, self._threads)
+        self._stop.detach()  # not before: a signal may come in between
 
     def __enter__(self) -> ThreadedWorkers:
         return self

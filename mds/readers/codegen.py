@@ -18,7 +18,7 @@ import functools
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from json.scanner import make_scanner
 from typing import Any
 
@@ -85,12 +85,21 @@ def compile_views(fields: Fields) -> DecoderFactory:
 
 
 @functools.lru_cache(maxsize=256)
-def compile_dict(columns: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
-    """A function from a value for each column to the sample."""
+def compile_samples(columns: tuple[str, ...]) -> Callable[..., Iterator[dict[str, Any]]]:
+    """Return a generator function that takes the values of each column and yields the samples."""
     names = {f"k{number}": name for number, name in enumerate(columns)}
-    arguments = ", ".join(f"v{number}" for number in range(len(columns)))
+    values = ", ".join(f"v{number}" for number in range(len(columns)))
     items = ", ".join(f"k{number}: v{number}" for number in range(len(columns)))
-    return _build(f"def make_getter():\n    return lambda {arguments}: {{{items}}}\n", names)()
+    source = values if len(columns) == 1 else f"zip({values})"
+    made: Callable[..., Iterator[dict[str, Any]]] = _build(
+        f"def make_getter():\n"
+        f"    def samples({values}):\n"
+        f"        for {values} in {source}:\n"
+        f"            yield {{{items}}}\n"
+        f"    return samples\n",
+        names,
+    )()  # type: ignore[assignment]
+    return made
 
 
 @functools.lru_cache(maxsize=256)

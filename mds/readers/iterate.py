@@ -1,9 +1,10 @@
 """Samples of many readers one after the other, at the price of the samples themselves.
 
 A generator that looks up a reader, calls it and counts costs 0.2 us a sample, as much as a small
-sample does. Here the loop is ``map``'s: over the compiled getters of the readers, or, where samples
-are a few numbers each, over columns that were gathered for the whole stretch (measured for three
-scalars: 0.24 us a sample, against 0.42 through the getters and 0.20 for unpacking the bytes).
+sample does. Here the look-up is ``map``'s, and an iterator over rows counts; where samples are a
+few numbers each, columns are gathered for the whole stretch (measured for three scalars: 0.24 us a
+sample, against 0.42 through the getters and 0.20 for unpacking the bytes). The loop is that of a
+generator, which an error ends; ``map`` would go on with the next sample.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.encodings import DecodeKind
-from mds.readers.codegen import compile_dict
+from mds.readers.codegen import compile_samples
 from mds.readers.fixed import FixedReader
 from mds.readers.gather import gather, unique_stable
 
@@ -45,12 +46,17 @@ def cut_growing(windows: Iterable[Stretch]) -> Iterator[Stretch]:
 
 
 def iterate_samples(
-    readers: Mapping[int, Reader], shards: Int64s, rows: Int64s
+    readers: Mapping[int, Reader],
+    shards: Int64s,
+    rows: Int64s,
+    on_error: Callable[[BaseException], None],
 ) -> tuple[Iterator[Sample], Iterator[Any]]:
     """The samples (shards[i], rows[i]) in order, and an iterator that is as far as they are.
 
     ``operator.length_hint`` of the second tells how many samples are left. ``readers`` may open a
     reader when it is first asked for, which then happens no earlier than its first sample.
+    ``on_error`` is called with an error that is raised in making a sample, which is counted as
+    given by then.
     """
     first = readers[int(shards[0])]
     if type(first) is FixedReader and _is_small(first) and _are_alike(readers, shards, first):
@@ -60,15 +66,24 @@ def iterate_samples(
             iter(columns[f.name].tolist() if f.kind is DecodeKind.INT else columns[f.name])  # type: ignore[union-attr]
             for f in first.fields.wanted
         ]
-        return map(compile_dict(tuple(columns)), *values), values[0]
+        return compile_samples(tuple(columns))(*values), values[0]
     left = iter(rows.tolist())
-    getters = _Getters(readers)
-    # Rows first: after an error in opening a reader both are at the next sample.
-    return map(_call, left, map(getters.__getitem__, shards.tolist())), left
+    getters = _Getters(readers, on_error)
+    return _read_rows(left, map(getters.__getitem__, shards.tolist()), on_error), left
 
 
-def _call(row: int, get: Callable[[int], Sample]) -> Sample:
-    return get(row)
+def _read_rows(
+    rows: Iterator[int],
+    getters: Iterator[Callable[[int], Sample]],
+    on_error: Callable[[BaseException], None],
+) -> Iterator[Sample]:
+    for row, get in zip(rows, getters, strict=False):
+        try:
+            sample = get(row)
+        except BaseException as error:
+            on_error(error)
+            raise
+        yield sample
 
 
 def _is_small(reader: FixedReader) -> bool:
@@ -88,10 +103,16 @@ def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> 
 class _Getters(dict[int, "Callable[[int], Sample]"]):
     """What reads a row, by shard; opened when first asked for."""
 
-    def __init__(self, readers: Mapping[int, Reader]) -> None:
+    def __init__(
+        self, readers: Mapping[int, Reader], on_error: Callable[[BaseException], None]
+    ) -> None:
         super().__init__()
-        self._readers = readers
+        self._readers, self._on_error = readers, on_error
 
     def __missing__(self, shard: int) -> Callable[[int], Sample]:
-        get = self[shard] = self._readers[shard].opened()
+        try:
+            get = self[shard] = self._readers[shard].opened()
+        except BaseException as error:
+            self._on_error(error)
+            raise
         return get

@@ -258,15 +258,16 @@ def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]
     return error
 
 
-def need(package: str, extra: str, why: str) -> MissingDependencyError:
-    """The error for an optional package that is not installed.
+def need(package: str, extra: str | None, why: str) -> MissingDependencyError:
+    """Return the error for an optional package that is not installed.
+
+    ``extra``: the extra of this package that brings it; None if none does.
 
     >>> str(need("boto3", "s3", "s3:// URLs"))
     's3:// URLs need the package boto3: pip install "mds-streaming[s3]"'
     """
-    return MissingDependencyError(
-        f'{why} need the package {package}: pip install "mds-streaming[{extra}]"'
-    )
+    wanted = f'"mds-streaming[{extra}]"' if extra else package
+    return MissingDependencyError(f"{why} need the package {package}: pip install {wanted}")
 
 
 def repeatable(error: BaseException, advice: str) -> Exception:

@@ -68,7 +68,7 @@ def _tokenizer(name: str, max_seq_len: int) -> Any:
     try:
         from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise need("transformers", "hf", "tokenizers by name") from None
+        raise need("transformers", None, "tokenizers by name") from None
     tokenizer = AutoTokenizer.from_pretrained(name)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -146,6 +146,12 @@ def format_of_url(url: str) -> Format | None:
     if ("." not in name and "*" not in text) or os.path.isdir(text):
         return None
     found = format_of_names([name]) if name else None
+    if found is None and "*" in text and "." in name:
+        known = ", ".join(_endings_of(each)[0] for each in format_names() if _endings_of(each))
+        raise ConfigError(
+            f"{redact(url)!r} has a wildcard and its ending is of no format. Files are read by "
+            f"their endings, such as {known}: rename these."
+        )
     if found is None and "*" in text:
         raise ConfigError(
             f"{redact(url)!r} has a wildcard and its ending is of no format; give format=, one of "

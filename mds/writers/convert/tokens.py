@@ -100,7 +100,7 @@ def _tiktoken(name: str, end: str | None) -> Tokenizer:
     try:
         import tiktoken
     except ImportError as error:
-        raise need("tiktoken", "hf", f"the tokenizer tiktoken:{name}") from error
+        raise need("tiktoken", None, f"the tokenizer tiktoken:{name}") from error
     try:
         encoding = tiktoken.get_encoding(name)
     except ValueError as error:

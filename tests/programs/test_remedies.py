@@ -5,6 +5,7 @@ helped. `REASONS` lists the other messages that name a remedy, and why no progra
 """
 
 import ast
+import builtins
 import contextlib
 import functools
 import importlib
@@ -128,7 +129,8 @@ def known():
 OTHER_ARGUMENTS = {"embed_external_files", "row_group_size", "age", "train", "val", "rel"}
 OTHER_OPTIONS = {"--sparse", "--no-read-sparse"}  # of tar and of bsdtar
 OTHER_CALLS = {
-    *("help", "super", "len", "bool", "round", "bytes", "str", "asarray", "astype", "item", "cpu"),
+    *dir(builtins),
+    *("asarray", "astype", "item", "cpu"),
     "filled",  # of NumPy
     "rewrite_data_files",  # of Iceberg
     "get_train_dataloader",  # of transformers
@@ -639,6 +641,7 @@ WITHOUT_PROGRAM = {
         "a manifest of Parquet needs pyarrow",
     ],
     "It takes a program of the user, which the remedy rewrites.": [
+        "made before the process forked",
         "exact='mask' marks every place",
         "iterates by itself",
         "the position is not exact",

@@ -218,7 +218,9 @@ def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) 
     if topology is None:
         return _checked(_discovered(os.environ, has_defaults))
     if isinstance(topology, World):
-        return Ranks(topology.rank, topology.num_ranks, topology.ranks_per_node, "topology=")
+        return _checked(
+            Ranks(topology.rank, topology.num_ranks, topology.ranks_per_node, "topology=")
+        )
     if isinstance(topology, tuple):
         rank, size = topology
         return _checked(_within_node(int(rank), int(size), "topology="))

@@ -33,9 +33,7 @@ from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
 from mds.text.near import did_you_mean
 from mds.units import parse_bytes, parse_count
-
-#: Ranks of a world.
-MAX_RANKS = 1 << 20
+from mds.world import MAX_RANKS
 
 
 def _of_images(word: Rule) -> Rule:

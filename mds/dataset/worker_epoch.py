@@ -155,6 +155,12 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         return self.plan.epoch, self.plan.sample_in_epoch
 
     @property
+    def most_samples(self) -> int:
+        """How many samples this worker gets at the most."""
+        shape = self.plan.shape
+        return self.plan.length // shape.batch * self.plan.global_batches.filled
+
+    @property
     def position(self) -> int:
         """Places of this worker's order filled so far, from the beginning of its plan."""
         return self.given - self.remaining
@@ -226,7 +232,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def blocks(self) -> Iterator[Ids]:
         """The ids in 1-D arrays, without padding."""
         at = self.start
-        for block in self.plan.blocks(*self._place, self.start):
+        for block in self.plan.blocks(*self._place, self.start, is_padded=False):
             real = block >= 0
             ids = block[real]
             if self.is_counted:
@@ -249,7 +255,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def describe(self, position: int, count: int = 1) -> str:
         """The samples from ``position`` on, in the words of an error."""
         ids: list[int] = []
-        for block in self.plan.blocks(*self._place, position):
+        for block in self.plan.blocks(*self._place, position, is_padded=False):
             ids += block[block >= 0][: count - len(ids)].tolist()
             if len(ids) >= count:
                 break
@@ -301,6 +307,11 @@ class PaddedWorkerEpoch(WorkerEpoch):
     ) -> None:
         super().__init__(plan, world, start, is_counted=is_counted)
         self.masks: collections.deque[npt.NDArray[np.bool_]] = collections.deque()
+
+    @property
+    def most_samples(self) -> int:
+        """How many samples this worker gets, padding included."""
+        return self.plan.length
 
     def blocks(self) -> Iterator[Ids]:
         """The ids in 1-D arrays, as many on every rank."""

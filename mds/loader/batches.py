@@ -144,7 +144,7 @@ class Batches(IterableDataset[Any]):
         if self._is_sliceable and not isinstance(epoch, PaddedWorkerEpoch):
             groups = self._grouped_batches(worker, epoch, watch, windows, size, into)
             return BatchIterator(groups, workers) if allocate is None else groups
-        columns = self._columns(windows, lambda: size, into)
+        columns = self._columns(windows, lambda: size, epoch.most_samples, into)
         return _with_info(
             epoch, watch, _as_tensors(columns, watch, transposes=self._transposes), least
         )
@@ -214,12 +214,14 @@ class Batches(IterableDataset[Any]):
         self,
         windows: Iterable[Window],
         wanted: Callable[[], int],
+        most: int,
         allocate: Allocator,
         *,
         copy: bool = False,
     ) -> Iterator[tuple[int, Columns]]:
         """Columns of as many samples as ``wanted`` says each time; of what is left at the end.
 
+        ``most``: samples that the windows have in all, at the most.
         Tensors where all columns are of fixed width, else what `gather` gives; without ``copy``
         arrays in lists may be views of the files.
         """
@@ -230,7 +232,7 @@ class Batches(IterableDataset[Any]):
             at, end = 0, len(window.ids)
             while at < end:
                 if not waiting:
-                    tensors = self._allocate(size, allocate)
+                    tensors = self._allocate(min(size, most), allocate)
                 stop = min(end, at + size - waiting)
                 shards, rows = window.shards[at:stop], window.rows[at:stop]
                 filled = waiting + stop - at
@@ -280,7 +282,7 @@ class Batches(IterableDataset[Any]):
             return size * count
 
         watch.start()
-        for samples, found in self._columns(windows, wanted, allocate):
+        for samples, found in self._columns(windows, wanted, epoch.most_samples, allocate):
             watch.end_samples()
             columns = tensors_of(found, transposes=self._transposes)
             infos = []
@@ -316,7 +318,9 @@ class Batches(IterableDataset[Any]):
         def wanted() -> int:
             return size * count
 
-        for samples, gathered in self._columns(windows, wanted, TensorPool(), copy=copy):
+        for samples, gathered in self._columns(
+            windows, wanted, epoch.most_samples, TensorPool(), copy=copy
+        ):
             watch.end_samples()
             found, sources = gathered, list[torch.Tensor]()
             if self._fixed_columns:

@@ -245,7 +245,9 @@ class EpochPlan:
         last = np.arange(regular, batches.count)
         real = np.full(len(last), shape.batch)
         if self.spec.exact != "mask" and self.schedule is None:  # whose batches are all full
-            ids = batches.block(last, self._slots(node, rank), [np.zeros_like] * len(self.orders))
+            device = node * shape.ranks + rank
+            slots = shape.slots(device, device + 1, batches.filled)
+            ids = batches.block(last, slots, [np.zeros_like] * len(self.orders))
             real = (ids >= 0).sum(axis=1)
         return [
             len(range(worker, regular, shape.workers)) * shape.batch
@@ -269,10 +271,13 @@ class EpochPlan:
         """Ids of one worker, with padding."""
         return -(-self.global_batches.count // self.shape.workers) * self.shape.batch
 
-    def blocks(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[Ids]:
+    def blocks(
+        self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
+    ) -> Iterator[Ids]:
         """The ids of one worker from its ``start``-th on, in 1-D int64 arrays, -1 for padding.
 
-        ``rank`` counts within the node, ``worker`` within the rank, both after replication.
+        ``rank`` counts within the node, ``worker`` within the rank, both after replication. Without
+        ``is_padded``, what follows the last id of a worker may be left out.
         """
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
@@ -285,21 +290,23 @@ class EpochPlan:
             mine = np.arange(first, until) * shape.workers + worker
             real = mine[mine < batches.count]
             ids = batches.block(real, slots, lookups).reshape(-1)
-            if len(real) < len(mine):
-                padding = np.full((len(mine) - len(real)) * shape.batch, -1, np.int64)
-                ids = np.concatenate([ids, padding])
+            missing = len(mine) * shape.batch - len(ids)
+            if missing and is_padded:
+                ids = np.concatenate([ids, np.full(missing, -1, np.int64)])
             yield ids[skip:]
             first, skip, size = until, 0, _BLOCK_IDS
 
     def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
         """The ids of all workers of a node side by side, from the ``start``-th of each on.
 
-        2-D int64 arrays (ids, workers), the workers of the first rank first; -1 for padding. Of the
-        ranks only each ``every``-th takes part.
+        2-D int64 arrays (ids, workers), the workers of the first rank first; -1 for padding, of
+        which what follows the last id may be left out. Of the ranks only each ``every``-th takes
+        part.
         """
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
         slots = np.concatenate([self._slots(node, rank) for rank in range(0, shape.ranks, every)])
+        width = batches.filled
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
         size = _FIRST_BLOCK_IDS
@@ -308,17 +315,19 @@ class EpochPlan:
             steps = np.arange(first * shape.workers, min(until * shape.workers, batches.count))
             ids = np.full(((until - first) * shape.workers, len(slots)), -1, np.int64)
             ids[: len(steps)] = batches.block(steps, slots, lookups)
-            turns = ids.reshape(until - first, shape.workers, -1, shape.batch)
-            side_by_side = turns.transpose(0, 3, 2, 1).reshape((until - first) * shape.batch, -1)
+            turns = ids.reshape(until - first, shape.workers, len(slots) // width, width)
+            side_by_side = turns.transpose(0, 3, 2, 1).reshape((until - first) * width, -1)
             yield side_by_side[skip:]
             first, skip, size = until, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
         """When the ids ``start`` to ``stop`` - 1 of a worker are due, for an OrderHash."""
         batch = self.shape.batch
-        mine = np.arange(start // batch, -(-stop // batch)) * self.shape.workers + worker
-        marks = self.global_batches.marks(mine, self._slots(node, rank)).reshape(-1)
-        skip = start % batch
+        first, skip = divmod(start, batch)
+        mine = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
+        device = node * self.shape.ranks + rank
+        slots = self.shape.slots(device, device + 1, min(stop - first * batch, batch))
+        marks = self.global_batches.marks(mine, slots).reshape(-1)
         return marks[skip : skip + stop - start]
 
     def batch(self, step: int) -> Ids:
@@ -435,8 +444,9 @@ class EpochPlan:
         return plan
 
     def _slots(self, node: int, rank: int) -> Ids:
-        batch = self.shape.batch
-        return (node * self.shape.ranks + rank) * batch + np.arange(batch)
+        """The slots of a rank that may have samples."""
+        device = node * self.shape.ranks + rank
+        return self.shape.slots(device, device + 1, self.global_batches.filled)
 
     def __repr__(self) -> str:
         return (

@@ -17,7 +17,6 @@ import numpy as np
 from mds.errors import PlanError
 from mds.plan.partition import ExactGrid, PaddedGrid, Partition, check_drop
 from mds.plan.spec import PARTITION_ALGOS, check_name
-from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,17 +51,27 @@ class Shape:
         """Samples of a global batch that one node sees."""
         return self.ranks * self.batch
 
-    @cached_property
-    def round_robin(self) -> Ids:
-        """For each slot of a step, its number when the step is dealt round by round, int64."""
-        grid = np.arange(self.global_batch, dtype=np.int64).reshape(
-            self.batch, self.ranks, self.nodes
-        )
-        return np.ascontiguousarray(grid.transpose(2, 1, 0)).reshape(-1)
+    def slots(self, first: int, last: int, width: int | None = None) -> Ids:
+        """Return the first ``width`` slots of the ranks ``first`` to ``last`` - 1, int64."""
+        width = self.batch if width is None else width
+        return (np.arange(first, last)[:, None] * self.batch + np.arange(width)).reshape(-1)
+
+    def deal(self, slots: Ids) -> Ids:
+        """Return the numbers of slots when a step is dealt round by round, int64."""
+        device = slots // self.batch
+        node = device // self.ranks
+        place, rank = slots - device * self.batch, device - node * self.ranks
+        return (place * self.ranks + rank) * self.nodes + node
+
+    def dealt(self, numbers: Ids) -> Ids:
+        """Return the slots to which numbers are dealt; the inverse of ``deal``."""
+        place, device = np.divmod(numbers, self.world)
+        rank, node = np.divmod(device, self.nodes)
+        return (node * self.ranks + rank) * self.batch + place
 
     def shares(self, is_real: NDArray[np.bool_]) -> tuple[int, int]:
-        """Return the fewest and the most samples of a rank, of the slots that are real."""
-        counts = is_real.reshape(self.world, self.batch).sum(axis=1)
+        """Return the fewest and the most samples of a rank, of as many slots of each."""
+        counts = is_real.reshape(self.world, -1).sum(axis=1)
         return int(counts.min()), int(counts.max())
 
 
@@ -93,9 +102,13 @@ class PartitionSpec:
 
 
 class GlobalBatches(Protocol):
-    """The global batches of an epoch."""
+    """The global batches of an epoch.
+
+    Of the slots of a rank, those from ``filled`` on have no sample in any step.
+    """
 
     count: int
+    filled: int
 
     @property
     def shares(self) -> tuple[int, int]:
@@ -121,7 +134,7 @@ class GlobalBatches(Protocol):
 class NoBatches:
     """Null object: the global batches of an epoch without samples."""
 
-    count = 0
+    count = filled = 0
     shares = (0, 0)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
@@ -183,19 +196,23 @@ class RandomBatches:
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
         # Steps without padding.
         self.full = self.partition.total // self.partition_shape.global_batch
+        self.filled = shape.batch
+        if self._dealt_shape.batch == shape.batch:
+            self.filled = min(shape.batch, -(-self.partition.total // shape.world))
 
     @property
     def shares(self) -> tuple[int, int]:
         """The fewest and the most samples that a rank gets."""
         rest = self.partition.total - self.full * self.partition_shape.global_batch
-        fewest, most = self._shape.shares(self._dealt_shape.round_robin < rest)
+        slots = self._shape.slots(0, self._shape.world, self.filled)
+        fewest, most = self._shape.shares(self._dealt_shape.deal(slots) < rest)
         full = self.full * self._shape.batch
         return full + fewest, full + most
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Sample ids of steps and slots."""
         numbers = (
-            steps[:, None] * self._shape.global_batch + self._dealt_shape.round_robin[slots]
+            steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         ).reshape(-1)
         if len(numbers) and int(numbers.max()) >= self.partition.total:
             out = np.full(len(numbers), -1, np.int64)
@@ -221,12 +238,12 @@ class RandomBatches:
         """Steps and slots at which positions are."""
         del stream
         step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
-        return step, np.argsort(self._dealt_shape.round_robin)[number]
+        return step, self._dealt_shape.dealt(number)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The element of the reading of all canonical nodes."""
         return self.partition.gaps.places(
-            steps[:, None] * self._shape.global_batch + self._dealt_shape.round_robin[slots]
+            steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         )
 
     def canonical_nodes_of(self, node: int) -> Ids:

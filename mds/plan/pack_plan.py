@@ -241,7 +241,9 @@ class PackPlan:
     def _numbers(self, taken: TakenPacks, node: int) -> Ids:
         """Which of the packs of a step are of each rank; beyond the last: places without one."""
         shape = self.shape
-        of_node: Ids = shape.round_robin.reshape(shape.nodes, shape.ranks, shape.batch)[node]
+        first = node * shape.ranks
+        of_node = shape.deal(shape.slots(first, first + shape.ranks))
+        of_node = of_node.reshape(shape.ranks, shape.batch)
         if self.packing.balance is None or shape.ranks == 1:
             return of_node
         numbers = np.sort(of_node.reshape(-1))

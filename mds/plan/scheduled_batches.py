@@ -42,12 +42,10 @@ class ScheduledBatches(StreamBatches):
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """The number of the sample in the epoch."""
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
-        return first + self.shape.round_robin[slots]
+        return first + self.shape.deal(slots)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        positions = self._positions(
-            steps + self._begin, self._places[self.shape.round_robin[slots]]
-        )
+        positions = self._positions(steps + self._begin, self._places[self.shape.deal(slots)])
         return lookups[0](positions).reshape(len(steps), len(slots))
 
     def _positions(self, steps: Ids, places: Ids) -> Ids:
@@ -82,7 +80,7 @@ class ScheduledBatches(StreamBatches):
         first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
         place = first + turns - begin[:, stream]
         number = place * self._back % self._mixture.batch
-        return step - self._begin, np.argsort(self.shape.round_robin)[number]
+        return step - self._begin, self.shape.dealt(number)
 
 
 def stride_of(size: int) -> int:

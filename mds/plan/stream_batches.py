@@ -48,13 +48,15 @@ class StreamBatches(abc.ABC):
         # Nothing of a step that is skipped was seen of the one that comes instead.
         self._seen = seen if self._gaps.place(0) == first else 0
         self.count = self._gaps.number(total)
+        self.filled = self.shape.batch if self.count else 0
 
     @property
     def shares(self) -> tuple[int, int]:
         """The fewest and the most samples that a rank gets."""
         if not self.count:
             return 0, 0
-        fewest, most = self.shape.shares(self.shape.round_robin >= self._seen)
+        slots = self.shape.slots(0, self.shape.world)
+        fewest, most = self.shape.shares(self.shape.deal(slots) >= self._seen)
         later = (self.count - 1) * self.shape.batch
         return fewest + later, most + later
 
@@ -62,7 +64,7 @@ class StreamBatches(abc.ABC):
         """Sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
-            seen = self.shape.round_robin[slots] < self._seen
+            seen = self.shape.deal(slots) < self._seen
             out[(steps == 0)[:, None] & seen] = -1
         return out
 
@@ -75,7 +77,7 @@ class StreamBatches(abc.ABC):
         step, slot = self._find(stream, positions)
         real = self._gaps.is_left(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
-        left = (step > 0) | (self.shape.round_robin[slot] >= self._seen)
+        left = (step > 0) | (self.shape.deal(slot) >= self._seen)
         return step[left], slot[left]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
@@ -162,9 +164,7 @@ class StratifiedBatches(StreamBatches):
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
         self._canonical, begun = spec.canonical, spec.begun or spec.shape
-        # The slots of a step in the world of the beginning, by those of this one. They are dealt
-        # in the same order, so that what was seen of a step is the same in both.
-        self._slots = np.argsort(begun.round_robin)[spec.shape.round_robin]
+        self._begun = begun
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
@@ -177,7 +177,9 @@ class StratifiedBatches(StreamBatches):
         super().__init__(self._total, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        slots = self._slots[slots]
+        # The slots of the beginning's world, which are dealt in the same order, so that what was
+        # seen of a step is the same in both.
+        slots = self._begun.dealt(self.shape.deal(slots))
         stream = np.searchsorted(self._ends, slots, side="right")
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
@@ -196,7 +198,7 @@ class StratifiedBatches(StreamBatches):
         step, offset = np.divmod(self._partitions[stream].find(positions), part)
         kept = step < self._total
         slot = offset[kept] + int(self._ends[stream]) - part
-        return step[kept], np.argsort(self._slots)[slot]
+        return step[kept], self.shape.dealt(self._begun.deal(slot))
 
 
 class DevicePerStreamBatches(StreamBatches):

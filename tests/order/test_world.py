@@ -80,5 +80,6 @@ def test_a_world_of_more_ranks_than_an_order_may_have_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "99999999999999")
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="99999999999999 ranks; expected at most 262144"):
-        find_ranks()
+    for topology in (None, World(1, 99999999999999, 1, 0), (0, 99999999999999)):
+        with pytest.raises(ConfigError, match="99999999999999 ranks; expected at most 262144"):
+            find_ranks(topology)

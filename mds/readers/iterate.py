@@ -78,12 +78,14 @@ def _read_rows(
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Sample]:
     for row, get in zip(rows, getters, strict=False):
+        is_made = False
         try:
-            sample = get(row)
+            # In one expression, for a variable would keep the sample until the next one is made.
+            yield (get(row), is_made := True)[0]
         except BaseException as error:
-            on_error(error)
+            if not is_made:
+                on_error(error)
             raise
-        yield sample
 
 
 def _is_small(reader: FixedReader) -> bool:

@@ -67,7 +67,8 @@ class SampleRunner:
             except BaseException as error:
                 on_error(error)
                 raise
-            yield result
+            del sample
+            yield (result, result := None)[0]  # for a variable would keep it until the next one
 
     def run(self, sample: Any, key: int) -> Any:
         """What the functions of map make of one sample; filters are passed over."""
@@ -126,10 +127,12 @@ def _over_keyed(
     keys: Sequence[int],
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Any]:
-    for sample, key in zip(samples, keys, strict=False):
+    left = iter(keys)  # not zip(), which keeps the sample in its tuple
+    for sample in samples:
         try:
-            result = step(key, sample)
+            result = step(next(left), sample)
         except BaseException as error:
             on_error(error)
             raise
-        yield result
+        del sample
+        yield (result, result := None)[0]  # for a variable would keep it until the next one

@@ -384,7 +384,7 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
     assert sizes == [10, 20, 40, 80, 80, 80, 80, 10]
 
 
-@pytest.mark.parametrize("how", ["plain", "subclass"])
+@pytest.mark.parametrize("how", ["plain", "map", "keyed", "subclass"])
 def test_samples_of_a_batch_are_let_go_before_the_next(make, how):
     """Decoded images are large: those of two batches are never in memory together."""
 
@@ -400,6 +400,10 @@ def test_samples_of_a_batch_are_let_go_before_the_next(make, how):
 
     kind = Own if how == "subclass" else StreamingDataset
     dataset = kind(local=make(columns=MANY, value=many), batch_size=8)
+    if how == "map":
+        dataset = dataset.map(dict)
+    elif how == "keyed":
+        dataset = dataset.map(lambda sample, rng: dict(sample))
     for number, batch in enumerate(StreamingDataLoader(dataset, collate_fn=collate)):
         assert len(seen) == 8 * number + len(batch)
         assert not [sample for sample in seen if sample() is not None]

@@ -193,19 +193,19 @@ def test_an_error_names_the_sample_and_keeps_its_traceback(make, options):
     assert isinstance(at.value.__cause__, KeyError)
 
 
-def test_an_iteration_goes_on_after_an_error(make):
-    """With the next sample, and with its own random numbers."""
-    samples = iter(make().map(draw).map(fail_at_77))
+def test_an_iteration_raises_its_error_again(make):
+    """No sample is passed over; a new iteration from the state has the same random numbers."""
+    dataset = make().map(draw).map(fail_at_77)
+    samples, found = iter(dataset), []
     wanted = {s["id"]: s for s in make().map(draw)}
-    found = []
-    while True:
-        try:
-            found.append(next(samples))
-        except StopIteration:
-            break
-        except FunctionError:
-            found.append(None)
-    assert found == [wanted[i] if i != 77 else None for i in range(100)]
+    with pytest.raises(FunctionError, match="sample 77"):
+        found.extend(samples)
+    for _ in range(3):
+        with pytest.raises(FunctionError, match="sample 77"):
+            next(samples)
+    mended = make().map(draw)
+    mended.load_state_dict(dataset.state_dict())
+    assert [*found, *mended] == [wanted[i] for i in range(100)]
 
 
 def test_a_function_cannot_end_an_epoch_by_accident(make):

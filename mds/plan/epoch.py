@@ -222,8 +222,10 @@ class EpochPlan:
 
         The padding decides how many batches a stream has, so a run keeps it on other ranks.
         """
+        if self.spec.batching_method not in {"per_stream", "stratified"}:
+            return None
         begun, size = self.resume_point.world_begun, self.shape.global_batch
-        if self.spec.batching_method not in {"per_stream", "stratified"} or begun is None:
+        if begun is None:
             return None
         nodes, ranks = begun
         if size % ranks:  # of other global batches: such a state is refused

@@ -15,6 +15,8 @@ from mds.process.stopwatch import PHASES
 if TYPE_CHECKING:
     from mds.process.stopwatch import Making
 
+MUCH_IDLE = 0.75  # of `WaitAccount.idle`; two other programs on the same cores make it 0.5
+
 
 class WaitAccount:
     """Sums of one iteration of a loader, in seconds.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mds.report import remedies
+from mds.report.account import MUCH_IDLE
 
 if TYPE_CHECKING:
     from mds.report.account import WaitAccount
@@ -46,6 +47,7 @@ _FEW_WAITS = 0.1  # of the time
 _MUCH_WASTED = 0.2
 _MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
 _MUCH_RANGED = 0.3
+_SOME_BYTES = 0.1  # of the time of decoding
 _WORDS = {
     "latency": "requests wait for their answer",
     "bandwidth": "bytes come slowly",
@@ -90,13 +92,15 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
         )
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / whole
-    cause = _find_cause(share, seconds, cache)
+    cause = _find_cause(share, seconds, account, cache)
     told = [_headline(account, share), *_reason(cause, seconds, account, cache)]
     told.append(remedies.REMEDIES[cause](account, setup, cache))
     return WaitReport(cause, " ".join(told), share, seconds)
 
 
-def _find_cause(share: float, seconds: Mapping[str, float], cache: CacheUse) -> str:
+def _find_cause(
+    share: float, seconds: Mapping[str, float], account: WaitAccount, cache: CacheUse
+) -> str:
     if share < _FEW_WAITS:
         return "trainer"
     for_bytes = seconds["latency"] + seconds["bandwidth"] + seconds["decompression"]
@@ -106,7 +110,17 @@ def _find_cause(share: float, seconds: Mapping[str, float], cache: CacheUse) -> 
     if is_small and for_bytes >= others[longest]:
         return "cache_limit"
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
-    return first if seconds[second] <= _MUCH_LESS * seconds[first] else "uncertain"
+    if seconds[second] > _MUCH_LESS * seconds[first]:
+        return "uncertain"
+    if first == "decoding" and _is_decoding_kept_waiting(seconds, account):
+        return "uncertain"
+    return first
+
+
+def _is_decoding_kept_waiting(seconds: Mapping[str, float], account: WaitAccount) -> bool:
+    """Whether decoding waits for a core or the interpreter, which threads that fetch shards use."""
+    for_bytes = seconds["latency"] + seconds["bandwidth"] + seconds["decompression"]
+    return account.idle > MUCH_IDLE and for_bytes > _SOME_BYTES * seconds["decoding"]
 
 
 def _headline(account: WaitAccount, share: float) -> str:
@@ -128,7 +142,12 @@ def _reason(
     shown = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
     shown = [text for text, (_, spent) in zip(shown, parts, strict=True) if spent >= waited / 100]
     told = [f"It waited {', '.join(shown)}."]
-    if cause == "uncertain":
+    if cause == "uncertain" and _is_decoding_kept_waiting(seconds, account):
+        told.append(
+            f"The processor did nothing in {account.idle:.0%} of the decoding: what fetches and "
+            "decompresses shards, or another program, kept the cores busy."
+        )
+    elif cause == "uncertain":
         told.append("Two of them cost about the same, so neither is named as the cause.")
     if cause == "cache_limit":
         told.append(

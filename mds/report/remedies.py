@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mds.report.account import MUCH_IDLE
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
-_MUCH_IDLE = 0.75  # two other programs on the same cores make it 0.5
 _FEW_CORES = 3  # less than one in so many is busy where workers sleep; where they compute, more are
 _MOST_IN_TURNS = 1.3  # cores of threads that wait for each other's Python code
 _MOST_WAITING = 8  # workers of a core that wait
@@ -172,7 +172,7 @@ def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
     their time as well. Together they keep the cores busy, or the one that threads share.
     """
     cores = 1 if setup.kind == "threads" else max(setup.cores, 1)
-    return account.idle > _MUCH_IDLE and account.cores < cores / _FEW_CORES
+    return account.idle > MUCH_IDLE and account.cores < cores / _FEW_CORES
 
 
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:

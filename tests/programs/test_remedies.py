@@ -493,7 +493,7 @@ remedy(
 )
 remedy(
     "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', batch_size=1)",
-    ".jsonl, .parquet, .tar, .txt: rename these",
+    ".parquet, .tar, .txt: rename these",
     "StreamingDataset(remote=odd + '/*.jsonl', local=folder + '/copy', batch_size=1)[0]",
 )
 

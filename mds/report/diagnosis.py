@@ -48,6 +48,8 @@ _MUCH_WASTED = 0.2
 _MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
 _MUCH_RANGED = 0.3
 _SOME_BYTES = 0.1  # of the time of decoding
+_MOST_OF_A_CORE = 0.6  # the rest is the trainer's, and what other programs take
+_NO_PAUSE = 0.8  # of the time
 _WORDS = {
     "latency": "requests wait for their answer",
     "bandwidth": "bytes come slowly",
@@ -93,6 +95,15 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / whole
     cause = _find_cause(share, seconds, account, cache)
+    if cause == "trainer" and _is_interpreter_held(account, setup):
+        made = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
+        cause = max(("decoding", "functions", "collate"), key=made.__getitem__)
+        text = (
+            f"{_headline(account, share)} Its threads worked all the time, most of it while "
+            f"{_WORDS[cause]}, and the trainer takes turns with them in the interpreter: that is "
+            "what its own work waits for. Set workers='processes'."
+        )
+        return WaitReport(cause, text, share, seconds)
     told = [_headline(account, share), *_reason(cause, seconds, account, cache)]
     told.append(remedies.REMEDIES[cause](account, setup, cache))
     return WaitReport(cause, " ".join(told), share, seconds)
@@ -115,6 +126,19 @@ def _find_cause(
     if first == "decoding" and _is_decoding_kept_waiting(seconds, account):
         return "uncertain"
     return first
+
+
+def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
+    """Whether threads that never pause compute in the interpreter, which the trainer needs too.
+
+    They would pause if the trainer were slower than they are.
+    """
+    whole = account.waited + account.worked
+    return (
+        setup.kind == "threads"
+        and account.cores > _MOST_OF_A_CORE
+        and sum(account.made.values()) > _NO_PAUSE * setup.workers * whole
+    )
 
 
 def _is_decoding_kept_waiting(seconds: Mapping[str, float], account: WaitAccount) -> bool:

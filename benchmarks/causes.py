@@ -49,7 +49,7 @@ _SHARD, _ROW = 64 << 10, 2048
 _LARGE_SHARD, _LARGE_ROW = 512 << 10, 32 << 10  # of what is decompressed
 _LARGE = 1 << 18  # bytes of a sample in a large batch
 _LATENCY, _NEAR = 0.15, 0.03  # seconds
-_RATE = 400_000  # bytes a second of each connection
+_RATE = 150_000  # bytes a second of each connection
 _STEP = 0.001  # seconds of the trainer
 _FEWEST = 20  # batches that a training has at least
 #: Workers, their kind and the size of a batch, round by round.

@@ -48,8 +48,10 @@ _MUCH_WASTED = 0.2
 _MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
 _MUCH_RANGED = 0.3
 _SOME_BYTES = 0.1  # of the time of decoding
-_MOST_OF_A_CORE = 0.6  # the rest is the trainer's, and what other programs take
-_NO_PAUSE = 0.8  # of the time
+_SOME_WAITS = 0.25  # of the time
+_ONE_CORE = (0.8, 1.3)  # cores that threads keep busy which take turns; the trainer has turns too
+_FEW_TURNS = 0.1  # of the time of a thread, in which others have theirs
+_NO_PAUSE = 0.95  # of the time
 _WORDS = {
     "latency": "requests wait for their answer",
     "bandwidth": "bytes come slowly",
@@ -95,13 +97,13 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / whole
     cause = _find_cause(share, seconds, account, cache)
-    if cause == "trainer" and _is_interpreter_held(account, setup):
+    if share < _SOME_WAITS and _is_interpreter_held(account, setup):
         made = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
         cause = max(("decoding", "functions", "collate"), key=made.__getitem__)
         text = (
-            f"{_headline(account, share)} Its threads worked all the time, most of it while "
-            f"{_WORDS[cause]}, and the trainer takes turns with them in the interpreter: that is "
-            "what its own work waits for. Set workers='processes'."
+            f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
+            f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
+            "own work waits too. Set workers='processes'."
         )
         return WaitReport(cause, text, share, seconds)
     told = [_headline(account, share), *_reason(cause, seconds, account, cache)]
@@ -129,15 +131,17 @@ def _find_cause(
 
 
 def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
-    """Whether threads that never pause compute in the interpreter, which the trainer needs too.
+    """Whether threads compute in the interpreter all the time, which the trainer needs too.
 
-    They would pause if the trainer were slower than they are.
+    Together they keep one core busy, and several of them wait for each other. They would pause if
+    the trainer were slower than they are.
     """
-    whole = account.waited + account.worked
+    low, high = _ONE_CORE
     return (
         setup.kind == "threads"
-        and account.cores > _MOST_OF_A_CORE
-        and sum(account.made.values()) > _NO_PAUSE * setup.workers * whole
+        and low < account.cores < high
+        and sum(account.made.values()) > _NO_PAUSE * (account.waited + account.worked)
+        and (setup.workers == 1 or account.idle > _FEW_TURNS)
     )
 
 

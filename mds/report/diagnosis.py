@@ -47,7 +47,6 @@ _FEW_WAITS = 0.1  # of the time
 _MUCH_WASTED = 0.2
 _MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
 _MUCH_RANGED = 0.3
-_SOME_BYTES = 0.1  # of the time of decoding
 _SOME_WAITS = 0.25  # of the time
 _ONE_CORE = (0.8, 1.3)  # cores that threads keep busy which take turns; the trainer has turns too
 _FEW_TURNS = 0.1  # of the time of a thread, in which others have theirs
@@ -125,8 +124,8 @@ def _find_cause(
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
         return "uncertain"
-    if first == "decoding" and _is_decoding_kept_waiting(seconds, account):
-        return "uncertain"
+    if first == "decoding" and account.idle > MUCH_IDLE:
+        return "uncertain"  # it waits for a disk, or for a core
     return first
 
 
@@ -143,12 +142,6 @@ def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
         and sum(account.made.values()) > _NO_PAUSE * (account.waited + account.worked)
         and (setup.workers == 1 or account.idle > _FEW_TURNS)
     )
-
-
-def _is_decoding_kept_waiting(seconds: Mapping[str, float], account: WaitAccount) -> bool:
-    """Whether decoding waits for a core or the interpreter, which threads that fetch shards use."""
-    for_bytes = seconds["latency"] + seconds["bandwidth"] + seconds["decompression"]
-    return account.idle > MUCH_IDLE and for_bytes > _SOME_BYTES * seconds["decoding"]
 
 
 def _headline(account: WaitAccount, share: float) -> str:
@@ -170,10 +163,10 @@ def _reason(
     shown = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
     shown = [text for text, (_, spent) in zip(shown, parts, strict=True) if spent >= waited / 100]
     told = [f"It waited {', '.join(shown)}."]
-    if cause == "uncertain" and _is_decoding_kept_waiting(seconds, account):
+    if cause == "uncertain" and parts[0][0] == "decoding" and account.idle > MUCH_IDLE:
         told.append(
-            f"The processor did nothing in {account.idle:.0%} of the decoding: what fetches and "
-            "decompresses shards, or another program, kept the cores busy."
+            f"The processor did nothing in {account.idle:.0%} of the decoding, which waited for a "
+            "slow disk, or for a core that other threads and programs use."
         )
     elif cause == "uncertain":
         told.append("Two of them cost about the same, so neither is named as the cause.")

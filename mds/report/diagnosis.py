@@ -124,8 +124,11 @@ def _find_cause(
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
         return "uncertain"
-    if first == "decoding" and account.idle > MUCH_IDLE:
-        return "uncertain"  # it waits for a disk, or for a core
+    if first == "decoding":
+        if account.idle > MUCH_IDLE:
+            return "uncertain"  # it waits for a disk, or for a core
+        if for_bytes > _MUCH_LESS * seconds[first]:
+            return "uncertain"  # three phases of one cause cost as much
     return first
 
 
@@ -169,7 +172,7 @@ def _reason(
             "slow disk, or for a core that other threads and programs use."
         )
     elif cause == "uncertain":
-        told.append("Two of them cost about the same, so neither is named as the cause.")
+        told.append("Some of them cost about the same, so none is named as the cause.")
     if cause == "cache_limit":
         told.append(
             f"cache_limit is too small: {cache.wasted:.0%} of the shards that came had been here "

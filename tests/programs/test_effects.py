@@ -32,6 +32,7 @@ from mds.errors import EncodingError, MdsError
 from mds.events import Fetched, subscribe
 from mds.formats import TextLines
 
+MANY = 3_000  # samples, two in a shard
 SAMPLES = 96  # of the folder "train"; "val" has half of them
 
 
@@ -244,12 +245,20 @@ class DatasetChecks:
         return resume(), resume(partition_algo="orig")
 
     def check_predownload(self):
-        return self.is_fetched_ahead(1), self.is_fetched_ahead(SAMPLES)
+        return self.is_fetched_ahead(1), self.is_fetched_ahead(MANY)
 
     def is_fetched_ahead(self, predownload, *, assigned=False):
-        """Return whether all shards arrive while the second sample is the last that was taken."""
+        """Return whether all shards arrive while the second sample is the last that was taken.
+
+        There are more shards than the library fetches ahead without being asked.
+        """
         arguments = {} if assigned else {"predownload": predownload}
-        dataset = self.dataset(remote=str(self.root / "train"), local=self.cache(), **arguments)
+        remote = self.folder / "many"
+        if not remote.exists():
+            with MDSWriter(out=str(remote), columns={"id": "int"}, size_limit=200) as writer:
+                for number in range(MANY):
+                    writer.write({"id": number})
+        dataset = self.dataset(remote=str(remote), local=self.cache(), **arguments)
         if assigned:
             dataset.predownload = predownload
         arrived, all_arrived = [], threading.Event()
@@ -264,7 +273,7 @@ class DatasetChecks:
             iterator = iter(dataset)
             for _ in range(2):
                 next(iterator)
-            if predownload == SAMPLES:
+            if predownload == MANY:
                 all_arrived.wait(60)
             iterator.close()
         return all_arrived.is_set()
@@ -657,7 +666,7 @@ def test_other_attributes_of_a_dataset_have_an_effect(checks):
     first, second = ids(shuffled), ids(shuffled)
     shuffled.next_epoch = 0
     assert (ids(shuffled), ids(shuffled)) == (first, second)
-    assert checks.is_fetched_ahead(SAMPLES, assigned=True)
+    assert checks.is_fetched_ahead(MANY, assigned=True)
     packed = checks.dataset("plain", columns=["vector"])
     packed.packing = PACKING
     assert "cu_seqlens" in next(iter(StreamingDataLoader(packed)))

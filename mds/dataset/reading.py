@@ -186,17 +186,21 @@ def judge_samples(
             epoch.take_back(error)
             raise
 
-    for number in _numbers(dataset, epoch.blocks(), epoch):
-        epoch.given += 1
-        if stream is not None:
-            key = int(stream.take(1)[0])
-        if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
-            yield None, Fate.PADDING, key
-            continue
-        if watch is not None and watch.is_armed and has_functions:
-            yield (*time_sample(epoch, watch, functools.partial(judge, number, key)), key)
-        else:
-            yield (*judge(number, key), key)
+    try:
+        for number in _numbers(dataset, epoch.blocks(), epoch):
+            epoch.given += 1
+            if stream is not None:
+                key = int(stream.take(1)[0])
+            if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
+                yield None, Fate.PADDING, key
+                continue
+            if watch is not None and watch.is_armed and has_functions:
+                yield (*time_sample(epoch, watch, functools.partial(judge, number, key)), key)
+            else:
+                yield (*judge(number, key), key)
+        epoch.is_exhausted = True
+    finally:
+        epoch.is_over = True
 
 
 def judge_all(dataset: ReadableDataset, judge: SampleFilter) -> Iterator[tuple[int, Any, Fate]]:

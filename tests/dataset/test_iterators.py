@@ -304,3 +304,17 @@ def test_the_description_in_a_loop_names_the_running_epoch(make, workers):
         assert repr(dataset).endswith(f"epoch 0 at sample {4 * number}>")
         if number == 3:
             break
+
+
+@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}, {"exact": "mask"}])
+def test_a_filter_leaves_no_epoch_running_behind_a_loop(make, settings):
+    """After the loop of a loader a dataset with a filter has the position of that epoch's end."""
+    whole = StreamingDataset(local=make(samples=100), batch_size=4, **settings)
+    dataset = whole.filter(lambda sample: sample["id"] % 2 == 0)
+    loader = StreamingDataLoader(dataset)
+    for epoch in range(2):
+        for number, _ in enumerate(loader, 1):
+            assert dataset.state_dict()["sample_in_epoch"] == 4 * number
+        state = dataset.state_dict()
+        assert (state["epoch"], state["sample_in_epoch"]) == (epoch, 100)
+        assert repr(dataset).endswith(f"epoch {epoch + 1} next>")

@@ -28,10 +28,8 @@ def map_file(folder: str, file: FileInfo) -> Data:
         _check_inside(folder, path)
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | _NONBLOCK)
-    except FileNotFoundError as error:
-        raise NotFoundError(
-            f"open {path}: there is no such file.", url=path, verb="open"
-        ) from error
+    except FileNotFoundError:
+        raise NotFoundError(f"open {path}: there is no such file.", url=path, verb="open") from None
     except OSError as error:
         raise StoreError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     try:

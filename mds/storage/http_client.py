@@ -131,7 +131,7 @@ class HttpClient:
         except Exception as error:  # noqa: BLE001 - all of it is translated
             seconds = time.monotonic() - started
             told = translate(error, "get", shown, seconds, self._classify)
-            raise told from fit_cause(error)
+            raise told from fit_cause(error, told)
         try:
             return make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
         except BaseException:

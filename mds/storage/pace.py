@@ -96,7 +96,8 @@ class PacedStream:
             raise
         except Exception as error:  # noqa: BLE001 - all of it is translated
             seconds = time.monotonic() - started
-            raise translate(error, "get", self._url, seconds) from fit_cause(error)
+            told = translate(error, "get", self._url, seconds)
+            raise told from fit_cause(error, told)
 
 
 @functools.cache

@@ -82,8 +82,14 @@ class ForeignError(Exception):
     """Stands for an exception of foreign code whose own text shows a secret."""
 
 
-def fit_cause(error: Exception) -> Exception:
-    """The exception as a cause that may be shown: itself, or what is left of it without secrets."""
+def fit_cause(error: Exception, told: StoreError) -> Exception | None:
+    """Return the cause to show: the exception itself, or what is left of it without secrets.
+
+    None where ``told`` says that an object is missing, and the exception says the same of it.
+    """
+    is_known = isinstance(error, FileNotFoundError) or type(error).__module__.startswith("mds.")
+    if is_known and isinstance(told, NotFoundError):
+        return None
     chain: list[BaseException] = [error]
     while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
         chain.append(link)
@@ -114,7 +120,7 @@ def translate_errors(verb: str, url: str, classify: Classify | None = None) -> I
         raise
     except Exception as error:  # noqa: BLE001 - all of it is translated
         told = translate(error, verb, url, time.monotonic() - started, classify)
-        raise told from fit_cause(error)
+        raise told from fit_cause(error, told)
 
 
 def translate_chunks(

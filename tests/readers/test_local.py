@@ -1,6 +1,7 @@
 """LocalDataset: the rules of its brackets, batches, and other processes."""
 
 import multiprocessing
+import operator
 import os
 import pathlib
 import pickle
@@ -15,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from devtools.httpserver import http_server
-from mds import LocalDataset, StreamingDataset
+from mds import LocalDataset, MDSWriter, StreamingDataset
 from mds.cli import main
 from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
 
@@ -205,3 +206,22 @@ def test_a_remote_without_an_index_is_one_sentence(tmp_path, monkeypatch):
             assert "petz" in str(told.value)
             assert told.value.__cause__ is None
             assert told.value.__suppress_context__
+
+
+def test_a_missing_shard_is_one_traceback(tmp_path):
+    """A shard that is not there is one error, read in place, from a folder or from a web server."""
+    place = tmp_path / "data"
+    with MDSWriter(out=str(place), columns={"id": "int"}) as out:
+        out.write({"id": 1})
+    next(place.glob("shard*")).unlink()
+    with http_server(str(place)) as url:
+        places = [{"local": str(place)}]
+        places += [
+            {"remote": each, "local": str(tmp_path / each[:1])} for each in (str(place), url)
+        ]
+        for settings in places:
+            dataset = StreamingDataset(**settings, batch_size=1)
+            for read in (operator.itemgetter(0), list):
+                with pytest.raises(NotFoundError, match=r"shard\.00000\.mds") as told:
+                    read(dataset)
+                assert "".join(traceback.format_exception(told.value)).count("Traceback") == 1

@@ -89,6 +89,8 @@ class Stream(Overridable, NativeStream):
     ) -> None:
         if not remote and local:
             remote = None  # 0.13 takes an empty text for no remote
+        if local == "":
+            local = os.curdir
         if isinstance(split, os.PathLike):
             split = os.fspath(split)
         if remote is None and local is None:

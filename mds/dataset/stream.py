@@ -95,6 +95,11 @@ class Stream:
             check_arguments(type(self).__name__, locals(), STREAM_RULES)
         self.remote = Url(os.fspath(remote)) if remote is not None else None
         self.split = split_folder(split)
+        if not local and local is not None and self.remote is not None:
+            raise ConfigError(
+                "local= is an empty text. Leave it out to keep what is fetched in a folder of this "
+                "user, or give the path of a folder."
+            )
         if local is None and self.remote is None:
             raise ConfigError("a Stream needs remote= (where the data are), local=, or both.")
         self.local = (

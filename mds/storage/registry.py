@@ -91,7 +91,9 @@ def open_store(
 def _factory(url: str) -> Factory:
     scheme = scheme_of(url)
     if not url:
-        raise ConfigError("The URL of a store is empty.")
+        raise ConfigError(
+            "The URL of a store is empty. Give a URL, or a path such as '.' for the current folder."
+        )
     is_local(url)  # raises for a URL that has lost a slash
     if scheme in _registered:
         return _registered[scheme]

@@ -187,9 +187,13 @@ def local_path(url: str) -> str:
 def path_on_disk(given: str | os.PathLike[str], argument: str, remedy: str = "Give a path.") -> str:
     """Return the path on this machine that an argument names.
 
-    Raises ConfigError for a URL of another place.
+    Raises ConfigError for a URL of another place and for an empty text.
     """
     place = os.fspath(given)
+    if not place:
+        raise ConfigError(
+            f"{argument} is an empty text. Give a path, such as '.' for the current folder."
+        )
     if not is_local(place):
         raise ConfigError(
             f"{argument} is a path on this machine, got the URL {redact(place)!r}. {remedy}"

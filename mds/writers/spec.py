@@ -194,6 +194,8 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
     exist_ok, retry = bool(options["exist_ok"]), int(options["retry"])
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
+        if not place:
+            raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
         if is_local(place):
             return OutSpec(_folder(place), None, True, exist_ok, retry)
         return OutSpec(None, Url(place), keep_local, exist_ok, retry)

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
+from mds import LocalDataset, MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.stream import streams_registry
+from mds.errors import ConfigError
 
 
 def test_a_stream_class_of_the_callers_serves_a_dataset(make):
@@ -74,3 +75,21 @@ def test_errors_of_a_schedule_and_of_columns_have_names_of_streams(make, tmp_pat
     )
     with pytest.raises(ValueError, match=r"stream 'web' have .* stream 'code' have 'z'"):
         StreamingDataLoader(dataset)
+
+
+def test_an_empty_path_is_refused_with_what_to_write(make, tmp_path, monkeypatch):
+    """An empty text for a place, as of a variable that is not set, is refused by name."""
+    monkeypatch.chdir(tmp_path)
+    folder = make(samples=4)
+    for kind in (StreamingDataset, Stream):
+        with pytest.raises(ConfigError, match=r"local= is an empty text\. Leave it out"):
+            kind(remote=folder, local="")
+        with pytest.raises(ConfigError, match=r"local= is an empty text\. Give a path, such as"):
+            kind(local="")
+    with pytest.raises(ConfigError, match="local is an empty text"):
+        LocalDataset("")
+    with pytest.raises(ConfigError, match=r"empty\. Give a URL, or a path such as"):
+        StreamingDataset(remote="")
+    with pytest.raises(ConfigError, match=r"out is an empty text\. Give a folder"):
+        MDSWriter(out="", columns={"id": "int"})
+    assert not [*tmp_path.glob("*.mds")]

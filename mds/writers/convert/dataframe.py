@@ -255,6 +255,8 @@ def folder_name(partition: int) -> str:
 def _places(out: Any) -> tuple[str, str]:
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
+        if not place:
+            raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
         # Executors then use a temporary folder each; the merged index is made from the remote.
         return (local_path(place), "") if is_local(place) else ("", Url(place))
     local, remote = (os.fspath(place) for place in out)

@@ -66,7 +66,9 @@ class Listing:
             folder, name = os.path.split(root)
             return cls(folder, [name])
         if not os.path.isdir(root):
-            raise SourceError(f"{root}: there is no such file or folder. {_hint(root)}".rstrip())
+            raise SourceError(
+                f"{root or repr(root)}: there is no such file or folder. {_hint(root)}".rstrip()
+            )
         names: list[str] = []
         not_included: list[str] = []
         left_out: Counter[str] = Counter()

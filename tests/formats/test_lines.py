@@ -118,7 +118,9 @@ BOMB = """
 import re, resource, sys
 from mds import StreamingDataset
 from mds.errors import FormatError
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+# Over what the libraries have mapped, which depends on their versions and on the cores.
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (3 << 30), mapped + (3 << 30)))
 try:
     StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=2)
 except FormatError as error:

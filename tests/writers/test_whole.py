@@ -462,7 +462,9 @@ import re, resource, sys
 import numpy as np
 from mds import MDSWriter
 from mds.errors import MdsError
-resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+# Over what the libraries have mapped, which depends on their versions and on the cores.
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (6 << 30), mapped + (6 << 30)))
 size = (4 << 30) + 1
 columns = {"value": sys.argv[1]}
 values = {

@@ -43,6 +43,8 @@ _CAUSE_OF_CHARGE = {
     "collate": "collate",
     "crossing": "crossing",
 }
+_FOR_BYTES = ("latency", "bandwidth", "decompression")
+_OWN = ("decoding", "functions", "collate")  # computed in the interpreter
 _FEW_WAITS = 0.1  # of the time
 _MUCH_WASTED = 0.2
 _MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
@@ -51,6 +53,7 @@ _SOME_WAITS = 0.25  # of the time
 _ONE_CORE = (0.8, 1.3)  # cores that threads keep busy which take turns; the trainer has turns too
 _FEW_TURNS = 0.1  # of the time of a thread, in which others have theirs
 _NO_PAUSE = 0.95  # of the time
+_SOME_CORE, _HALF_OF_THE_TIME = 0.4, 0.5
 _WORDS = {
     "latency": "requests wait for their answer",
     "bandwidth": "bytes come slowly",
@@ -95,39 +98,47 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
         )
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / whole
-    cause = _find_cause(share, seconds, account, cache)
+    cause = _find_cause(share, seconds, account, setup, cache)
     if share < _SOME_WAITS and _is_interpreter_held(account, setup):
         made = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
-        cause = max(("decoding", "functions", "collate"), key=made.__getitem__)
+        cause = max(_OWN, key=made.__getitem__)
         text = (
             f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
             f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
             "own work waits too. Set workers='processes'."
         )
         return WaitReport(cause, text, share, seconds)
-    told = [_headline(account, share), *_reason(cause, seconds, account, cache)]
+    told = [_headline(account, share), *_reason(cause, share, seconds, account, cache)]
     told.append(remedies.REMEDIES[cause](account, setup, cache))
     return WaitReport(cause, " ".join(told), share, seconds)
 
 
 def _find_cause(
-    share: float, seconds: Mapping[str, float], account: WaitAccount, cache: CacheUse
+    share: float,
+    seconds: Mapping[str, float],
+    account: WaitAccount,
+    setup: LoaderSetup,
+    cache: CacheUse,
 ) -> str:
     if share < _FEW_WAITS:
-        return "trainer"
-    for_bytes = seconds["latency"] + seconds["bandwidth"] + seconds["decompression"]
+        return "uncertain" if _is_core_shared(account, setup) else "trainer"
+    for_bytes = sum(seconds[name] for name in _FOR_BYTES)
     others = {name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")}
     longest = max(others, key=others.__getitem__)
     is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
     if is_small and for_bytes >= others[longest]:
         return "cache_limit"
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
+    if setup.kind == "threads" and first in _OWN:
+        # Which of them a thread was at when the trainer waited is a matter of turns.
+        seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
+        second, first = sorted(_OWN, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
         return "uncertain"
     if first == "decoding":
         if account.idle > MUCH_IDLE:
             return "uncertain"  # it waits for a disk, or for a core
-        if for_bytes > _MUCH_LESS * seconds[first]:
+        if sum(seconds[name] for name in _FOR_BYTES) > _MUCH_LESS * seconds[first]:
             return "uncertain"  # three phases of one cause cost as much
     return first
 
@@ -147,6 +158,17 @@ def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
     )
 
 
+def _is_core_shared(account: WaitAccount, setup: LoaderSetup) -> bool:
+    """Whether threads compute much and wait for cores, or for their turn, as long as they compute.
+
+    The trainer waits for these too, in what counts as its own work. Other programs use the cores,
+    or the trainer itself computes in the interpreter.
+    """
+    return (
+        setup.kind == "threads" and account.cores > _SOME_CORE and account.idle > _HALF_OF_THE_TIME
+    )
+
+
 def _headline(account: WaitAccount, share: float) -> str:
     count = account.batches - 1
     return (
@@ -157,7 +179,11 @@ def _headline(account: WaitAccount, share: float) -> str:
 
 
 def _reason(
-    cause: str, seconds: Mapping[str, float], account: WaitAccount, cache: CacheUse
+    cause: str,
+    share: float,
+    seconds: Mapping[str, float],
+    account: WaitAccount,
+    cache: CacheUse,
 ) -> list[str]:
     if cause == "trainer":
         return ["The loader is not what limits."]
@@ -170,6 +196,11 @@ def _reason(
         told.append(
             f"The processor did nothing in {account.idle:.0%} of the decoding, which waited for a "
             "slow disk, or for a core that other threads and programs use."
+        )
+    elif cause == "uncertain" and share < _FEW_WAITS:
+        told.append(
+            "Its own work seems to limit, but the threads of the loader wait for their turn, or "
+            "for a core that other programs use, as long as they compute."
         )
     elif cause == "uncertain":
         told.append("Some of them cost about the same, so none is named as the cause.")

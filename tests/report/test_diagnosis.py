@@ -83,9 +83,32 @@ def test_threads_that_hold_the_interpreter_are_the_cause(phase):
     assert found.cause == EXPECTED[phase][0]
     assert "Set workers='processes'." in found.text
     assert cause_of(in_turns, SETUP._replace(workers=2)).cause == "trainer"
-    for busy, seconds in ((0.3, 0.010), (0.9, 0.010), (0.98, 0.005)):  # pauses, or two cores
+    for busy, seconds in ((0.2, 0.010), (0.9, 0.010), (0.98, 0.005)):  # sleeps, or two cores
         other = recorded(step=0.0052, wait=0.0002, busy=busy, **{phase: seconds})
         assert cause_of(other, setup).cause == "trainer"
+
+
+def test_threads_that_wait_for_cores_are_uncertain():
+    """The trainer waits for the same cores, so that its own work may not be what limits."""
+    setup = SETUP._replace(workers=2, kind="threads")
+    shared = recorded(step=0.0052, wait=0.0002, busy=0.4, decode=0.008)
+    found = cause_of(shared, setup)
+    assert found.cause == "uncertain"
+    assert "a core that other programs use" in found.text
+    assert cause_of(shared, SETUP._replace(workers=2)).cause == "trainer"
+    for busy, seconds in ((0.4, 0.005), (0.2, 0.008), (0.9, 0.004)):  # pauses, sleeps, has cores
+        other = recorded(step=0.0052, wait=0.0002, busy=busy, decode=seconds)
+        assert cause_of(other, setup).cause == "trainer"
+
+
+def test_what_threads_did_most_is_their_cause():
+    """The phase at which a thread had to wait for its turn is not the one that took the turns."""
+    account = recorded(step=0.010, wait=0.002, decode=0.004, functions=0.030)
+    account.add(100.25, 100.55, (*(0.3 if name == "decode" else 0.0 for name in PHASES), 0.3))
+    assert account.charged["decode"] > account.charged["functions"]
+    assert account.made["decode"] < account.made["functions"]
+    assert cause_of(account, SETUP._replace(workers=2, kind="threads")).cause == "functions"
+    assert cause_of(account, SETUP._replace(workers=2)).cause == "decoding"
 
 
 def test_the_way_to_the_trainer_is_a_phase_too():

@@ -142,12 +142,14 @@ class Budget:
         if missing > 0 and not victims:
             return None
         # From now on the newcomer answers for bytes of those that go, so the room cannot be
-        # taken between their deletion and its arrival; the sum stays at the limit.
+        # taken between their deletion and its arrival; the sum stays at the limit. It is entered
+        # first: a process that is killed in between leaves a sum that is too large, never one
+        # that is smaller than the disk.
+        opened.ledger.reserve(shard, size, bid.team)
         for victim in victims:
             part = min(missing, victim.resident.size)
             victim.opened.ledger.entries["size"][victim.shard] -= part
             missing -= part
-        opened.ledger.reserve(shard, size, bid.team)
         return victims
 
     def evict_for_disk(self, root: str, size: int) -> bool:

@@ -13,9 +13,11 @@ import time
 sys.path.insert(0, os.path.dirname(__file__))
 
 import numpy as np
-from cache_tools import SAMPLES, open_cache, read, shuffled
+from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from users import become
 
+from mds.cache.ledger_file import open_ledger_file
+from mds.cache.origin import CONTROL
 from mds.prefetch.prefetcher import Prefetcher
 
 
@@ -118,6 +120,40 @@ def die_making_room(remote, folder, limit):
         budget._delete = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         print(shard, flush=True)
         budget.reserve(opened, shard, size)
+
+
+def die_at_each_line(remote, folder, limit):
+    """Enter a shard and die, at each line in turn; prints by how much the books fall short."""
+    with open_cache(remote, folder, int(limit)) as cache:
+        read(cache)
+    for line in itertools.count(1):
+        child = os.fork()
+        if not child:
+            _enter_until_line(remote, folder, int(limit), line)
+        if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+            return
+        books = open_ledger_file(os.path.join(folder, CONTROL, "ledger"))
+        print(line, disk_usage(folder) - books.size - int(books.entries["size"].sum()), flush=True)
+
+
+def _enter_until_line(remote, folder, limit, line):
+    lines = itertools.count(1)
+
+    def follow(frame, event, _):
+        if os.path.basename(frame.f_code.co_filename) not in ("budget.py", "ledger.py"):
+            return None
+        if event == "line" and next(lines) == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return follow
+
+    with open_cache(remote, folder, limit) as cache:
+        opened = cache.runtime.fetcher.open(cache.runtime.catalog.folders[0])
+        shard = int(np.flatnonzero(opened.ledger.entries["size"] == 0)[0])
+        size = opened.folder.peak(opened.folder.index.shard(shard))
+        sys.settrace(follow)
+        assert cache.runtime.budget.reserve(opened, shard, size)
+        sys.settrace(None)
+    os._exit(0)
 
 
 def stop_fetching(remote, folder, limit):

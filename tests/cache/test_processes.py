@@ -72,6 +72,16 @@ def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
     assert not parts
 
 
+def test_the_books_never_fall_short_of_the_disk(remote, folder):
+    """They count every byte, at whichever line a process is killed while it makes room."""
+    killed = start("die_at_each_line", remote, folder, LIMIT)
+    said, errors = killed.communicate(timeout=SECONDS)
+    assert killed.returncode == 0, errors.decode()[-2000:]
+    shortfalls = [int(line.split()[1]) for line in said.splitlines()]
+    assert len(shortfalls) > 50
+    assert max(shortfalls) <= 0
+
+
 def test_what_the_dead_were_doing_is_settled_in_one_go(remote, folder, monkeypatch):
     """Room that one of them booked is nobody's until it is known what was to go for it."""
     with open_cache(remote, folder, LIMIT) as first, open_cache(remote, folder, LIMIT) as second:

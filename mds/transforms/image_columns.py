@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.encodings.base import describe
 from mds.encodings.images import rgb_pixels
 from mds.errors import ConfigError
 from mds.transforms.column_function import ColumnFunction
@@ -146,8 +147,18 @@ def _scale_mask(ids: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[A
     return scaled
 
 
+def _check_decoded(value: Any, name: str) -> None:
+    """Raise ConfigError for the bytes of a picture."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise ConfigError(
+            f"column {name!r} has {describe(value)}, which images() does not decode. Write them "
+            "into a column of the encoding jpeg or png, or decode them in map()."
+        )
+
+
 def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
     """Return the ids of a mask, (height, width): of a palette's picture its indices."""
+    _check_decoded(value, name)
     if is_image(value):
         from PIL import ImageOps
 
@@ -155,7 +166,7 @@ def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
         ids = np.asarray(ImageOps.exif_transpose(value))
     else:
         ids = np.asarray(value) if hasattr(value, "shape") else np.empty(0)
-        shown = f"{type(value).__name__} of {ids.dtype} with shape {ids.shape}"
+        shown = describe(value)
     if ids.ndim == 3 and ids.shape[2] == 1:
         ids = ids[..., 0]
     if ids.ndim != 2 or ids.dtype.kind not in "biu" or 0 in ids.shape:
@@ -178,14 +189,14 @@ def _rgb(value: Any, name: str) -> Pixels:
             f"column {name!r} has a list of {len(value)} values in a sample, and images() takes "
             "one picture in each. Choose one in map(), or make a column of each there."
         )
+    _check_decoded(value, name)
     pixels = np.asarray(value)
     if pixels.dtype in {np.dtype(np.uint16), np.dtype(np.int32)} and pixels.ndim == 2:
         pixels = (np.clip(pixels, 0, 0xFFFF) >> 8).astype(np.uint8)  # grey of 16 bits
     if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or 0 in pixels.shape:
         raise ConfigError(
-            f"column {name!r} has {type(value).__name__} of {pixels.dtype} with shape "
-            f"{pixels.shape}: pictures are Pillow images, or uint8 arrays of shape "
-            "(height, width, channels)."
+            f"column {name!r} has {describe(value)}: pictures are Pillow images, or uint8 arrays "
+            "of shape (height, width, channels)."
         )
     if pixels.ndim == 2:
         pixels = pixels[..., None]

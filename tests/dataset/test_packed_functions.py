@@ -5,10 +5,11 @@ import itertools
 import wave
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
-from mds import MDSWriter, Packing, Stream, StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
 from mds.transforms import RowGenerator, pad
@@ -422,6 +423,25 @@ def test_streams_of_other_columns_and_widths_are_packed(tmp_path):
     assert "more" not in names
     with pytest.raises(ConfigError, match="Give columns= that all have"):
         packs_of(streams)
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_shards_and_parquet_are_packed_together(tmp_path, scheduled):
+    """A stream of MDS and one of Parquet fill the same packs, with tokens of any width."""
+    rows = [{"tokens": np.arange(1, 9, dtype=np.uint16)} for _ in range(64)]
+    write_stream(str(tmp_path / "a"), {"tokens": "ndarray:uint16"}, rows)
+    lists = pyarrow.array([list(range(70_001, 70_009))] * 64, pyarrow.list_(pyarrow.int32()))
+    parquet = str(tmp_path / "b.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"tokens": lists}), parquet)
+    streams = {"a": Stream(local=str(tmp_path / "a")), "b": Stream(remote=parquet)}
+    settings = {"packing": Packing(32, lengths="tokens"), "shuffle_algo": "seekable"}
+    if scheduled:
+        settings["schedule"] = Schedule({0: {"a": 1, "b": 1}})
+    dataset = StreamingDataset(streams=streams, batch_size=2, **settings)
+    batches = list(StreamingDataLoader(dataset, pack_as="varlen"))
+    tokens = torch.cat([batch["tokens"] for batch in batches])
+    assert {batch["tokens"].dtype for batch in batches} == {torch.int64}
+    assert set(tokens[tokens > 0].tolist()) == {*range(1, 9), *range(70_001, 70_009)}
 
 
 def test_streams_whose_columns_do_not_fit_into_one_are_refused_at_the_start(tmp_path):

@@ -286,6 +286,27 @@ def test_the_default_collate_goes_on_where_torchs_gives_up(tmp_path):
     assert mixed["meta"][5] == {"b": [1] * 5}
 
 
+def test_numbers_of_json_are_a_tensor_unless_one_is_none(tmp_path):
+    """A batch holds single numbers and booleans of json as those of any other column."""
+    with MDSWriter(out=str(tmp_path), columns={"n": "json", "yes": "json", "maybe": "json"}) as out:
+        for i in range(8):
+            out.write({"n": i, "yes": i % 2 == 0, "maybe": None if i == 6 else i})
+    batches = list(StreamingDataLoader(StreamingDataset(local=str(tmp_path), batch_size=4)))
+    assert [batch["n"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batches[0]["yes"].tolist() == [True, False, True, False]
+    assert batches[0]["maybe"].tolist() == [0, 1, 2, 3]
+    assert batches[1]["maybe"] == [4, 5, None, 7]
+
+
+@pytest.mark.parametrize("masks", [["mask"], []])
+def test_pictures_that_are_bytes_are_named(masks):
+    """A column of bytes is not decoded by images(), and the error says so."""
+    sample = {"image": np.zeros((4, 4, 3), np.uint8), "mask": b"\x89PNG"}
+    names = ("image",) if masks else ("image", "mask")
+    with pytest.raises(ConfigError, match="column 'mask' has bytes of 4 bytes, which images"):
+        images(*names, masks=masks, size=4)([sample])
+
+
 JSON_VALUES = {
     "dicts": [{"boxes": [[1.0, 2, 3, 4]], "labels": [i]} for i in range(8)],
     "lists": [[i, i + 1] for i in range(8)],

@@ -33,7 +33,7 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
     if column.null_count and encoding != "json":
         raise EncodingError(
             "a value is null, and the statistics of the file say that none is; read the column "
-            f"with encodings={{NAME: 'optional[{encoding}]'}}."
+            f"with format=Parquet(encodings={{NAME: 'optional[{encoding}]'}})."
         )
     return _present(column, encoding)
 
@@ -163,7 +163,8 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
             is_wrong = made != values
     if is_wrong.any():
         raise EncodingError(
-            f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type in encodings=."
+            f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type with "
+            "format=Parquet(encodings={NAME: ENCODING})."
         )
     return made
 
@@ -179,8 +180,8 @@ def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
     flat = column.flatten()
     if flat.null_count:
         raise EncodingError(
-            "a list holds a null; read the column with encodings={NAME: 'json'}, or leave it out "
-            "with columns=."
+            "a list holds a null; read the column with format=Parquet(encodings={NAME: 'json'}), "
+            "or leave it out with columns=."
         )
     return numbers_of(flat)
 

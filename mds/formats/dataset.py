@@ -30,6 +30,7 @@ from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
+    from mds.formats.facts import ShardPlace
     from mds.readers import ColumnSelection, Reader
 
 log = get_logger("mds.formats")
@@ -48,6 +49,7 @@ class FormatData:
     format: Format
     table: FileTable
     columns: Columns
+    has_chosen: bool = False  # the columns were named, so samples may have others
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class FormatData:
             # Files may differ in columns that are not wanted.
             found = [(k, {n: e for n, e in c.items() if n in set(chosen)}) for k, c in found]
         columns = kind.merge(found) | _in_no_file(kind, table, found, chosen)
-        return cls(kind, table, as_columns(columns, chosen))
+        return cls(kind, table, as_columns(columns, chosen), chosen is not None)
 
     def index(self) -> Index:
         """The shards as an index."""
@@ -91,12 +93,16 @@ class FormatData:
         digest = xxhash.xxh3_128_hexdigest((told + self.table.digest()).encode())
         return Index(columns, [schema] if count else [], digest)
 
+    def _place(self, number: int) -> ShardPlace:
+        """Return a shard to be read with the columns of this dataset."""
+        return self.table.place(number, self.columns, has_chosen=self.has_chosen)
+
     def _sizes(self) -> Any:
         """About how many bytes shards take, within what a shard may have."""
         least = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
         least += self.table.samples * (fixed + 4 * self.columns.variable)
-        first = self.table.place(0, self.columns) if len(self.table) else None
+        first = self._place(0) if len(self.table) else None
         share = min(max(self.format.share(first), 0.0), 1.0) if first is not None else 1.0
         told = (self.table.decoded * share).astype(np.int64)
         return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
@@ -124,7 +130,7 @@ class FormatData:
 
     def costs(self) -> FileCosts:
         """What reading the files takes, as far as is known before."""
-        first = self.table.place(0, self.columns) if len(self.table) else None
+        first = self._place(0) if len(self.table) else None
         share = self.format.share(first) if first is not None else 1.0
         return FileCosts(
             self.format.name,
@@ -138,20 +144,20 @@ class FormatData:
 
     def where(self, number: int, files: Files) -> str:
         """A shard, for people."""
-        place = self.table.place(number, self.columns)
+        place = self._place(number)
         return f"{files.url(place.file)}, {self.format.shard_of(place)}"
 
     def blocks(self, number: int, files: Files) -> Iterator[Block]:
         """The samples of a shard."""
-        return self.format.blocks(self.table.place(number, self.columns), files)
+        return self.format.blocks(self._place(number), files)
 
     def can_range(self, number: int) -> bool:
         """Whether some samples of a shard come without the others."""
-        return self.format.can_range(self.table.place(number, self.columns))
+        return self.format.can_range(self._place(number))
 
     def rows(self, number: int, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """The stored bytes of some samples of a shard, by row."""
-        return self.format.rows(self.table.place(number, self.columns), rows, files)
+        return self.format.rows(self._place(number), rows, files)
 
     @property
     def is_in_place(self) -> bool:
@@ -162,7 +168,7 @@ class FormatData:
 
     def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
         """A reader of a shard that is read in place, below a folder."""
-        place = self.table.place(number, self.columns)
+        place = self._place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
         found = self.format.reader(place, path, columns)

@@ -81,10 +81,14 @@ class FilePlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """One shard to be read: its file, its span and its note as planned, the columns wanted."""
+    """One shard to be read: its file, its span and its note as planned, the columns wanted.
+
+    ``has_chosen``: they were named, so that others do not matter.
+    """
 
     file: DataFile
     span: tuple[int, int]
     samples: int
     note: bytes
     columns: Columns
+    has_chosen: bool = False

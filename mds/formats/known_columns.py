@@ -43,8 +43,8 @@ class KnownColumns:
             ) from error
         #: Columns that were planned and are not wanted.
         self.left_out = noted - {*names}
-        #: All that a sample may have; None where some are not wanted, and more do not matter.
-        self._all = None if self.left_out else noted
+        #: All that a sample may have; None where more do not matter.
+        self._all = None if self.left_out or shard.has_chosen else noted
         pairs = zip(names, shard.columns.encodings, strict=True)
         #: None for each column that may be it, which a sample need not have.
         self.gaps: dict[str, None] = dict.fromkeys(

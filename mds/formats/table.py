@@ -120,8 +120,8 @@ class FileTable:
             self._kept[number] = found
         return found
 
-    def place(self, number: int, columns: Columns) -> ShardPlace:
-        """One shard to be read, of which these columns are wanted."""
+    def place(self, number: int, columns: Columns, *, has_chosen: bool = False) -> ShardPlace:
+        """Return a shard to be read, of which these columns are wanted, by name or all."""
         file = int(self.file[number])
         return ShardPlace(
             self.file_of(file),
@@ -129,6 +129,7 @@ class FileTable:
             int(self.samples[number]),
             self.note_of(file),
             columns,
+            has_chosen,
         )
 
     def plans(self) -> dict[DataFile, FilePlan]:

@@ -494,6 +494,13 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def _no_position(self) -> str:
         name = type(self.dataset).__name__
+        if isinstance(self.dataset, IterableDataset):
+            return (
+                f"{name} keeps no position: the loader follows the StreamingDataset that a wrapper "
+                "keeps as self.dataset, and here it is elsewhere. To resume, keep one as "
+                "self.dataset, or give one StreamingDataset several streams, "
+                "streams=[Stream(...), Stream(...)]."
+            )
         return (
             f"{name} keeps no position: torch asks it for samples by number, in an order of its "
             "own. To resume, give the transform to the dataset, dataset.map(function), or wrap it "

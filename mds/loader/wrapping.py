@@ -11,13 +11,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import ConcatDataset, IterableDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError
 from mds.transforms.seeding import Seeded
 
 _MAX_DEPTH = 16  # wrappers may point in circles
+_MOST = 100  # datasets of a list that are looked at
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
@@ -32,19 +33,19 @@ def find_streaming(dataset: Any) -> StreamingDataset | None:
 
 
 def find_wrapped(dataset: Any) -> StreamingDataset | None:
-    """A StreamingDataset inside a wrapper that keeps no position."""
+    """Return a StreamingDataset inside a wrapper that keeps no position."""
     if find_streaming(dataset) is not None:
         return None
-    return next((d for d in _inside(dataset, _MAX_DEPTH) if isinstance(d, StreamingDataset)), None)
+    return next((d for d in _inside(dataset) if isinstance(d, StreamingDataset)), None)
 
 
 def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
     """Refuse or warn about a wrapper that would not show what its writer expects.
 
     ``num_samples_seen``: its length, where it has one. Raises ConfigError for a ConcatDataset of
-    streaming datasets.
+    streaming datasets, which torch refuses too, but not under ``python -O``.
     """
-    for each in _inside(dataset, _MAX_DEPTH):
+    for each in _inside(dataset):
         if isinstance(each, ConcatDataset) and any(
             isinstance(d, StreamingDataset) for d in each.datasets
         ):
@@ -117,12 +118,16 @@ def refuse_sampling(names: list[str]) -> None:
     raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {told}.")
 
 
-def _inside(dataset: Any, depth: int) -> Iterator[Any]:
-    """A dataset and those that it keeps under ``.dataset`` and ``.datasets``."""
-    yield dataset
-    if depth and not isinstance(dataset, StreamingDataset):
-        kept = getattr(dataset, "datasets", None)
-        several = kept if isinstance(kept, (list, tuple)) else ()
-        for each in (getattr(dataset, "dataset", None), *several):
-            if each is not None and each is not dataset:
-                yield from _inside(each, depth - 1)
+def _inside(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those in its attributes and in theirs, each once."""
+    waiting, known = [dataset], {id(dataset)}
+    while waiting:
+        each = waiting.pop(0)
+        yield each
+        if isinstance(each, StreamingDataset):
+            continue
+        for value in [*getattr(each, "__dict__", {}).values()]:
+            for one in value[:_MOST] if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(one, Dataset) and id(one) not in known:
+                    known.add(id(one))
+                    waiting.append(one)

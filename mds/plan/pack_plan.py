@@ -120,8 +120,8 @@ class PackPlan:
         point = plan.resume_point
         if self.position and (point.unit != "packs" or point.cursors is None):
             raise StateError(
-                f"the state counts {point.unit} and has no cursors, and this run counts packs: go "
-                "on without packing=, or begin the epoch anew with epoch alone."
+                f"the state counts {point.unit} and has no cursors, and this run counts packs: "
+                "begin anew, without the state."
             )
         self._cursors, self._turn = (point.cursors, point.turn) if self.position else (None, 0)
         self._drops = PackDrops(plan.edits, plan.epoch)

@@ -119,6 +119,27 @@ def test_an_iterable_that_reads_a_map_style_wrapper_has_no_position(make):
         assert loader.state_dict() is None
 
 
+class Zipped(IterableDataset):
+    """Pairs of samples of two datasets, under names of its own."""
+
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+    def __iter__(self):
+        return zip(self.left, self.right, strict=True)
+
+
+def test_an_iterable_with_its_datasets_elsewhere_has_no_position(make):
+    """Two datasets in attributes or in a chain: the warning says how to keep one."""
+    first, second = (StreamingDataset(local=make(), batch_size=4) for _ in range(2))
+    for dataset in (Zipped(first, second), Piped(Zipped(first, second)), first + second):
+        loader = StreamingDataLoader(dataset, batch_size=4)
+        with pytest.warns(UserWarning, match=r"keeps no position: .* self\.dataset, and here"):
+            assert loader.state_dict() is None
+        with pytest.raises(StateError, match=r"To resume, keep one as self\.dataset"):
+            loader.load_state_dict(first.state_dict(8))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_chain_is_read_as_by_torch(make, workers):
     """One dataset after the other, each sample once; ``a + b`` is a chain."""

@@ -233,6 +233,12 @@ def test_lines_that_do_not_fit_are_told_by_their_byte(tmp_path):
             dataset[300]
 
 
+def test_columns_that_are_named_allow_others(tmp_path):
+    """A key that comes late is no error where the columns are named, be they all known ones."""
+    write(tmp_path / "data", "a.jsonl", [{"x": i} for i in range(300)] + [{"x": 300, "late": 2}])
+    assert of(tmp_path / "data", tmp_path, "jsonl", columns=["x"])[300] == {"x": 300}
+
+
 def test_a_shard_size_cuts_lines_into_shards(tmp_path):
     """The settings say how long a stretch is; it is an order of its own."""
     folder = tmp_path / "data"

@@ -1,0 +1,1040 @@
+"""Programs that bring about a message, and those to which its remedy leads.
+
+`REMEDIES` is the table; `names` makes what its programs name.
+"""
+
+import importlib
+import io
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import shlex
+import tarfile
+
+import numpy as np
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+
+import mds
+import mds.transforms
+from devtools.httpserver import FolderHandler, http_server
+from mds.cli import convert, main
+
+REMEDIES = []
+
+#: Names of the library that are not in `mds`, and where they are.
+PUBLIC = {
+    "Tar": "mds.formats",
+    "Parquet": "mds.formats",
+    "RawFiles": "mds.formats",
+    "World": "mds.world",
+    "open_store": "mds.storage",
+    "merge_index": "mds.writers",
+    "Rewind": "mds.dataset.rewind",
+}
+
+
+def remedy(situation, asked, applied):
+    """Add an entry: a program, the remedy that its message names, and the program with it.
+
+    ``applied`` is true when the remedy helped. It holds every argument, option and function that
+    ``asked`` names. Each program is an expression, or a command line that begins with ``mds``.
+    """
+    REMEDIES.append((situation, asked, applied))
+
+
+remedy(
+    "dataset().set_weights({'web': 2})",
+    "give schedule=Schedule({0: {...}})",
+    "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
+    "schedule=Schedule({0: {'web': 1}})).set_weights({'web': 2}) >= 0",
+)
+remedy("dataset().drop('all')", "Write drop([77123, 88012])", "dataset().drop([3, 4]) or True")
+remedy(
+    "batches(dataset(packing=Packing(budget=16, lengths='tokens'), local=tokens))",
+    "use batch_size=1",
+    "batches(dataset(packing=Packing(budget=16, lengths='tokens'), local=tokens, batch_size=1), "
+    "batch_size=1)",
+)
+remedy(
+    "list(dataset(packing=Packing(8, lengths='tokens'), local=tokens))",
+    "iterate StreamingDataLoader(dataset, pack_as='varlen')",
+    "list(StreamingDataLoader("
+    "dataset(packing=Packing(8, lengths='tokens'), local=tokens), pack_as='varlen'))",
+)
+remedy(
+    "StreamingDataLoader(dataset(), batch_size=2, pack_as='varlen')",
+    "give it packing=Packing(...)",
+    "list(StreamingDataLoader("
+    "dataset(packing=Packing(8, lengths='tokens'), local=tokens), pack_as='varlen'))",
+)
+remedy(
+    "dataset(packing=Packing(8, lengths='tokens'), local=tokens).state_dict(num_samples=2)",
+    "Use state_dict() of the StreamingDataLoader",
+    "StreamingDataLoader(dataset(packing=Packing(8, lengths='tokens'), local=tokens)).state_dict()",
+)
+remedy(
+    "dataset().select(lambda sample: sample['id'] < 5)",
+    "Write select(where=function)",
+    "dataset().select(where=lambda sample: sample['id'] < 5).num_samples == 5",
+)
+remedy(
+    "dataset().select([[1, 2]])",
+    "Write select([0, 7])",
+    "dataset().select([0, 7]).num_samples == 2",
+)
+remedy(
+    "dataset().select([1], where=lambda sample: True)",
+    "select([0, 7]), or select(where=lambda sample: ...)",
+    "dataset().select(where=lambda sample: sample['id'] in (0, 7)).num_samples == 2",
+)
+remedy(
+    "dataset().select(where=lambda sample: True, key=3)",
+    "select(where=lambda sample: ..., key='long')",
+    "dataset().select(where=lambda sample: sample['id'] > 3, key='long').num_samples == 16",
+)
+remedy(
+    "dataset().select([1, 1])",
+    "use repeat= of a Stream",
+    "StreamingDataset(streams=[Stream(local=d, repeat=2)], batch_size=2).epoch_size == 40",
+)
+remedy(
+    "dataset().select(text_file)",
+    "Write one with numpy.save()",
+    "numpy.save(folder + '/ids.npy', [1, 2]) or "
+    "dataset().select(folder + '/ids.npy').num_samples == 2",
+)
+remedy(
+    "dataset().select(folder + '/none.npy')",
+    "write select(where=...)",
+    "dataset().select(where=lambda sample: sample['id'] < 5).num_samples == 5",
+)
+remedy(
+    "StreamingDataset(local=d, batch_size=2, schedule=Schedule({0: {'web': 1}}))",
+    "give streams={'web': Stream(...), ...}",
+    "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
+    "schedule=Schedule({0: {'web': 1}}))",
+)
+remedy(
+    "StreamingDataset(streams=[d], batch_size=2)",
+    "Write Stream(remote=...) or Stream(local=...)",
+    "StreamingDataset(streams=[Stream(remote=d, local=folder + '/copy')], batch_size=2)[0]",
+)
+remedy(
+    "StreamingDataset(batch_size=2)",
+    "give streams=, remote= or local=",
+    "StreamingDataset(streams=[Stream(remote=d, local=d)], batch_size=2)",
+)
+remedy(
+    "StreamingDataLoader(d)",
+    "Write StreamingDataLoader(StreamingDataset(local=...), batch_size=...)",
+    "StreamingDataLoader(StreamingDataset(local=d, batch_size=2), batch_size=2)",
+)
+remedy(
+    "StreamingDataLoader(dataset(), batch_size=2, prefetch_factor=2)",
+    "Give num_workers= as well",
+    "batches(dataset(), num_workers=1, prefetch_factor=2)",
+)
+remedy(
+    "StreamingDataLoader(dataset(), batch_size=2, num_workers=1, workers='threads', "
+    "persistent_workers=True)",
+    "say workers='processes'",
+    "batches(dataset(), num_workers=1, workers='processes', persistent_workers=True)",
+)
+remedy(
+    "batches(StreamingDataset(streams=[Stream(local=d), Stream(local=tokens)], batch_size=2))",
+    "Give columns= that all have, batching_method='per_stream', or a collate_fn=",
+    "[batches(StreamingDataset(streams=[Stream(local=d), Stream(local=tokens)], batch_size=2, "
+    "**given), **loader) for given, loader in ((dict(columns=['id']), {}), "
+    "(dict(batching_method='per_stream'), {}), ({}, dict(collate_fn=list)))]",
+)
+remedy(
+    "batches(dataset().map(seeded(lambda sample, rng: sample)), num_workers=1, workers='threads')",
+    "Use workers='processes', or draw from the argument rng of map()",
+    "batches(dataset().map(seeded(dict)), num_workers=1, workers='processes') "
+    "and batches(dataset().map(draw), num_workers=1, workers='threads')",
+)
+remedy(
+    "batches(dataset().map_batches(lambda batch: batch), batch_size=None)",
+    "give the loader a batch_size, or use map()",
+    "batches(dataset().map(lambda sample: sample), batch_size=None)",
+)
+remedy(
+    "dataset().map_batches(lambda batch: batch)[0]",
+    "read this dataset with StreamingDataLoader",
+    "list(StreamingDataLoader(dataset().map_batches(lambda batch: batch), batch_size=2))",
+)
+remedy(
+    "batches(dataset().map(lambda sample: 3).map_batches(lambda batch: batch))",
+    "let the function of map() return a dict",
+    "batches(dataset().map(lambda sample: {'three': 3}).map_batches(lambda batch: batch))",
+)
+remedy(
+    "batches(dataset().map(lambda sample: {str(sample['id'] % 2): 1}).map_batches(dict))",
+    "Let the function of map() return the same keys",
+    "batches(dataset().map(lambda sample: {'a': 1}).map_batches(dict))",
+)
+remedy(
+    "batches(dataset(local=tokens), collate_fn=stack('tokens'))",
+    "take pad() or ragged() for rows of different lengths",
+    "batches(dataset(local=tokens), collate_fn=pad('tokens')) "
+    "and batches(dataset(local=tokens), collate_fn=ragged('tokens'))",
+)
+remedy(
+    "images('image', masks='mask', size=224)",
+    "write images('image', masks=['mask'], size=224)",
+    "images('image', masks=['mask'], size=224)",
+)
+remedy(
+    "images('image', size=8, dtype='uint8', mean=(0, 0, 0), std=(1, 1, 1))",
+    "leave out dtype='uint8'",
+    "images('image', size=8, mean=(0, 0, 0), std=(1, 1, 1))",
+)
+remedy(
+    "MDSWriter(out=new, columns={})",
+    "Write columns={'text': 'str'}",
+    "written(new, columns={'text': 'str'}, sample={'text': 'a'})",
+)
+remedy(
+    "written(new, {'a': 'int'}, {'a': 1, 'b': 2})",
+    "say strict=False (or strict=True to have an error)",
+    "written(new + '2', {'a': 'int'}, {'a': 1, 'b': 2}, strict=False)  # or strict=True",
+)
+remedy(
+    "written(new, {'a': 'int64'}, {'a': 1.5})",
+    "Write round(value), or use the encoding 'float64'",
+    "written(new, {'a': 'int64'}, {'a': round(1.5)}) "
+    "and written(new + '2', {'a': 'float64'}, {'a': 1.5})",
+)
+remedy(
+    "dataset().load_state_dict(3)",
+    "Give what state_dict() returned",
+    "dataset().load_state_dict(dataset().state_dict(num_samples=2)) is None",
+)
+remedy(
+    "dataset().load_state_dict({})",
+    "Give what state_dict() of the dataset or of the StreamingDataLoader returned",
+    "dataset().load_state_dict(StreamingDataLoader(dataset(), batch_size=2).state_dict()) is None",
+)
+remedy(
+    "dataset(local=pickles)[0]",
+    "Pass allow_unsafe_types=True",
+    "dataset(local=pickles, allow_unsafe_types=True)[0]['a'] == {1}",
+)
+remedy(
+    "dataset(remote=many, local=folder + '/small', cache_limit=1)[0]",
+    "Set cache_limit to {}",
+    "dataset(remote=many, local=folder + '/small', cache_limit={})[0]",
+)
+remedy(
+    "mds-convert {named} {new} --fill 5",
+    "Write name=",
+    "mds-convert {named} {new} --fill name=5",
+)
+remedy(
+    "mds-convert {named} {new} --describe 5",
+    "Write name=",
+    "mds-convert {named} {new} --describe name=number",
+)
+remedy(
+    "mds-convert {lines} {new} --split 5",
+    "Write train=0.98,val=0.02",
+    "mds-convert {lines} {new} --split train=0.98,val=0.02",
+)
+remedy(
+    "mds-convert {archive} {new}",
+    "say --as files",
+    "mds-convert {archive} {new} --as files",
+)
+remedy("mds-convert - {new}", "say so with --as jsonl", "mds-convert - {new} --as jsonl")
+remedy(
+    "mds-convert {lines} {new} --labels labels.csv",
+    "leave it out",
+    "mds-convert {lines} {new}",
+)
+remedy(
+    "mds-convert {two} {new} --tokenizer bytes --block 4",
+    "Name one with --text-column",
+    "mds-convert {two} {new} --tokenizer bytes --block 4 --text-column b",
+)
+remedy(
+    "mds-convert {bad} {new}",
+    "leave such records out with --skip-bad",
+    "mds-convert {bad} {new} --skip-bad",
+)
+remedy(
+    "mds-convert {parts} {new} --split train=0.5,val=0.5",
+    "have them merged (--merge-splits)",
+    "mds-convert {parts} {new} --split train=0.5,val=0.5 --merge-splits",
+)
+remedy(
+    "mds-convert {lines} {new} --work {d}",
+    "Choose another with --work",
+    "mds-convert {lines} {new} --work {folder}/empty",
+)
+remedy(
+    "StreamingDataLoader(dataset(), batch_size=2).skip(steps=3)",
+    "as range(12300, 12400)",
+    "StreamingDataLoader(dataset(), batch_size=2).skip(steps=range(2, 4)) or True",
+)
+remedy(
+    "batches(dataset(packing=Packing(8, lengths='id'), local=d))",
+    "Give lengths= another column",
+    "batches(dataset(packing=Packing(8, lengths='tokens'), local=tokens))",
+)
+remedy("seeded(3)", "Write dataset.map(seeded(function))", "dataset().map(seeded(dict))[0]")
+remedy(
+    "dataset().drop(range(15))",
+    "leave them out with select()",
+    "dataset().select([15, 16, 17]).num_samples == 3",
+)
+remedy(
+    "list(dataset(topology=(0, 64)))",
+    "Use exact=True for every sample once",
+    "list(dataset(topology=(0, 64), exact=True))",
+)
+remedy(
+    "batches(dataset().map(lambda sample: sample), num_workers=1, multiprocessing_context='spawn')",
+    "take multiprocessing_context='fork' or workers='threads'",
+    "batches(dataset().map(dict), num_workers=1, multiprocessing_context='fork') "
+    "and batches(dataset().map(dict), num_workers=1, workers='threads')",
+)
+remedy(
+    "mds-convert - {new} --as jsonl --resume",
+    "leave out --resume",
+    "mds-convert - {new} --as jsonl",
+)
+remedy(
+    "StreamingDataset(remote=odd + '/*', local=folder + '/copy', batch_size=1)",
+    "give format=, one of",
+    "StreamingDataset(remote=odd + '/*', local=folder + '/copy', batch_size=1, format='jsonl')[0]",
+)
+remedy(
+    "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', batch_size=1)",
+    ".parquet, .tar, .txt: rename these",
+    "StreamingDataset(remote=odd + '/*.jsonl', local=folder + '/copy', batch_size=1)[0]",
+)
+
+
+# ---------------------------------------------------------------- programs of the user
+
+remedy(
+    "once(iter(dataset()), lambda it: in_child(lambda: next(it)))",
+    "Call iter() in the child",
+    "in_child(lambda: next(iter(dataset())))",
+)
+remedy(
+    "batches(Half(local=d, batch_size=2, exact='mask'))",
+    "Use exact=True",
+    "batches(Half(local=d, batch_size=2, exact=True))",
+)
+remedy(
+    "batches(Wrapper(dataset()), num_workers=1, workers='threads')",
+    "Make samples in __getitem__ of a subclass or by map(), or use processes",
+    "batches(dataset().map(dict), num_workers=1, workers='threads') "
+    "and batches(Wrapper(dataset()), num_workers=1, workers='processes')",
+)
+remedy(
+    "batches(Half(local=tokens, batch_size=2, packing=Packing(8, lengths='tokens')))",
+    "give the loader a StreamingDataset, and what changes a sample to its map()",
+    "batches(dataset(local=tokens, packing=Packing(8, lengths='tokens')).map(dict))",
+)
+remedy(
+    "once(Half(local=d, batch_size=2), begun).state_dict()",
+    "Use Packing or dataset.filter(), or keep them in a state_dict() of Half, with num_workers=0",
+    "begun(dataset().filter(lambda sample: sample['id'] % 2)).state_dict() "
+    "and begun(Keeps(local=d, batch_size=2), num_workers=0).state_dict()",
+)
+remedy(
+    "begun(Wrapper(dataset(topology=(0, 2)).filter(lambda sample: sample['id'] % 5))).state_dict()",
+    "Do the work of Wrapper in dataset.map() or in collate_fn",
+    "begun(dataset(topology=(0, 2)).filter(lambda sample: sample['id'] % 2).map(dict), "
+    "collate_fn=list).state_dict()",
+)
+remedy(
+    "batches(dataset().filter(lambda sample: False).map(dict))",
+    "Let filter() be the last link",
+    "batches(dataset().map(dict).filter(lambda sample: False))",
+)
+remedy(
+    "batches(dataset().map(lambda sample: {'x': torch.ones(2, dtype=torch.bfloat16)}), "
+    "collate_fn=pad('x'))",
+    "convert them to torch.float32 in map()",
+    "batches(dataset().map(lambda sample: {'x': torch.ones(2, dtype=torch.bfloat16)"
+    ".to(torch.float32)}), collate_fn=pad('x'))",
+)
+remedy(
+    "written(new, {'x': 'ndarray:uint64'}, {'x': numpy.array([1, 2**63], 'u8')}, lengths='x') "
+    "and batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    "make it smaller in map()",
+    "batches(dataset(local=new, packing=Packing(4, lengths='x')).map("
+    "lambda sample: {'x': sample['x'] // 2}))",
+)
+remedy(
+    "written(new, {'x': 'ndarray:int32', 'labels': 'str'}, "
+    "{'x': numpy.ones(2, 'i4'), 'labels': 'cat'}, lengths='x') "
+    "and batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    "Leave them out with columns=",
+    "batches(dataset(local=new, packing=Packing(4, lengths='x'), columns=['x']))",
+)
+remedy(
+    "written(new, {'id': 'int', 'mask': 'int'}, {'id': 1, 'mask': 1}) "
+    "and batches(dataset(local=new, exact='mask'))",
+    "Choose others with columns=, or name it otherwise in a collate function",
+    "batches(dataset(local=new, exact='mask', columns=['id'])) "
+    "and batches(dataset(local=new, exact='mask'), collate_fn=rename_mask)",
+)
+remedy(
+    "[*DataLoader(IterableDatasetShard(dataset(topology=(0, 2))), batch_size=2)]",
+    "Override get_train_dataloader() to return StreamingDataLoader(dataset, ...), or give "
+    "topology=(0, 1) to the dataset",
+    "[*DataLoader(IterableDatasetShard(dataset(topology=(0, 1))), batch_size=2)]  "
+    "# get_train_dataloader() and StreamingDataLoader() have an entry of their own",
+)
+remedy(
+    "StreamingDataLoader(ChainDataset([dataset(), dataset(local=tokens)])).state_dict()",
+    "To resume, keep one as self.dataset, or give one StreamingDataset several streams, "
+    "streams=[Stream(...), Stream(...)]",
+    "begun(Wrapper(dataset())).state_dict() and begun(StreamingDataset("
+    "streams=[Stream(local=d), Stream(local=tokens)], columns=['id'], batch_size=2)).state_dict()",
+)
+remedy(
+    "MDSWriter(out=new, columns={'a': 'int'}).write({'a': 1}) or True",
+    "Use it in a `with` block, or call finish()",
+    "written(folder + '/in_a_with_block', {'a': 'int'}, {'a': 1}) "
+    "and once(MDSWriter(out=folder + '/finished', columns={'a': 'int'}), "
+    "lambda writer: writer.write({'a': 1}) or writer.finish() or True)",
+)
+remedy(
+    r"written(new, {'a': 'int'}, {'a': 1}, descriptions={'a': 'a\ud800'})",
+    "decode the text with errors='replace'",
+    r"written(new, {'a': 'int'}, {'a': 1}, descriptions={'a': b'a\xff'.decode(errors='replace')})",
+)
+remedy(
+    "written(new, {'a': 'pil'}, {'a': picture.quantize(8)})",
+    "give image.convert('RGB'), or use the encoding png",
+    "written(folder + '/rgb', {'a': 'pil'}, {'a': picture.quantize(8).convert('RGB')}) "
+    "and written(folder + '/png', {'a': 'png'}, {'a': picture.quantize(8)})",
+)
+
+# ---------------------------------------------------------------- states
+
+SAVED = "json.dump(loader.state_dict(), file) or "
+remedy(
+    "cli('mds step ' + put('state.json', '{}') + ' 1')",
+    "Save it as JSON: json.dump(loader.state_dict(), file)",
+    SAVED + "cli('mds step {state} 1')",
+)
+remedy(
+    "cli('mds step ' + put('state.json', 'no JSON') + ' 1')",
+    "Save the state as JSON: json.dump(loader.state_dict(), file)",
+    SAVED + "cli('mds step {state} 1')",
+)
+SELECTED = "put('state.json', json.dumps(begun(dataset().limit(10)).state_dict())) and "
+remedy(
+    SELECTED + "cli('mds step {state} 1')",
+    "give what select() was given, as select= or --select FILE.npy",
+    SELECTED + "(numpy.save(folder + '/ids.npy', range(10)) "
+    "or cli('mds step {state} 1 --select {folder}/ids.npy')) "
+    "and Rewind(begun(dataset().select(range(10))).state_dict(), select=range(10))",
+)
+PACKED = "dataset(local=tokens, packing=Packing(8, lengths='tokens'))"
+remedy(
+    f"loaded({PACKED}, without(begun({PACKED}).state_dict(), 'unit'))",
+    "Save the state as one text, json.dumps(state), and load json.loads(text)",
+    f"loaded({PACKED}, json.loads(json.dumps(begun({PACKED}).state_dict())))",
+)
+
+# ---------------------------------------------------------------- orders
+
+SPENT = "batches(StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, epoch_size=50, "
+remedy(
+    SPENT + "schedule=Schedule({0: {'web': 1}}, spent='error')))",
+    "a shorter epoch_size or more max_passes, or spent='stop' to end there",
+    SPENT + "schedule=Schedule({0: {'web': 1}}, spent='stop'))) and "
+    + SPENT + "schedule=Schedule({0: {'web': 1}}, max_passes=9))) and "
+    + SPENT.replace("50", "10") + "schedule=Schedule({0: {'web': 1}}, spent='error')))",
+)  # fmt: skip
+FEW = "list(dataset(num_canonical_nodes=1, topology=World({}, 1, 1, 0"
+remedy(
+    FEW.format(16) + ")))",
+    "use exact=True, or fewer nodes",
+    FEW.format(16) + "), exact=True)) and " + FEW.format(4) + ")))",
+)
+SCHEDULED = (
+    "batches(StreamingDataset(streams={{'web': Stream(local=tokens)}}, batch_size=2, "
+    "packing=Packing({}lengths='tokens'), schedule=Schedule({{0: {{'web': 1}}}}, {})))"
+)
+remedy(
+    SCHEDULED.format("8, ", "unit='samples'"),
+    "Use unit='tokens'",
+    SCHEDULED.format("8, ", "unit='tokens'"),
+)
+remedy(
+    SCHEDULED.format("8, ", "unit='tokens', tokens_per_sample=9"),
+    "or unit='steps'",
+    SCHEDULED.format("8, ", "unit='steps'"),
+)
+remedy(
+    SCHEDULED.format("budget=16, ", "unit='steps'").replace("batch_size=2", "batch_size=1"),
+    "Use unit='tokens'",
+    SCHEDULED.format("budget=16, ", "unit='tokens'").replace("=2", "=1").replace(
+        ")))", ")), batch_size=1)"),
+)  # fmt: skip
+remedy(
+    "dataset().drop(range(100_001))",
+    "leave them out with select()",
+    "dataset().select([15, 16, 17]).num_samples == 3",
+)
+
+# ---------------------------------------------------------------- files
+
+remedy(
+    "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int8'}))[1]",
+    "name another type with format=Parquet(encodings=",
+    "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int16'}))[1]",
+)
+remedy(
+    "of(table('a.parquet', x=[[1, None]]), format=Parquet(encodings={'x': 'ndarray:int64'}))[0]",
+    "or leave it out with columns=",
+    "of(table('a.parquet', x=[[1, None]], y=[1]), format=Parquet(encodings={'x': 'json'}))[0] "
+    "and of(folder + '/a.parquet', format=Parquet(encodings={'x': 'ndarray:int64'}), "
+    "columns=['y'])[0]",
+)
+TWO_KINDS = "table('f/a.parquet', x=[1], y=[1]) and table('f/b.parquet', x=['a'], y=[2]) and "
+remedy(
+    TWO_KINDS + "of(folder + '/f')",
+    "Leave it out with columns=, or read the files as streams of their own",
+    TWO_KINDS + "of(folder + '/f', columns=['y'])[1] and StreamingDataset(batch_size=1, streams=["
+    "Stream(remote=folder + '/f/a.parquet', local=folder + '/1'), "
+    "Stream(remote=folder + '/f/b.parquet', local=folder + '/2')])[1]",
+)
+remedy(
+    "of(tar('a.tar', {'1.txt': b'a', '1.cls': b'1', '2.txt': b'b'}))[1]",
+    "Leave it out with columns=, or have it None there with format=Tar(missing='null')",
+    "of(folder + '/a.tar', columns=['txt'])[1] "
+    "and of(folder + '/a.tar', format=Tar(missing='null'))[1]",
+)
+LATE = "of(put('a.jsonl', '{\"x\": 1}\\n' * 300 + '{\"x\": 1, \"late\": 2}\\n')"
+remedy(
+    LATE + ")[300]",
+    "Name the columns that you want with columns=",
+    LATE + ", columns=['x'])[300]",
+)
+KINDS = 'of(put(\'a.jsonl\', \'{"x": 1, "y": 1}\\n\' * 70_000 + \'{"x": true, "y": 1}\\n\')'
+remedy(
+    KINDS + ")[70_000]",
+    "leave the column out with columns=",
+    KINDS + ", columns=['y'])[70_000]",
+)
+MANIFEST = "put('raw/a.bin', 'abc') and put('raw/m.csv', 'path,n,who\\na.bin,3,x\\n') and "
+remedy(
+    MANIFEST.replace("path,", "file,") + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))",
+    "say with path= which holds the paths",
+    MANIFEST.replace("path,", "file,")
+    + "of(folder + '/raw', format=RawFiles(manifest='m.csv', path='file'))[0]",
+)
+remedy(
+    MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv', size='who'))",
+    "say with size= which column holds them, or leave it away",
+    MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv', size='n'))[0] and "
+    "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0]",
+)
+remedy(
+    MANIFEST.replace("who", "content") + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))",
+    "say with content= what the bytes of the files are to be called",
+    MANIFEST.replace("who", "content")
+    + "of(folder + '/raw', format=RawFiles(manifest='m.csv', content='data'))[0]",
+)
+remedy(
+    MANIFEST + "of(folder + '/raw', format='files')",
+    "give format=RawFiles(manifest=...), or --set manifest=... to a command",
+    MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0] and "
+    "cli('mds index {folder}/raw --as files --set manifest=m.csv -o {folder}/index')",
+)
+remedy(
+    "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
+    "say with format= which are meant, or with a pattern, such as FOLDER/*.parquet",
+    "of(folder + '/f', format='parquet')[0] and of(folder + '/f/*.parquet')[0]",
+)
+INDEXED = "cli('mds index {lines} -o {folder}/index') and "
+remedy(
+    INDEXED + "os.remove(folder + '/index/index.files.bin') or of(folder + '/index')",
+    "run mds index anew",
+    "cli('mds index {lines} -o {folder}/index --overwrite') and of(folder + '/index')[0]",
+)
+
+# ---------------------------------------------------------------- lengths of documents
+
+TWO_SIZES = (
+    "written({}, {{'x': 'ndarray:int32', 's': 'str'}}, "
+    "{{'x': numpy.ones(2, 'i4'), 's': 'a'}}{}) and "
+)
+OF_NEW = "batches(dataset(local=new, packing=Packing(4, lengths='x')))"
+remedy(
+    TWO_SIZES.format("new", ", lengths='x'")
+    + "(damage(new + '/index.lengths-x.bin', -1) or "
+    + OF_NEW
+    + ")",
+    "Make it anew, or remove it",
+    "cli('mds lengths {new} --column x') and " + OF_NEW,
+)
+remedy(
+    TWO_SIZES.format("new", "") + OF_NEW,
+    "Record them once: mds lengths",
+    "cli('mds lengths {new} --column x') and " + OF_NEW,
+)
+FOLLOWING = (
+    "written({}, {{'x': 'ndarray:int32', 'w': 'ndarray:int8'}}, "
+    "{{'x': numpy.ones(2, 'i4'), 'w': numpy.ones(3, 'i1')}}, lengths='x') and "
+)
+remedy(
+    FOLLOWING.format("new") + "batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    "Leave the column out with columns=",
+    FOLLOWING.format("new + '2'")
+    + "batches(dataset(local=new + '2', packing=Packing(4, lengths='x'), columns=['x']))",
+)
+MIXED = (
+    "batches(StreamingDataset(streams=[Stream(local=tokens), Stream(local=new)], batch_size=2, "
+    "packing=Packing(8, lengths='tokens'){}))"
+)
+remedy(
+    "written(new, {'tokens': 'ndarray:int32', 'id': 'str'}, "
+    "{'tokens': numpy.ones(2, 'i4'), 'id': 'a'}, lengths='tokens') and " + MIXED.format(""),
+    "Leave it out with columns=",
+    MIXED.format(", columns=['tokens']"),
+)
+remedy(
+    "written(new, {'tokens': 'ndarray:int32'}, {'tokens': numpy.ones(2, 'i4')}, "
+    "lengths='tokens') and " + MIXED.format(""),
+    "Give columns= that all have",
+    MIXED.format(", columns=['tokens']"),
+)
+
+# ---------------------------------------------------------------- pictures and masks
+
+MASKED = "batches(dataset().map(lambda sample: {{'image': picture, 'mask': {}}}), collate_fn=CROP)"
+CROP = "images('image', masks=['mask'], size=8)"
+remedy(
+    MASKED.format("picture").replace("CROP", CROP),
+    "convert colours to ids in map()",
+    MASKED.format("numpy.asarray(picture)[..., 0]").replace("CROP", CROP),
+)
+PAIR = (
+    "written(new, {'image': 'png', 'mask': 'png'}, "
+    "{'image': picture, 'mask': picture.quantize(8)}) and batches(dataset(local=new, images="
+)
+remedy(
+    PAIR + "'array'), collate_fn=" + CROP + ")",
+    "The palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset",
+    PAIR.replace("new", "new + '2'") + "{'image': 'array'}), collate_fn=" + CROP + ")",
+)
+remedy(
+    MASKED.format("numpy.ones((4, 4), 'u1')").replace("CROP", CROP),
+    "Make them so in map()",
+    MASKED.format("numpy.ones((16, 16), 'u1')").replace("CROP", CROP),
+)
+remedy(
+    "batches(dataset().map(lambda sample: {'image': [picture]}), "
+    "collate_fn=images('image', size=8))",
+    "Choose one in map(), or make a column of each there",
+    "batches(dataset().map(lambda sample: {'image': picture}), collate_fn=images('image', size=8))",
+)
+COCO = "png('f/a.png') and put('f/a.json', '{\"images\": [], \"annotations\": []}') and "
+remedy(
+    COCO + "cli('mds-convert {folder}/f {new}')",
+    "leave them out with --exclude",
+    COCO + "cli('mds-convert {folder}/f {new} --exclude a.json')",
+)
+MASKS = "png('f/images/a.png') and png('f/masks/a.png') and "
+remedy(
+    MASKS + "cli('mds-convert {folder}/f {new}')",
+    "or say --as images if the folders are classes",
+    MASKS + "cli('mds-convert {folder}/f {new} --as images')",
+)
+
+# ---------------------------------------------------------------- stores and launchers
+
+remedy(
+    "open_store('azure://')",
+    "container/prefix and set AZURE_ACCOUNT_NAME",
+    "environment(AZURE_ACCOUNT_NAME='a') or open_store('azure://container/prefix')",
+)
+remedy(
+    "[*open_store('azure://container').list()]",
+    "set AZURE_ACCOUNT_NAME, or give the storage option account_name, or write "
+    "azure://account.blob.core.windows.net/container",
+    "open_store('azure://account.blob.core.windows.net/container') and "
+    "open_store('azure://container/prefix', options={'account_name': 'a'}) and "
+    "(environment(AZURE_ACCOUNT_NAME='a') or open_store('azure://container/prefix'))",
+)
+remedy(
+    "open_store('alipan://a/b')",
+    "register a store of your own: mds.storage.register_store('alipan', factory)",
+    "mds.storage.register_store('alipan', lambda *given: open_store(folder)) "
+    "or open_store('alipan://a/b')",
+)
+remedy(
+    "environment(SLURM_PROCID='0', SLURM_NTASKS='2') or dataset()",
+    "pass SLURM_STEP_ID on into containers",
+    "environment(SLURM_PROCID='0', SLURM_NTASKS='2', SLURM_STEP_ID='0', SLURM_LOCALID='0', "
+    "SLURM_NTASKS_PER_NODE='2') or dataset().num_samples",
+)
+remedy(
+    "environment(RANK='0', WORLD_SIZE='3', LOCAL_WORLD_SIZE='2') or dataset()",
+    "Pass topology= to say how the ranks stand",
+    "environment(RANK='0', WORLD_SIZE='3', LOCAL_WORLD_SIZE='2') or dataset(topology=(0, 3))[0]",
+)
+remedy(
+    "served(lambda url: of(url + '/d'), Login)",
+    "Check the URL, and give credentials (storage_options=)",
+    "served(lambda url: of("
+    "url + '/d', storage_options={'headers': {'Authorization': 'x'}})[0], Login)",
+)
+
+# ---------------------------------------------------------------- what was interrupted
+
+LONG = "put('long.jsonl', (json.dumps({'id': 1, 'text': 'x' * 300}) + '\\n') * 5000 + '{broken')"
+CONVERTED = "mds-convert {folder}/long.jsonl {new} --size-limit 200kb --workers 1"
+BROKEN = f"{LONG} and (attempt('{CONVERTED}') or True) and "
+remedy(
+    BROKEN + "cli('mds clean {new}')",
+    "Go on with mds-convert --resume, or start again with --overwrite",
+    f"cli('{CONVERTED} --resume --skip-bad') and cli('{CONVERTED} --overwrite --skip-bad')",
+)
+remedy(
+    "put('work/plan.json', '[]') and cli('mds-convert {lines} {new} --work {folder}/work')",
+    "Choose another folder for what is under way with --work",
+    "cli('mds-convert {lines} {new} --work {folder}/empty')",
+)
+remedy(
+    BROKEN + f"cli('{CONVERTED} --resume --compression zstd --skip-bad')",
+    "Resume it with what it was begun with, or start again with --overwrite",
+    BROKEN + f"cli('{CONVERTED} --overwrite --compression zstd --skip-bad')",
+)
+REWRITTEN = (
+    "once(MDSWriter(out=({}, many), columns={{'id': 'int'}}, exist_ok=True), "
+    "lambda writer: writer.write({{'id': 1}}) or writer.finish() or True)"
+)
+remedy(
+    "os.remove(many + '/index.json') or " + REWRITTEN.format("new"),
+    "Remove that with: mds clean",
+    "cli('mds clean {many} --remove') and " + REWRITTEN.format("new + '2'"),
+)
+
+# ---------------------------------------------------------------- sources
+
+SPLITS = "hub_splits(folder + '/hf') and "
+remedy(
+    SPLITS + "cli('mds-convert {folder}/hf {new}')",
+    "Take one with --source-split",
+    SPLITS + "cli('mds-convert {folder}/hf {new} --source-split train')",
+)
+WHOLE = "put('f/a.json', '[{{\"a\": 1}}]') and put('f/b.jsonl', '{{\"a\": 1}}\\n') and "
+remedy(
+    WHOLE.replace("{{", "{").replace("}}", "}") + "cli('mds-convert {folder}/f {new}')",
+    "Convert them one by one, or choose with --include",
+    WHOLE.replace("{{", "{").replace("}}", "}")
+    + "cli('mds-convert {folder}/f {new} --include *.jsonl') "
+    "and cli('mds-convert {folder}/f/a.json {new}2')",
+)
+remedy(
+    "png('f/a.png') and cli('mds-convert {folder}/f {new} --as paired')",
+    "out to see what they are taken for",
+    "png('f/a.png') and cli('mds-convert {folder}/f {new}')",
+)
+TOKENIZED = (
+    "tokenizer('t.json') and cli('mds-convert {two} {new} --text-column b "
+    "--tokenizer {folder}/t.json --block 2"
+)
+remedy(
+    TOKENIZED + "')",
+    "Name it with --end-token, or say --end-token '' for none",
+    TOKENIZED + " --end-token x') and " + TOKENIZED.replace("{new}", "{new}2")
+    + " --end-token \"\"')",
+)  # fmt: skip
+remedy(
+    "served(lambda url: merge_index(url + '/d'))",
+    "Give the indexes: merge_index([...], out)",
+    "merge_index([many + '/index.json'], folder + '/merged') or True",
+)
+remedy(
+    "cli('mds info {bad}.odd') if os.rename(bad, bad + '.odd') is None else 0",
+    "Give the folder of a dataset, or make one with mds-convert",
+    "cli('mds info {d}') and cli('mds-convert {lines} {new}') and cli('mds info {new}')",
+)
+
+
+class Half(mds.StreamingDataset):
+    """Every second sample of the dataset, by an iteration of its own."""
+
+    def __iter__(self):
+        yield from itertools.islice(super().__iter__(), 0, None, 2)
+
+
+class Keeps(Half):
+    """Every second sample, and a state that says so."""
+
+    def state_dict(self, *given, **named):
+        return super().state_dict(*given, **named)
+
+
+class Wrapper(IterableDataset):
+    """The samples of a dataset, one after another."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        yield from self.dataset
+
+
+class IterableDatasetShard(Wrapper):
+    """A class as those of accelerate and transformers, which give every second sample to a rank."""
+
+    def __iter__(self):
+        yield from itertools.islice(self.dataset, 0, None, 2)
+
+
+class Login(FolderHandler):
+    """Answers with a web page where a request has no credentials."""
+
+    def do_GET(self):
+        if "Authorization" in self.headers:
+            super().do_GET()
+        else:
+            self.end(200, b"<html>Log in</html>", Content_Type="text/html")
+
+
+def rename_mask(samples):
+    """Collate samples that have a column 'mask' of their own."""
+    return {"own_mask": torch.tensor([sample["mask"] for sample in samples])}
+
+
+def once(value, use):
+    """Return what a function makes of a value."""
+    return use(value)
+
+
+def loaded(dataset, state):
+    """Return the batches behind a state."""
+    loader = mds.StreamingDataLoader(dataset, batch_size=2)
+    loader.load_state_dict(state)
+    return list(loader) or True
+
+
+def begun(dataset, **given):
+    """Return a loader that has given three batches."""
+    loader = mds.StreamingDataLoader(dataset, **{"batch_size": 2, **given})
+    loader._iterator = iter(loader)
+    for _ in range(3):
+        next(loader._iterator)
+    return loader
+
+
+def without(state, key):
+    """Return a state without one of its keys."""
+    return {name: value for name, value in state.items() if name != key}
+
+
+def in_child(use):
+    """Return what a function returns in a forked child. Raises its error."""
+    ours, theirs = multiprocessing.Pipe()
+
+    def work():
+        try:
+            theirs.send((repr(use()), None))
+        except Exception as error:  # noqa: BLE001 - it is raised in the parent
+            theirs.send((None, str(error)))
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    value, error = ours.recv()
+    child.join()
+    if error is not None:
+        raise RuntimeError(error)
+    return value
+
+
+def draw(sample, rng):
+    """Return a sample with a random number."""
+    return {**sample, "draw": rng.random()}
+
+
+def write_datasets(folder):
+    """Write the datasets and files that the programs name."""
+    paths = {
+        name: str(folder / name)
+        for name in (
+            "d",
+            "tokens",
+            "pickles",
+            "many",
+            "new",
+            "text_file",
+            "lines",
+            "two",
+            "bad",
+            "named",
+        )
+    }
+    paths["odd"] = str(folder / "odd")
+    paths["archive"] = str(folder / "photos.zip")
+    paths["parts"] = str(folder / "parts")
+    for name in ("lines", "two", "bad", "named"):
+        paths[name] += ".jsonl"
+
+    def write(name, columns, samples, **given):
+        with mds.MDSWriter(out=paths[name], columns=columns, **given) as writer:
+            for sample in samples:
+                writer.write(sample)
+
+    write("d", {"id": "int", "name": "str"}, [{"id": n, "name": "x"} for n in range(20)])
+    write(
+        "tokens",
+        {"id": "int", "tokens": "ndarray:int32"},
+        [{"id": n, "tokens": np.arange(1 + n % 5, dtype=np.int32)} for n in range(20)],
+    )
+    write("pickles", {"a": "pkl"}, [{"a": {1}}])
+    write("many", {"id": "int"}, [{"id": n} for n in range(2000)], size_limit=2000)
+    (folder / "lines.jsonl").write_text('{"id": 1}\n{"id": null}\n{"id": 2}\n')
+    (folder / "two.jsonl").write_text('{"a": "x y", "b": "y z"}\n' * 9)
+    (folder / "bad.jsonl").write_text('{"id": 1}\n' * 30 + "{broken\n")
+    (folder / "named.jsonl").write_text('{"name": 1}\n{"name": null}\n')
+    (folder / "text_file").write_text("text")
+    (folder / "odd").mkdir()
+    for ending in ("odd", "jsonl"):
+        (folder / "odd" / f"a.{ending}").write_text('{"id": 1}\n')
+    (folder / "photos.zip").write_bytes(b"PK")
+    (folder / "empty").mkdir()
+    for part in ("train", "val"):
+        (folder / "parts" / part).mkdir(parents=True)
+        (folder / "parts" / part / "a.jsonl").write_text('{"id": 1}\n' * 5)
+    return paths
+
+
+def run_command(line, names):
+    """Run a command line, and return (whether it succeeded, its output)."""
+    command, *arguments = shlex.split(line.format(**names))
+    called = convert if command == "mds-convert" else main
+    result = CliRunner().invoke(called, arguments, input='{"id": 1}\n')
+    return result.exit_code == 0, result.output
+
+
+def makers_of_files(folder):
+    """Return the functions by which programs write files below a folder."""
+
+    def put(name, data):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(data)
+        return str(path)
+
+    def table(name, **columns):
+        parquet = importlib.import_module("pyarrow.parquet")
+        (folder / name).parent.mkdir(exist_ok=True)
+        parquet.write_table(importlib.import_module("pyarrow").table(columns), folder / name)
+        return str(folder / name)
+
+    def tar(name, files):
+        with tarfile.open(folder / name, "w") as archive:
+            for member, data in files.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        return str(folder / name)
+
+    def png(name):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), "red").save(folder / name)
+        return str(folder / name)
+
+    def tokenizer(name):
+        tokenizers = importlib.import_module("tokenizers")
+        words = tokenizers.models.WordLevel({"x": 0, "y": 1, "z": 2, "?": 3}, unk_token="?")
+        made = tokenizers.Tokenizer(words)
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        made.save(str(folder / name))
+        return True
+
+    def hub_splits(place):
+        datasets = importlib.import_module("datasets")
+        splits = {"train": {"a": [1]}, "test": {"b": [1]}}
+        made = {name: datasets.Dataset.from_dict(rows) for name, rows in splits.items()}
+        datasets.DatasetDict(made).save_to_disk(place)
+        return True
+
+    def damage(path, at):
+        data = bytearray(pathlib.Path(path).read_bytes())
+        data[at] ^= 1
+        pathlib.Path(path).write_bytes(data)
+
+    def served(use, handler=None):
+        with http_server(str(folder), handler=handler) as url:
+            return use(url)
+
+    made = (put, table, tar, png, tokenizer, hub_splits, damage, served)
+    return {each.__name__: each for each in made}
+
+
+def make_names(folder, monkeypatch):
+    """Return what the programs name: the library, and files and functions of a folder."""
+    paths = write_datasets(folder)
+    numbers = itertools.count()
+
+    def dataset(**given):
+        return mds.StreamingDataset(**{"local": paths["d"], "batch_size": 2, **given})
+
+    def of(place, **given):
+        local = str(folder / f"cache{next(numbers)}")
+        return mds.StreamingDataset(**{"remote": place, "local": local, "batch_size": 1, **given})
+
+    def batches(dataset, **given):
+        return list(mds.StreamingDataLoader(dataset, **{"batch_size": 2, **given}))
+
+    def written(out, columns, sample, **given):
+        with mds.MDSWriter(out=out, columns=columns, **given) as writer:
+            writer.write(sample)
+        return len(mds.StreamingDataset(local=out, batch_size=1)) == 1
+
+    def environment(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    def cli(line):
+        succeeded, said = attempt(line)
+        if not succeeded:
+            raise RuntimeError(said)
+        print(said)
+        return True
+
+    def attempt(line):
+        return run_command(line, names)
+
+    names = {
+        **vars(mds),
+        **vars(mds.transforms),
+        **{name: getattr(mds, name) for name in mds.__all__},
+        **{name: getattr(mds.transforms, name) for name in mds.transforms.__all__},
+        **paths,
+        **makers_of_files(folder),
+        "folder": str(folder),
+        "state": str(folder / "state.json"),
+        "loader": mds.StreamingDataLoader(dataset(), batch_size=2),
+        "picture": Image.effect_noise((16, 16), 90).convert("RGB"),
+        "numpy": np,
+        "torch": torch,
+        "json": json,
+        "os": os,
+        "mds": mds,
+        **{name: getattr(importlib.import_module(home), name) for name, home in PUBLIC.items()},
+        **{each.__name__: each for each in (dataset, of, batches, written, environment)},
+        **{each.__name__: each for each in (cli, attempt, draw, Half, Keeps, Wrapper, Login)},
+        **{each.__name__: each for each in (IterableDatasetShard, ChainDataset, DataLoader)},
+        **{each.__name__: each for each in (rename_mask, once, loaded, begun, without, in_child)},
+    }
+    return names

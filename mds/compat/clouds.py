@@ -6,10 +6,11 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
-from mds.compat.uncalled import Sealed, SealedDict, find_remedy
+from mds.compat.uncalled import Sealed, SealedDict, check_overrides, find_remedy
 from mds.errors import ConfigError, NotFoundError
 from mds.storage import (
     RetryPolicy,
@@ -44,6 +45,22 @@ _FAMILIES = {
 
 # Family -> the scheme that its classes are for; the incumbent's identifier of them.
 _SCHEMES = {family: scheme for scheme, family in _FAMILIES.items() if scheme != "file"}
+
+#: Methods that make the clients of mosaicml-streaming, and what there is in their place.
+_CLIENTS = dict.fromkeys(
+    (
+        "_create_azure_client",
+        "_create_azure_dl_client",
+        "_create_db_uc_client",
+        "_create_dbfs_client",
+        "_create_gcs_client",
+        "_create_oci_client",
+        "_create_s3_client",
+        "_create_ssh_client",
+        "_create_workspace_client",
+    ),
+    "mds.storage.register_store(), for a store with a client of your own",
+)
 
 BOTOCORE_CLIENT_ERROR_CODES = {"403", "404", "NoSuchKey"}
 GCS_ERROR_NO_AUTHENTICATION = (
@@ -94,6 +111,12 @@ class CloudDownloader(metaclass=Sealed):
     """Fetches single files; ``CloudDownloader.get(url)`` gives the class of the URL's scheme."""
 
     _family = ""
+    _refused: ClassVar[Mapping[str, str]] = _CLIENTS
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_download_file_impl" not in vars(cls):  # which may call a client of its own
+            check_overrides(cls, vars(cls))
 
     @classmethod
     def get(cls, remote_dir: str | None = None) -> CloudDownloader:
@@ -160,6 +183,8 @@ class CloudUploader(metaclass=Sealed):
     ``exist_ok`` is used as it is, with a warning: what is in it stays. Nothing is ever removed but
     what this uploader sent or made.
     """
+
+    _refused: ClassVar[Mapping[str, str]] = _CLIENTS
 
     def __init__(
         self,

@@ -311,8 +311,6 @@ def _accepted(given: dict[str, Any]) -> dict[str, Any]:
         _take_streams(made, given["streams"])
     if given.get("remote") == "" and given.get("local"):
         made["remote"] = None  # no remote in 0.13, as code writes it in configurations
-    if isinstance(given.get("split"), os.PathLike):
-        made["split"] = os.fspath(given["split"])
     for name in ("epoch_size", "cache_limit"):
         if not given.get(name):  # 0 and '' are "not given" in 0.13
             made.pop(name, None)

@@ -224,7 +224,7 @@ _TABLE = (
     ),
     (f"{_BASE}.util", "mds.compat.constants", "SHM_TO_CLEAN"),
     ("streaming._version", "mds.compat.names", "__version__=VERSION"),
-    (f"{_BASE}.world", "mds", "World"),
+    (f"{_BASE}.world", "mds.compat.ranks", "World"),
     (
         "streaming.multimodal streaming.multimodal.webvid",
         "mds.compat.multimodal",

@@ -91,8 +91,6 @@ class Stream(Overridable, NativeStream):
             remote = None  # 0.13 takes an empty text for no remote
         if local == "":
             local = os.curdir
-        if isinstance(split, os.PathLike):
-            split = os.fspath(split)
         if remote is None and local is None:
             raise NoPlaceError("a Stream needs remote= (where the data are), local=, or both.")
         super().__init__(

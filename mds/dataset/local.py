@@ -55,7 +55,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
     ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
 
     - ``local`` (str): Folder of the shards and their ``index.json``.
-    - ``split`` (str | None, default None): Sub-folder, such as ``"train"``.
+    - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.
     - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
     - ``images`` (str | Mapping[str, str], default 'pil'): How images come; ``"array"`` is decoded
@@ -70,7 +70,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
     def __init__(
         self,
         local: str,
-        split: str | None = None,
+        split: str | os.PathLike[str] | None = None,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
         images: str | Mapping[str, str] = "pil",

@@ -93,7 +93,7 @@ class Samples(DatasetFacts):
         streams: Sequence[Stream] | Mapping[str, Stream] | None = None,
         remote: str | None = None,
         local: str | None = None,
-        split: str | None = None,
+        split: str | os.PathLike[str] | None = None,
         download_retry: int = 2,
         download_timeout: float = 60,
         validate_hash: str | None = None,

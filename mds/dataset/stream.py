@@ -51,7 +51,7 @@ class Stream:
     - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
       the data are read there in place, with ``remote`` alone they are kept in a folder of this user
       (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
-    - ``split`` (str | None, default None): Sub-folder of both, such as ``"train"``.
+    - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
     - ``proportion`` (float | None, default None): Share of the epoch.
     - ``repeat`` (float | None, default None): How often an epoch takes its samples.
     - ``choose`` (int | None, default None, samples): How many an epoch takes.
@@ -80,7 +80,7 @@ class Stream:
         *,
         remote: str | None = None,
         local: str | None = None,
-        split: str | None = None,
+        split: str | os.PathLike[str] | None = None,
         proportion: float | None = None,
         repeat: float | None = None,
         choose: int | None = None,

@@ -22,7 +22,7 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``remote`` (str | None, default None): URL or path to read from.
     - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
       the data are read there in place.
-    - ``split`` (str | None, default None): Sub-folder of both, such as ``"train"``.
+    - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
 
     How they get here:
 

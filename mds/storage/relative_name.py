@@ -60,9 +60,9 @@ class RelativeName(str):
         return RelativeName, (str(self),)
 
 
-def split_folder(split: str | None) -> str:
+def split_folder(split: str | os.PathLike[str] | None) -> str:
     """The relative path of a split, '' for none; ConfigError for one that leaves its folder."""
-    tidy = (split or "").rstrip("/")
+    tidy = os.fspath(split or "").rstrip("/")
     return str(RelativeName(tidy, f"split={shown(split)}", ConfigError)) if tidy else ""
 
 

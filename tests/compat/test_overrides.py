@@ -6,6 +6,7 @@ import inspect
 import itertools
 import os
 import pathlib
+import pickle
 import warnings
 from collections import Counter
 from unittest import mock
@@ -17,6 +18,7 @@ import torch
 from streaming import LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from torch.utils.data import DataLoader
 
+import mds
 from mds.compat import uncalled
 from mds.compat.names import MODULES
 from mds.compat.streaming import FOLDER
@@ -364,6 +366,38 @@ def test_methods_of_classes_are_sealed(kind):
         with pytest.raises(SealedNameError, match=f"{kind.__name__}.{name} would have no effect"):
             setattr(kind, name, lambda *_: None)
         assert inspect.getattr_static(kind, name) is before
+
+
+def test_clients_of_stores_are_sealed():
+    """A client of the caller's own is refused where mds would fetch with another one."""
+    from streaming.base.storage.download import GCSDownloader, S3Downloader
+    from streaming.base.storage.upload import DatabricksUploader
+
+    def client(*_):
+        return None
+
+    for kind, name in (
+        (S3Downloader, "_create_s3_client"),
+        (GCSDownloader, "_create_gcs_client"),
+        (DatabricksUploader, "_create_workspace_client"),
+    ):
+        with pytest.raises(SealedNameError, match=rf"{name} would have no effect.*register_store"):
+            setattr(kind, name, client)
+    with pytest.raises(SealedNameError, match="Mine overrides _create_s3_client"):
+        type("Mine", (S3Downloader,), {"_create_s3_client": client})
+    own = {"_create_s3_client": client, "_download_file_impl": client}
+    assert type("Mine", (S3Downloader,), own)().download("s3://bucket/key", "absent") is None
+
+
+def test_a_world_is_one_of_the_librarys():
+    """The door's World has all its attributes, and equals that of the library."""
+    from streaming.base.world import World
+
+    world = World(2, 2, 1, 3)
+    assert world == mds.World(2, 2, 1, 3)
+    assert world.to_json() == mds.World(2, 2, 1, 3).to_json()
+    assert pickle.loads(pickle.dumps(world)) == world
+    assert World.detect() == mds.World.detect()
 
 
 REGISTRIES = [

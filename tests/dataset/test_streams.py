@@ -1,5 +1,6 @@
 """Streams and their registry."""
 
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -93,3 +94,17 @@ def test_an_empty_path_is_refused_with_what_to_write(make, tmp_path, monkeypatch
     with pytest.raises(ConfigError, match=r"out is an empty text\. Give a folder"):
         MDSWriter(out="", columns={"id": "int"})
     assert not [*tmp_path.glob("*.mds")]
+
+
+def test_a_split_may_be_a_path(tmp_path):
+    """Streams, datasets and local datasets take a pathlib.Path as the name of a split."""
+    with MDSWriter(out=str(tmp_path / "train"), columns={"x": "int"}) as writer:
+        writer.write({"x": 7})
+    split = pathlib.Path("train")
+    for dataset in (
+        LocalDataset(tmp_path, split=split),
+        StreamingDataset(local=tmp_path, split=split, batch_size=1),
+        StreamingDataset(remote=tmp_path, local=tmp_path / "cache", split=split, batch_size=1),
+        StreamingDataset(streams=[Stream(local=tmp_path, split=split)], batch_size=1),
+    ):
+        assert dataset[0] == {"x": 7}

@@ -24,6 +24,7 @@ from mds.errors import (
     NoSpaceError,
     ReplacedError,
     ShardError,
+    StoreError,
     VanishedError,
 )
 from mds.events import Replaced, emit
@@ -262,7 +263,16 @@ class ShardFetcher:
                 reason = f"{path}: nothing tells whose it is"
                 if not folder.is_decoded:
                     # It may be the only copy: it goes when the remote says that it has another.
-                    self.downloaders[folder.number].store.head((packed or raw).basename)
+                    try:
+                        self.downloaders[folder.number].store.head((packed or raw).basename)
+                    except StoreError as error:
+                        reason = (
+                            f"{path} lies there without a digest and was not fetched into this "
+                            f"folder, so it is not used. To read what is there without the "
+                            f"remote, give local={folder.root!r} alone."
+                        )
+                        error.args = (f"{error} {reason}",)
+                        raise
             else:
                 continue
             with contextlib.suppress(OSError):

@@ -185,7 +185,8 @@ class NumpyEncoding(Encoding):
         if type(value) is self._scalar:
             return value
         if self._is_whole:
-            scalar = self._scalar(value)
+            with np.errstate(invalid="ignore"):  # told as an error, below
+                scalar = self._scalar(value)
             if not isinstance(value, (int, str)) and not _is_same(scalar, value):
                 self._refuse_fraction(value, scalar)
             return scalar
@@ -203,7 +204,9 @@ class NumpyEncoding(Encoding):
             f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
             f"become {scalar}. Write round(value), or use the encoding 'float64'."
         )
-        if self.name != "uint8":
+        whole = np.trunc(np.asarray(value))
+        is_in_range = np.all((whole >= self._limits.min) & (whole <= self._limits.max))
+        if self.name != "uint8" or not is_in_range:
             raise EncodingError(text)
         # Recorded calls of the format store 3.7 as 3 in a column of this type.
         warnings.warn(text, UserWarning, stacklevel=2)

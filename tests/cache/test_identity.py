@@ -320,3 +320,20 @@ def test_a_missing_index_is_named(tmp_path, folder):
         fetch_index(str(tmp_path / "nowhere"), folder)
     with pytest.raises(NotFoundError, match=r"nowhere.*index.json"):
         fetch_index(None, str(tmp_path / "nowhere"))
+
+
+def test_copied_shards_without_digests_are_named_where_the_remote_is_gone(tmp_path, folder):
+    """The error says why a copy is not used, and its remedy works."""
+    remote = write(tmp_path / "remote", hashes=None)
+    with open_cache(remote, folder) as cache:
+        read(cache)
+    copy = str(tmp_path / "copy")
+    shutil.copytree(folder, copy)
+    shutil.rmtree(remote)
+    with (
+        open_cache(remote, copy) as cache,
+        pytest.raises(NotFoundError, match=r"so it is not used\..*give local='") as caught,
+    ):
+        read(cache)
+    assert f"give local={copy!r} alone" in str(caught.value)
+    assert len(list(StreamingDataset(local=copy, batch_size=10))) == SAMPLES

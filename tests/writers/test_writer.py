@@ -140,6 +140,15 @@ def test_a_fraction_in_a_column_of_uint8_is_cut_with_a_warning(out):
     assert LocalDataset(out)[0]["x"] == 3
 
 
+def test_an_array_of_one_that_does_not_fit_uint8_is_refused(out):
+    """A number that would wrap around is an error, also in an array of one element."""
+    with MDSWriter(out=out, columns={"x": "uint8"}) as writer:
+        for value in (300.0, 1e300, -1.0):
+            with pytest.raises(EncodingError, match="expected a whole number"):
+                writer.write({"x": np.array([value])})
+        writer.write({"x": 1})
+
+
 def test_none_in_a_column_of_floats_is_nan(out):
     """A missing float is NaN, as ever."""
     with MDSWriter(out=out, columns={"x": "float32"}) as writer:

@@ -240,7 +240,14 @@ class TensorEncoding(ArrayEncoding):
             if self._dtype_name == "bfloat16":
                 raise self._wrong(value, "the column's dtype is bfloat16")
             if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
-                value = value.numpy()
+                try:
+                    value = value.numpy()
+                except TypeError:  # such as float8
+                    raise self._wrong(
+                        value,
+                        f"NumPy has no {value.dtype}. Write value.to(torch.bfloat16), or "
+                        "value.view(torch.uint8) for the bytes",
+                    ) from None
             return super().encode(value)
         if self._dtype_name not in {None, "bfloat16"}:
             raise self._wrong(value, f"the column's dtype is {self._dtype_name}")

@@ -200,6 +200,11 @@ def _rgb(value: Any, name: str) -> Pixels:
         )
     if pixels.ndim == 2:
         pixels = pixels[..., None]
+    if pixels.shape[2] > 4:
+        raise ConfigError(
+            f"column {name!r} has {describe(value)}, and images() takes 1 to 4 channels, which "
+            "come last. Put them there in map(): np.moveaxis(value, 0, -1)."
+        )
     if pixels.shape[2] in {1, 2}:  # grey, and its alpha
         return np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
     return pixels[..., :3]

@@ -307,6 +307,16 @@ def test_pictures_that_are_bytes_are_named(masks):
         images(*names, masks=masks, size=4)([sample])
 
 
+@pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8, 5)])
+def test_pictures_with_channels_first_are_refused(shape):
+    """An array with more than four channels is an error and is not cut to its first three."""
+    picture = np.zeros(shape, np.uint8)
+    with pytest.raises(ConfigError, match=r"takes 1 to 4 channels, which come last\. .*moveaxis"):
+        images("image", size=4)([{"image": picture}])
+    turned = np.moveaxis(np.zeros((3, 8, 8), np.uint8), 0, -1)
+    assert images("image", size=4)([{"image": turned}])["image"].shape == (1, 3, 4, 4)
+
+
 JSON_VALUES = {
     "dicts": [{"boxes": [[1.0, 2, 3, 4]], "labels": [i]} for i in range(8)],
     "lists": [[i, i + 1] for i in range(8)],

@@ -149,6 +149,16 @@ def test_an_array_of_one_that_does_not_fit_uint8_is_refused(out):
         writer.write({"x": 1})
 
 
+def test_a_tensor_of_a_type_that_numpy_lacks_is_refused(out):
+    """The error names the type and conversions that can be written."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    value = torch.zeros(3, dtype=torch.float8_e4m3fn)
+    with MDSWriter(out=out, columns={"x": "tensor"}) as writer:
+        with pytest.raises(EncodingError, match=r"no torch\.float8_e4m3fn\. Write value\.to\("):
+            writer.write({"x": value})
+        writer.write({"x": value.to(torch.bfloat16)})
+
+
 def test_none_in_a_column_of_floats_is_nan(out):
     """A missing float is NaN, as ever."""
     with MDSWriter(out=out, columns={"x": "float32"}) as writer:

@@ -41,6 +41,11 @@ class Source:
     #: own, for a store of a user's own need not travel.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
 
+    @property
+    def is_near(self) -> bool:
+        """Whether nothing is fetched: shards in place, or files of a format on this machine."""
+        return self.remote is None or (self.data is not None and url.is_local(self.remote))
+
     def content(self) -> str:
         """A digest that stands for the data: of the index.json, or of the files and their versions.
 

@@ -94,8 +94,8 @@ def explain(
     """Return the resolved configuration of a dataset as a text of some twenty lines.
 
     ``fetched``: the indexes of streams whose shards come from a remote. ``unpacked``: those of
-    compressed streams in a local folder, which are decompressed into the cache. Other streams are
-    read in place.
+    compressed shards and of files on this machine, which are unpacked into the cache. Other
+    streams are read in place.
     """
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
@@ -270,7 +270,9 @@ def _costs(
         when = "a node and epoch, when every shard comes once"
         rows.append(("fetched", format_bytes(come / nodes), when))
     elif unpacked:
-        rows.append(("fetched", "nothing", "compressed local shards are decompressed in the cache"))
+        is_packed = any(i.zip_size.any() for i in unpacked)
+        how = "compressed local shards are decompressed" if is_packed else "local files are decoded"
+        rows.append(("fetched", "nothing", f"{how} in the cache"))
     else:
         return [*rows, ("fetched", "nothing", "the files are read where they are")]
     on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))

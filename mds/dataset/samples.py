@@ -199,9 +199,11 @@ class Samples(DatasetFacts):
             self.predownload,
             self.cache_limit,
             self._filter.chain,
-            fetched=[each.index for each in sources if each.remote is not None],
+            fetched=[each.index for each in sources if not each.is_near],
             unpacked=[
-                each.index for each in sources if each.remote is None and each.index.zip_size.any()
+                each.index
+                for each in sources
+                if each.is_near and (each.remote is not None or each.index.zip_size.any())
             ],
             has_batches=self.batch_size is not None,
             packs=packs,

@@ -23,6 +23,7 @@ _PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file"
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]+")
+_ONE_SLASH_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)([^\s'\"<>()]+)")
 _QUERY_SCHEMES = {"http", "https"}
 _PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
 # Where what stands before an '@' is a container, a bucket or a revision, and no login.
@@ -158,9 +159,9 @@ def _refuse_one_slash(path: str) -> None:
     """Raise ConfigError for a path that is a URL with one slash; a folder of that name may be."""
     match = _ONE_SLASH.match(path)
     if match is not None and not os.path.lexists(match[1] + ":"):
+        shown = _redact_one_slash(match[1], path[match.end() :])
         raise ConfigError(
-            f"{redact(path)!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path "
-            "drops one)."
+            f"{shown!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path drops one)."
         )
 
 
@@ -240,7 +241,14 @@ def redact_text(text: str) -> str:
         # What was cut off a scheme, as NAME:ENCODING is, is shown as a URL of the web.
         return redact(match[0]) if match[1] else redact(f"http:{match[0]}").removeprefix("http:")
 
-    return mask_secrets(_URL_IN_TEXT.sub(shown, text))
+    text = _URL_IN_TEXT.sub(shown, text)
+    text = _ONE_SLASH_IN_TEXT.sub(lambda match: _redact_one_slash(*match.groups()), text)
+    return mask_secrets(text)
+
+
+def _redact_one_slash(scheme: str, rest: str) -> str:
+    """Return a URL that has lost a slash, as pathlib.Path leaves it, without its secrets."""
+    return redact(f"{scheme}://{rest}").replace("://", ":/", 1)
 
 
 def _redacted(url: str) -> str:

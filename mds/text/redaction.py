@@ -40,7 +40,8 @@ _SENTENCE = (
     "access|request|signature|token|please|provided|expired|server"
 )
 _IN_TEXT = [
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s'\"<>/]*@"), rf"\1{MASK}@"),
+    # Also with one slash, as pathlib.Path leaves of a URL.
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://?)[^\s'\"<>/]*@"), rf"\1{MASK}@"),
     # A query with values: as a whole, for any of them may be the signature.
     (re.compile(r"(?<=[\w/.%~-])\?[\w.%~-]+=[^\s'\"<>)]*"), "?..."),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),

@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
@@ -421,6 +422,16 @@ def test_the_explanation_says_once_of_epochs_that_give_all_once(make, shares, kw
     assert ("all samples once" in dataset.explain()) == has_all_once
     ids = sorted(int(sample["id"]) for sample in dataset)
     assert (ids == list(range(100))) == has_all_once
+
+
+def test_the_explanation_of_local_parquet_says_that_nothing_is_fetched(tmp_path):
+    """Files on this machine are decoded into the cache, which grows, and are not fetched."""
+    path = str(tmp_path / "a.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"x": range(100)}), path)
+    text = StreamingDataset(remote=path, batch_size=4).explain()
+    assert "local files are decoded in the cache" in text
+    assert "the folder grows to about" in text
+    assert "a node and epoch" not in text
 
 
 def test_the_explanation_of_compressed_local_data_tells_what_the_cache_holds(tmp_path):

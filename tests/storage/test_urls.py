@@ -10,7 +10,7 @@ from mds.storage import is_local, join, local_path, open_store, redact, register
 from mds.storage.azure import AzureOptions, _locate
 from mds.storage.memory import MemoryStore
 from mds.storage.registry import _HOMES
-from mds.storage.url import parse_url, scheme_of, source_name
+from mds.storage.url import parse_url, redact_text, scheme_of, source_name
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,15 @@ def test_secrets_are_not_shown():
     store = open_store("https://user:secret@127.0.0.1:1/x?signature=secret")
     assert "secret" not in repr(store)
     assert "secret" not in store.url_of("index.json")
+
+
+def test_secrets_of_a_url_with_one_slash_are_not_shown():
+    """pathlib.Path drops a slash of a URL, whose password and signature stay masked."""
+    url = "https:/me:secret@host/x?X-Amz-Signature=1f"
+    assert redact_text(f"No such option {url!r}.") == "No such option 'https:/***@host/x?...'."
+    with pytest.raises(ConfigError, match=r"^'https:/\*\*\*@host/x\?\.\.\.': write https://"):
+        is_local(url)
+    assert redact_text("C:/a/b@c file:/x/y") == "C:/a/b@c file:/x/y"
 
 
 @pytest.mark.parametrize(

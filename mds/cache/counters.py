@@ -83,7 +83,7 @@ class Counters:
 def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
     """The counts of several rows by name: sums, and the longest of all waits."""
     out: dict[str, Any] = {name: rows[name].sum().item() for name in SUMMED}
-    longest = rows[int(rows["longest_wait"].argmax())] if len(rows) else np.zeros((), ROW)
+    longest = rows[int(rows["longest_wait"].argmax())] if len(rows) else np.zeros(1, ROW)[0]
     out["longest_wait"] = float(longest["longest_wait"])
     out["longest_wait_for"] = bytes(longest["longest_wait_for"]).decode(errors="replace")
     return out

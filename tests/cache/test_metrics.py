@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import pytest
 from cache_tools import SAMPLES, open_cache, read, shuffled
 
+from mds.cache.counters import ROW, sum_rows
 from mds.cache.tuning import CacheTuning
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
@@ -115,3 +117,10 @@ def test_a_long_wait_is_told_with_its_cause(remote, folder, caplog):
     (record,) = [record for record in caplog.records if "waited" in record.message]
     assert "shard.00003.mds" in record.message
     assert remote in record.message
+
+
+def test_no_rows_have_no_longest_wait():
+    """The counts of no process are zero, and their longest wait was for nothing."""
+    counts = sum_rows(np.zeros(0, ROW))
+    assert (counts["longest_wait"], counts["longest_wait_for"]) == (0.0, "")
+    assert not any(counts.values())

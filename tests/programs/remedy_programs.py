@@ -633,6 +633,15 @@ remedy(
     "The palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset",
     PAIR.replace("new", "new + '2'") + "{'image': 'array'}), collate_fn=" + CROP + ")",
 )
+ENCODED = "open(png('a.png'), 'rb').read()"
+remedy(
+    f"batches(dataset().map(lambda sample: {{'image': {ENCODED}}}), "
+    "collate_fn=images('image', size=8))",
+    "Write them into a column of the encoding jpeg or png, or decode them in map()",
+    f"written(new, {{'image': 'png'}}, {{'image': {ENCODED}}}) and batches(dataset(local=new), "
+    "collate_fn=images('image', size=8)) and batches(dataset().map(lambda sample: "
+    "{'image': Image.open(png('a.png'))}), collate_fn=images('image', size=8))",
+)
 remedy(
     MASKED.format("numpy.ones((4, 4), 'u1')").replace("CROP", CROP),
     "Make them so in map()",
@@ -983,6 +992,7 @@ def makers_of_files(folder):
 
 def make_names(folder, monkeypatch):
     """Return what the programs name: the library, and files and functions of a folder."""
+    monkeypatch.setattr("mds.storage.registry._registered", {})
     paths = write_datasets(folder)
     numbers = itertools.count()
 
@@ -1026,6 +1036,7 @@ def make_names(folder, monkeypatch):
         "state": str(folder / "state.json"),
         "loader": mds.StreamingDataLoader(dataset(), batch_size=2),
         "picture": Image.effect_noise((16, 16), 90).convert("RGB"),
+        "Image": Image,
         "numpy": np,
         "torch": torch,
         "json": json,

@@ -8,7 +8,7 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 
 
 def commands() -> list[str]:
-    """The blocks of README that a reader pastes into a shell, in order."""
+    """Return the blocks of README that a reader pastes into a shell, in order."""
     text = README.read_text(encoding="utf-8")
     return re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 

@@ -18,7 +18,7 @@ ACCELERATOR = "needs a CUDA device"
 
 
 def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
-    """The tests that ran, and those that were skipped with the reason, as ``file::class::name``.
+    """Return the tests that ran and those that were skipped, as ``file::class::name``.
 
     A file that is skipped as a whole has no class; it ran where one of its tests did.
     """
@@ -37,14 +37,14 @@ def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
 
 
 def _module_of(kind: str) -> str | None:
-    """The file of a class; what pytest calls its file is that of the method, often inherited."""
+    """Return the file of a class; pytest names the file of the method, which may be inherited."""
     parts = kind.split(".")
     paths = ("/".join(parts[:end]) + ".py" for end in range(len(parts), 0, -1))
     return next((path for path in paths if pathlib.Path(path).is_file()), None)
 
 
 def files_with_skips(results: Iterable[str]) -> list[str]:
-    """The test files, sorted, in which a test lacked something else than an accelerator."""
+    """Return the test files, sorted, in which a test lacked something else than an accelerator."""
     found = set()
     for result in results:
         for test, reason in skipped_tests(result)[1].items():
@@ -54,7 +54,7 @@ def files_with_skips(results: Iterable[str]) -> list[str]:
 
 
 def never_run(results: Iterable[str], excused: Iterable[str] = ()) -> dict[str, str]:
-    """The tests that no environment ran, with the reason of the last one that skipped them."""
+    """Return the tests that no environment ran, with the reason of the last skip."""
     ran: set[str] = set()
     skipped: dict[str, str] = {}
     for result in results:

@@ -80,7 +80,7 @@ def _serve(folder: str, port: Any) -> None:
 
 
 def count(*, is_shuffled: bool = False) -> Trace:
-    """The trace of one cold first batch."""
+    """Return the trace of one cold first batch."""
     with tempfile.TemporaryDirectory() as folder:
         columns = {"id": "int64", "tokens": "ndarray:int32:64"}
         source = os.path.join(folder, "source")

@@ -38,7 +38,7 @@ class Dialect(FolderHandler):
         return unquote(urlsplit(self.path).path)
 
     def body(self) -> bytes:
-        """What the request brings."""
+        """Return the body of the request."""
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def answer(self, value: Any) -> None:
@@ -46,7 +46,7 @@ class Dialect(FolderHandler):
         self.end(200, json.dumps(value).encode(), Content_Type="application/json")
 
     def real(self, path: str) -> str:
-        """The file that a path of the cloud means."""
+        """Return the file of a path of the cloud."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def files(self, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
@@ -63,7 +63,7 @@ class Oci(Dialect):
     """Oracle's object storage: /n/namespace/b/bucket/o/name."""
 
     def locate(self) -> str:
-        """The file that the request names."""
+        """Return the file that the request names."""
         return self.real(self.route.split("/o/", 1)[1])
 
     def do_GET(self) -> None:
@@ -94,7 +94,7 @@ class Oci(Dialect):
 
 
 def oci_config(folder: pathlib.Path) -> pathlib.Path:
-    """A configuration file of the SDK with a key of its own."""
+    """Return a configuration file of the SDK with a key of its own."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -128,12 +128,12 @@ class Hub(Dialect):
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def digest(self, path: str) -> str:
-        """What the hub has for an etag."""
+        """Return the etag of a file."""
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
 
     def commit_of(self, revision: str) -> str:
-        """The commit of a branch or tag; that of main follows from what is there."""
+        """Return the commit of a branch or tag; that of main is a digest of its files."""
         path = self.real(f".refs/{revision}")
         if os.path.isfile(path):
             return pathlib.Path(path).read_text(encoding="utf-8").strip()
@@ -143,7 +143,7 @@ class Hub(Dialect):
         return revision
 
     def folder_of(self, revision: str) -> str | None:
-        """The folder of a revision below the root; None for one that is not there."""
+        """Return the folder of a revision below the root; None for one that is not there."""
         commit = self.commit_of(revision)
         if os.path.isdir(self.real(f".commits/{commit}")):
             return f".commits/{commit}/"
@@ -156,7 +156,7 @@ class Hub(Dialect):
                 yield key, state
 
     def locate(self) -> str:
-        """The file that the request names."""
+        """Return the file that the request names."""
         if self.route.startswith("/cdn/"):
             return self.real(self.route[5:])
         revision, _, name = self.route.split("/resolve/", 1)[1].partition("/")
@@ -217,7 +217,7 @@ class Hub(Dialect):
             self.tree(folder, found[3])
 
     def tree(self, root: str, below: str) -> None:
-        """A page of the files below a folder of a revision."""
+        """Return a page of the files below a folder of a revision."""
         inside = f"{root}{below}/" if below else root
         every = [
             {
@@ -284,7 +284,7 @@ class Databricks(Dialect):
     handles: ClassVar[dict[int, str]] = {}
 
     def locate(self) -> str:
-        """The file that the request names."""
+        """Return the file that the request names."""
         return self.real(self.route.removeprefix("/api/2.0/fs/files"))
 
     def parse_request(self) -> bool:
@@ -346,7 +346,7 @@ class Databricks(Dialect):
         self.answer({})
 
     def folder(self, path: str) -> None:
-        """What is in a folder of a volume, two at a time."""
+        """List a folder of a volume, two entries in a page."""
         if not os.path.isdir(path):
             self.end(404, b'{"error_code": "NOT_FOUND"}')
             return
@@ -360,7 +360,7 @@ class Databricks(Dialect):
         self.answer(page)
 
     def entry(self, path: str) -> dict[str, Any]:
-        """A file or folder as the Files interface tells it."""
+        """Describe a file or folder as the Files interface does."""
         state, is_folder = os.stat(path), os.path.isdir(path)
         shown = "/" + os.path.relpath(path, self.root)
         facts: dict[str, Any] = {"path": shown, "is_directory": is_folder}
@@ -369,7 +369,7 @@ class Databricks(Dialect):
         return facts
 
     def status(self, path: str) -> dict[str, Any]:
-        """A file or folder as the DBFS interface tells it."""
+        """Describe a file or folder as the DBFS interface does."""
         state = os.stat(path)
         return {
             "path": "/" + os.path.relpath(path, self.root),

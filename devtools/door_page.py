@@ -69,7 +69,7 @@ def _shown(default: Any) -> str:
 
 
 def compare(theirs: list[list[str]] | None, ours: list[list[str]] | None) -> str:
-    """The answer for a function: ``the same``, or what is otherwise."""
+    """Return the answer for a function: ``the same``, or the differences."""
     if theirs is None or ours is None or theirs == ours:
         return "the same"
     # By name, the order means nothing.
@@ -135,14 +135,14 @@ def _member(kind: type, member: str, facts: dict[str, Any]) -> str:
 
 
 def _unbound(parameters: list[list[str]] | None) -> list[list[str]] | None:
-    """The parameters that a caller gives."""
+    """Return the parameters that a caller gives."""
     if parameters and parameters[0][0] in {"self", "cls"}:
         return parameters[1:]
     return parameters
 
 
 def make_page() -> str:
-    """The page as text."""
+    """Return the page as text."""
     inventory = json.loads(INVENTORY.read_text(encoding="utf-8"))
     parts = [_HEAD]
     absent = []

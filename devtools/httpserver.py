@@ -118,7 +118,7 @@ class FolderHandler(QuietHandler):
             self.end(404)
 
     def locate(self) -> str:
-        """The path of the file that the request names."""
+        """Return the path of the file that the request names."""
         parts = unquote(urlsplit(self.path).path).split("/")
         return os.path.join(self.root, *[part for part in parts if part not in ("", ".", "..")])
 

@@ -44,7 +44,7 @@ class Head:
 
     @classmethod
     def read(cls, reader: Reader) -> Head | None:
-        """The next head; None at the end of the connection. Interim answers are skipped."""
+        """Return the next head; None at the end of the connection. Interim answers are skipped."""
         while True:
             lines = reader.head().decode("latin-1").split("\r\n")
             if len(lines) < 2:
@@ -55,11 +55,11 @@ class Head:
                 return head
 
     def get(self, name: str) -> str:
-        """The value of a header; '' when there is none."""
+        """Return the value of a header; '' when there is none."""
         return next((value for key, value in self.headers if key.lower() == name), "")
 
     def take(self, name: str) -> str:
-        """The value of a header, which is removed."""
+        """Return the value of a header, which is removed."""
         value = self.get(name)
         self.headers = [(key, other) for key, other in self.headers if key.lower() != name]
         return value
@@ -69,7 +69,7 @@ class Head:
         self.headers.append((name, value))
 
     def encode(self) -> bytes:
-        """The head as it goes over the wire."""
+        """Return the bytes of the head."""
         lines = [" ".join(self.first), *(f"{key}: {value}" for key, value in self.headers)]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
@@ -82,11 +82,11 @@ class Reader:
         self._rest = b""
 
     def head(self) -> bytes:
-        """The bytes up to an empty line; b'' at the end of the connection."""
+        """Return the bytes up to an empty line; b'' at the end of the connection."""
         return self._until(b"\r\n\r\n")[:-4]
 
     def body(self, head: Head, method: bytes) -> Iterator[bytes]:
-        """The body that belongs to a head, raw; ``method`` is the request's when it is an answer.
+        """Return the raw body of a head; ``method`` is that of the request if it is an answer.
 
         Ends early when the connection does.
         """

@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: pathlib.Path) -> Iterator[Block]:
-    """The code blocks of a page, in order, without those that are instructions to the site."""
+    """Return the code blocks of a page in order, without instructions to the site."""
     parser = MarkdownIt().enable("table")
     for token in parser.parse(page.read_text(encoding="utf-8")):
         mark = token.info.strip()

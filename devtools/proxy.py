@@ -88,7 +88,7 @@ class _Onward:
         self._made: tuple[socket.socket, Reader] | None = None
 
     def connection(self) -> tuple[socket.socket, Reader]:
-        """The connection, and what reads its answers."""
+        """Return the connection and the reader of its answers."""
         if self._made is None:
             made = socket.create_connection(self._server)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -238,7 +238,7 @@ class FaultProxy:
 
 @contextmanager
 def proxy_process(server: str, *, latency: float = 0.0, rate: float = 0.0) -> Iterator[str]:
-    """A proxy without faults in a process of its own; gives its URL."""
+    """Run a proxy without faults in a process of its own, and give its URL."""
     port = free_port()
     command = [sys.executable, "-m", "devtools.proxy", server, f"--port={port}"]
     command += [f"--latency={latency}", f"--rate={rate}"]

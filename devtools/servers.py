@@ -29,7 +29,7 @@ class ServerMissing(MdsError):  # noqa: N818 - it is a fact, not a failure
 
 
 def free_port() -> int:
-    """A port of the loopback interface that no process uses now.
+    """Return a port of the loopback interface that no process uses now.
 
     Below those that the system gives to connections by itself: one of them would be taken by the
     next connection of any process while the program that is to listen there starts.
@@ -89,7 +89,7 @@ def azure_server() -> Iterator[str]:
 
 @contextmanager
 def gcs_server(bucket: str) -> Iterator[str]:
-    """The Google Cloud Storage emulator with one bucket, in memory; gives its URL."""
+    """Run the Google Cloud Storage emulator with one bucket in memory, and give its URL."""
     if importlib.util.find_spec("gcp_storage_emulator") is None:
         raise ServerMissing("gcp-storage-emulator is not installed: pip install it")
     port = free_port()

@@ -36,7 +36,7 @@ class Counted(Protocol):
     """What has counters: a StreamingDataset or a LocalDataset."""
 
     def stats(self) -> dict[str, Any]:
-        """The counts by name."""
+        """Return the counts by name."""
 
 
 class Tally:
@@ -139,11 +139,11 @@ class _RankCollector:
         self._dataset, self._prefix = dataset, prefix
 
     def describe(self) -> list[Any]:
-        """What it will collect: to ask is cheap."""
+        """Return the metrics that `collect` gives, which is cheap."""
         return [*self.collect()]
 
     def collect(self) -> Iterator[Any]:
-        """A metric for every number: what only grows is a counter, the rest are gauges."""
+        """Yield a metric for every number: a counter if it only grows, else a gauge."""
         from prometheus_client import metrics_core
 
         for name, value in self._dataset.stats().items():

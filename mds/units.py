@@ -34,7 +34,7 @@ def parse_bytes(value: float | str) -> int:
 
 
 def parse_count(value: int | str) -> int:
-    """A number of samples from an integer or a text such as ``"1.5m"``.
+    """Return a number of samples from an integer or a text such as ``"1.5m"``.
 
     Raises ConfigError (a ValueError) for anything else.
     """
@@ -49,7 +49,7 @@ def parse_count(value: int | str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people: ``format_bytes(3 << 20) == "3.0 MB"``."""
+    """Return a size as text: ``format_bytes(3 << 20) == "3.0 MB"``."""
     amount = float(size)
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if abs(amount) < 1024 or unit == "TB":
@@ -59,7 +59,7 @@ def format_bytes(size: float) -> str:
 
 
 def _short(text: str) -> str:
-    """A text that may be a number; Python converts none of thousands of digits."""
+    """Return a text that may be a number, and refuse one that is too long for Python."""
     if len(text) > _LONGEST:
         raise ConfigError(f"{text[:_LONGEST]!r}... is too long for a number.")
     return text

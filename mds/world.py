@@ -69,7 +69,7 @@ class World:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> World:
-        """The world of this process, from the environment and torch's worker info.
+        """Return the world of this process, from the environment and torch's worker info.
 
         Raises ConfigError when the variables contradict each other.
         """
@@ -88,12 +88,12 @@ class World:
         return cls(ranks // local_ranks, local_ranks, workers, rank * workers + number)
 
     def detect_workers(self) -> World:
-        """This rank's world as it is in this process, which may be a worker of a DataLoader."""
+        """Return this rank's world for this process, which may be a worker of a DataLoader."""
         number, workers = _torch_worker()
         return World(self.num_nodes, self.ranks_per_node, workers, self.rank * workers + number)
 
     def replicate(self, replication: int) -> World:
-        """The world in which each group of ``replication`` neighbouring ranks is one rank.
+        """Return the world in which each group of ``replication`` neighbouring ranks is one rank.
 
         The groups keep the ranks per node if that number divides them; otherwise they count as
         one single node. Raises ConfigError when ``replication`` does not divide the ranks.
@@ -109,7 +109,7 @@ class World:
         return World(ranks // per_node, per_node, self.workers_per_rank, worker)
 
     def copy(self) -> World:
-        """An equal world."""
+        """Return an equal world."""
         return World(self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker)
 
     def to_json(self) -> dict[str, int | bool]:
@@ -184,7 +184,7 @@ class Ranks(NamedTuple):
     source: str
 
     def world(self, workers: int = 1, worker: int = 0) -> World:
-        """The World of worker ``worker`` of ``workers`` of this rank."""
+        """Return the World of worker ``worker`` of ``workers`` of this rank."""
         nodes = self.world_size // self.local_world_size
         return World(nodes, self.local_world_size, workers, self.rank * workers + worker)
 
@@ -240,13 +240,13 @@ def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) 
 
 
 def worker_place() -> tuple[int, int]:
-    """(number of this DataLoader worker, how many there are); (0, 1) outside of workers."""
+    """Return (number of this DataLoader worker, number of workers); (0, 1) outside of workers."""
     info = _worker_info()
     return (info.id, info.num_workers) if info is not None else (0, 1)
 
 
 def worker_group() -> int:
-    """A number that the workers of one DataLoader iterator share; -1 outside of workers."""
+    """Return a number that the workers of one DataLoader iterator share; -1 outside of workers."""
     info = _worker_info()
     return info.seed - info.id if info is not None else -1
 

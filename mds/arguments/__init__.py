@@ -45,7 +45,7 @@ class Rule(NamedTuple):
     most: float = math.inf
 
     def or_none(self, meaning: str = "") -> Rule:
-        """The same rule, with None taken as well; ``meaning`` says what None is."""
+        """Return this rule with None allowed as well; ``meaning`` says what None stands for."""
         return Rule(
             f"{self.expected}, or None{f' for {meaning}' if meaning else ''}",
             lambda value: value is None or self.is_kind(value),
@@ -84,7 +84,7 @@ def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Ru
 def find_faults(
     owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]
 ) -> Iterator[ConfigError]:
-    """The error of each argument of ``given`` that breaks its rule."""
+    """Return the error of each argument of ``given`` that breaks its rule."""
     for name, rule in rules.items():
         if name not in given:
             continue
@@ -111,7 +111,7 @@ def find_faults(
 
 
 def shown(value: Any) -> str:
-    """A value for an error sentence, without secrets, and no longer than a line."""
+    """Return a value as an error message shows it: in one line, without secrets."""
     try:
         text = mask_foreign(repr(value)) if type(value) in _PLAIN else _describe(value)
     except ValueError:  # Python writes no number of thousands of digits
@@ -131,7 +131,7 @@ def _describe(value: Any) -> str:
 
 
 def takes_names(init: F) -> F:
-    """Decorator of an ``__init__``: a call that does not fit it is told with the caller's class.
+    """Decorate an ``__init__`` so that a call that does not fit it names the class of the user.
 
     Python's own sentence names the function that was defined here, and offers no near name.
     """
@@ -189,12 +189,12 @@ def _positional(owner: str, args: Sequence[Any], names: Sequence[str]) -> Argume
 
 
 def flag() -> Rule:
-    """True or False."""
+    """Return the rule of a bool."""
     return Rule("True or False", _is_bool, fix=_as_bool)
 
 
 def whole(least: int | None = None, *, unit: str = "", most: int = LARGEST) -> Rule:
-    """A whole number, from ``least`` on if that is given."""
+    """Return the rule of a whole number, at least ``least`` if that is given."""
     expected = f"a whole number{unit and f' of {unit}'}"
     if least is None:
         return Rule(expected, _is_whole, fix=_as_whole, most=most)
@@ -216,7 +216,7 @@ def amount(
     unit: str = "",
     most: int = LARGEST,
 ) -> Rule:
-    """A whole number, or a text such as ``example`` that ``parse`` takes."""
+    """Return the rule of a whole number, or of a text such as ``example`` that ``parse`` takes."""
 
     def is_kind(value: Any) -> bool:
         is_real = isinstance(value, numbers.Real) and not _is_bool(value)
@@ -235,7 +235,7 @@ def amount(
 
 
 def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
-    """A number above ``above``, or from there on if it ``reaches`` it."""
+    """Return the rule of a number above ``above``, or equal to it if it ``reaches`` it."""
 
     def fits(value: Any) -> bool:
         return bool(value > above or (reaches and value == above))
@@ -264,7 +264,7 @@ def one_of(*words: str) -> Rule:
 
 
 def text(what: str) -> Rule:
-    """A text, or a path."""
+    """Return the rule of a text or a path."""
     return Rule(what, lambda value: isinstance(value, (str, os.PathLike)))
 
 
@@ -284,19 +284,19 @@ def names(what: str, example: str) -> Rule:
 
 
 def mapping(what: str, example: str) -> Rule:
-    """A dict."""
+    """Return the rule of a dict."""
     return Rule(f"a dict of {what}, as in {example}", lambda value: isinstance(value, Mapping))
 
 
 def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "") -> Rule:
-    """An object of a class."""
+    """Return the rule of an instance of a class."""
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     expected = f"{article} {kind.__name__}, as in {example}"
     return Rule(expected, lambda value: isinstance(value, kind), fix=fix)
 
 
 def function(what: str) -> Rule:
-    """A function."""
+    """Return the rule of a function."""
     return Rule(what, callable)
 
 

@@ -11,14 +11,14 @@ from mds.errors import ConfigError
 
 
 def plugin_names(group: str) -> list[str]:
-    """The names that installed packages offer in a group such as ``mds.shuffles``."""
+    """Return the names that installed packages offer in a group such as ``mds.shuffles``."""
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=group).names)
 
 
 def load_plugin(group: str, name: str, what: str) -> Any:
-    """The object that a package offers under ``name``, or None; ``what`` it is, for the error.
+    """Return the object that a package offers under ``name``, or None; ``what`` names its kind.
 
     Raises ConfigError when the package fails while it is imported.
     """

@@ -32,7 +32,7 @@ _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe
 
 
 def make_page(title: str, pieces: Iterable[str]) -> str:
-    """A whole page of pieces that are HTML already."""
+    """Return a whole page made of pieces of HTML."""
     body = "\n".join(pieces)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -44,27 +44,27 @@ def make_page(title: str, pieces: Iterable[str]) -> str:
 
 
 def make_fragment(pieces: Iterable[str]) -> str:
-    """The same inside a page of others, such as a notebook's."""
+    """Return pieces of HTML for a page of another program, such as a notebook."""
     return f'<div class="mds"><style>{_STYLE}</style>{"".join(pieces)}</div>'
 
 
 def heading(text: str) -> str:
-    """A heading."""
+    """Return a heading."""
     return f"<h3>{to_html(text)}</h3>"
 
 
 def paragraph(text: str) -> str:
-    """A paragraph."""
+    """Return a paragraph."""
     return f"<p>{to_html(text)}</p>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts."""
+    """Return a table of texts."""
     return _table(headings, ([to_html(text) for text in row] for row in rows))
 
 
 def samples_table(samples: Iterable[tuple[int, Mapping[str, Any]]]) -> str:
-    """A table of decoded samples with their numbers: a row each, its columns by name."""
+    """Return a table of decoded samples: one row each, with its number and its columns by name."""
     rows = [(number, dict(sample)) for number, sample in samples]
     names = list(dict.fromkeys(name for _, sample in rows for name in sample))
     return _table(
@@ -77,7 +77,7 @@ def samples_table(samples: Iterable[tuple[int, Mapping[str, Any]]]) -> str:
 
 
 def to_html(text: str) -> str:
-    """A text of a stranger's for a page: no secrets, no control characters, no tags."""
+    """Return a foreign text for a page: without secrets, control characters and tags."""
     return escape("\n".join(map(safe, str(text).split("\n"))), quote=True)
 
 
@@ -88,7 +88,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _value(value: Any) -> str:
-    """The inside of a cell."""
+    """Return the content of a cell."""
     if is_picture(value):
         words = to_html(shorten_value(value))  # first: to look at a picture may make it small
         uri = to_data_uri(value)
@@ -102,7 +102,7 @@ def _value(value: Any) -> str:
 
 
 def _sound(data: bytes) -> str:
-    """A player for the bytes of a sound, if they begin like one and are not too many."""
+    """Return a player for the bytes of a sound if they begin like one and are not too many."""
     kind = next((name for start, name in _SOUNDS.items() if data.startswith(start)), None)
     if kind is None or len(data) > _MAX_SOUND_BYTES or (kind == "wav" and data[8:12] != b"WAVE"):
         return ""

@@ -19,7 +19,7 @@ MAX_SIDE = 192
 
 
 def make_small(picture: Any, side: int = MAX_SIDE) -> Any | None:
-    """A small RGB image of an image of Pillow's; None for one that is too large or broken.
+    """Return a small RGB image of a Pillow image; None if it is too large or broken.
 
     A JPEG that is not decoded yet is decoded small, and is of that size from then on.
     """
@@ -35,7 +35,7 @@ def make_small(picture: Any, side: int = MAX_SIDE) -> Any | None:
 
 
 def to_data_uri(picture: Any) -> str | None:
-    """A small picture as the address of an image in a page; None where it cannot be shown."""
+    """Return a small picture as a data URL; None if it cannot be shown."""
     small = make_small(picture)
     if small is None:
         return None
@@ -45,7 +45,7 @@ def to_data_uri(picture: Any) -> str | None:
 
 
 def to_half_blocks(picture: Any, columns: int) -> Text | None:
-    """A picture as lines of coloured half blocks, two pixels a letter; None where it cannot be."""
+    """Return a picture as lines of coloured half blocks; None if it cannot be shown."""
     from rich.text import Text
 
     small = make_small(picture, max(2, columns))

@@ -1,4 +1,4 @@
-"""A decoded value in a few words, its content where that is short."""
+"""Describe a decoded value in a few words, with its content if that is short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Undecodable:
 
 
 def shorten_value(value: Any, width: int = 200) -> str:
-    """A decoded value in a few words, its content where that is short."""
+    """Describe a decoded value in a few words, with its content if that is short."""
     if isinstance(value, (bytes, memoryview)):
         start = bytes(value[:16])
         return f"{len(value):,} bytes, {start!r}{'...' if len(value) > 16 else ''}"

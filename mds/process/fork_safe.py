@@ -33,27 +33,27 @@ _in_child: list[Callable[[], None]] = []
 
 
 def new_lock() -> threading.Lock:
-    """A lock that is free in a forked child."""
+    """Return a lock that is free in a forked child."""
     return _remember(threading.Lock())
 
 
 def new_rlock() -> threading.RLock:
-    """A reentrant lock that is free in a forked child, unless the forking thread holds it."""
+    """Return a reentrant lock that a forked child holds only if the forking thread did."""
     return _remember(threading.RLock())
 
 
 def new_condition() -> threading.Condition:
-    """A condition on a reentrant lock; in a forked child it is free, and no thread waits for it."""
+    """Return a condition on a reentrant lock; in a forked child no thread holds it or waits."""
     return _remember(threading.Condition(threading.RLock()))
 
 
 def new_event() -> threading.Event:
-    """An event that keeps its flag in a forked child, where no thread waits for it."""
+    """Return an event that keeps its flag in a forked child, where no thread waits for it."""
     return _remember(threading.Event())
 
 
 def new_semaphore(count: int) -> threading.Semaphore:
-    """A semaphore that has all of its ``count`` places free in a forked child."""
+    """Return a semaphore that has all of its ``count`` places free in a forked child."""
     return _remember(_Semaphore(count))
 
 

@@ -78,7 +78,7 @@ def _lay_over(
 
 @functools.cache
 def _system_mmap() -> Callable[..., int] | None:
-    """The C library's ``mmap``; None where there is none of that kind."""
+    """Return the C library's ``mmap``; None on a system without it."""
     if sys.platform == "win32" or not hasattr(mmap, "MAP_ANONYMOUS"):
         return None
     try:

@@ -8,7 +8,7 @@ import tempfile
 
 
 def open_nameless(name: str) -> int:
-    """The descriptor of an empty file that has no place in any folder.
+    """Return the descriptor of an empty file that is in no folder.
 
     ``name`` is shown by /proc. Raises OSError where the system gives none.
     """

@@ -22,7 +22,7 @@ _owner = os.getpid()
 
 
 def per_process(key: Hashable, make: Callable[[], T]) -> T:
-    """What ``make`` gave the first time it was asked for under ``key`` in this process."""
+    """Return the object of this process for ``key``, made by ``make`` at the first call."""
     if _owner != os.getpid():
         # A fork that ran no Python hooks (some engines embed Python); better late than never.
         _start_anew()

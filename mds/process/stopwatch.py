@@ -79,15 +79,15 @@ class Stopwatch:
         self._seconds[_FUNCTIONS] += of_functions
 
     def end_functions(self) -> None:
-        """What came since the last reading were functions of the caller's."""
+        """Charge the time since the last reading to functions of the user."""
         self._seconds[_FUNCTIONS] += self._lap()
 
     def end_collating(self) -> None:
-        """What came since the last reading made a batch of samples or columns."""
+        """Charge the time since the last reading to collating."""
         self._seconds[_COLLATE] += self._lap()
 
     def take(self) -> Making:
-        """What was made since the last time; the stopwatch rests until `start`."""
+        """Return the seconds since the last call, and stop until `start`."""
         _running.watch = None
         made = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
         self._seconds = [0.0] * len(PHASES)
@@ -111,7 +111,7 @@ class Stopwatch:
         self._switch(_FUNCTIONS)
 
     def begin_decoding(self) -> None:
-        """The functions have ended, and other samples are decoded."""
+        """End the time of functions; more samples are decoded now."""
         self._switch(_DECODE)
 
     def _switch(self, phase: int) -> None:
@@ -123,20 +123,20 @@ class Stopwatch:
     # ------------------------------------------------------------------ one sample for all
 
     def begin_sample(self) -> None:
-        """The caller's code for one sample begins, which decodes it where it likes."""
+        """Begin the time of the user's code for one sample, which decodes it at any time."""
         self.is_armed = False
         self._begun = self._clock()
 
     def end_sample(self) -> None:
-        """That code has ended."""
+        """End the time of the user's code."""
         self._of_one += self._clock() - self._begun
 
     def leave_functions(self) -> None:
-        """That code has the sample decoded."""
+        """Begin the decoding of the sample by the user's code."""
         self._of_one += self._clock()
 
     def resume_functions(self) -> None:
-        """The sample is decoded, and that code goes on."""
+        """End the decoding of the sample; the user's code runs again."""
         self._of_one -= self._clock()
 
     # ------------------------------------------------------------------ waits
@@ -168,5 +168,5 @@ def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
 
 
 def running_watch() -> Stopwatch | None:
-    """The stopwatch that runs in this thread."""
+    """Return the stopwatch that runs in this thread."""
     return _running.watch

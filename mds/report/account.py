@@ -57,7 +57,7 @@ class WaitAccount:
         return self._processor / whole if whole > 0.0 else 0.0
 
     def add(self, asked: float, came: float, making: Making | None) -> None:
-        """A batch was asked for and came at these times.
+        """Record when a batch was asked for and when it came.
 
         ``making`` is None for one that came with an earlier one.
         """
@@ -90,7 +90,7 @@ class WaitAccount:
 
 
 def _by_phase(seconds: Sequence[float]) -> dict[str, float]:
-    """Sums by phase, none of which is below zero (see `Making`)."""
+    """Return sums by phase, none of which is below zero (see `Making`)."""
     found = dict(zip(PHASES, seconds, strict=True))
     too_few = min(found["decode"], 0.0)
     return {**found, "decode": found["decode"] - too_few, "functions": found["functions"] + too_few}

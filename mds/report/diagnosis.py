@@ -88,7 +88,7 @@ class WaitReport:
 
 
 def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> WaitReport:
-    """The cause of the waits of an iteration and its remedy."""
+    """Find the cause of the waits of an iteration and its remedy."""
     whole = account.waited + account.worked
     if account.batches < 2 or whole <= 0.0:
         return WaitReport(

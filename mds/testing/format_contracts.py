@@ -30,7 +30,7 @@ SPARE = 4 << 20
 
 
 def damaged(data: bytes, number: int, rng: random.Random) -> bytes:
-    """The bytes with something wrong: cut, flipped, longer, or with a size made huge."""
+    """Damage bytes: cut them, flip bits, append some, or make a size huge."""
     kind = number % 4
     if kind == 0 or not data:
         return data[: rng.randrange(len(data) + 1)]

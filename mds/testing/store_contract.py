@@ -254,7 +254,7 @@ class _Meanwhile(Wrapper):
         self._lock = threading.Lock()
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks; the first one is answered before anything happens."""
+        """Return the bytes in chunks, after the functions that wait for the first request."""
         with self._lock:
             body = super().stream(key, start, end)
             for happens in self._happens:
@@ -264,7 +264,7 @@ class _Meanwhile(Wrapper):
 
 
 def _raises(kind: type[BaseException], act: Callable[[], object], *names: str) -> BaseException:
-    """The error that an act raises; pytest is not needed to import this file."""
+    """Return the error that a call raises, without pytest."""
     caught: BaseException | None = None
     got: object = None
     try:

@@ -18,7 +18,7 @@ class Slow(Wrapper):
         self.local_path = None  # what is slow is not read in place
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks, later."""
+        """Return the bytes in chunks after a delay."""
         self._think()
         return super().stream(key, start, end)
 
@@ -53,7 +53,7 @@ class Flaky(Wrapper):
         self.local_path = None
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks, unless it is time for an error."""
+        """Return the bytes in chunks, or raise the next error."""
         self._trouble()
         return super().stream(key, start, end)
 

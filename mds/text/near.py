@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: object, names: Iterable[object], form: str = "{!r}") -> str:
-    """A question that offers the nearest of ``names``, with a space in front; '' for none near.
+    """Return a question that offers the nearest of ``names`` after a space; '' if none is near.
 
     >>> did_you_mean("shufle", ["shuffle", "batch_size"])
     " Did you mean 'shuffle'?"

@@ -57,7 +57,7 @@ _IN_TEXT = [
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that acts instead of showing as its escape.
+    r"""Return the text with control characters escaped.
 
     >>> printable("name\x1b[2J\n")
     'name\\x1b[2J\\n'
@@ -96,13 +96,13 @@ def remember_secrets(options: Mapping[str, Any] | None) -> None:
 
 
 def mask_secrets(text: str) -> str:
-    """The text without any of the secrets that were given in this process."""
+    """Return the text without the secrets that this process was given."""
     pattern = _known()
     return pattern.sub(MASK, text) if pattern is not None else text
 
 
 def mask_foreign(text: str) -> str:
-    """A text of foreign code without what looks like a secret by its place, and without any known.
+    """Return a foreign text without known secrets and without parts that look like secrets.
 
     >>> mask_foreign("no answer from https://me:pw@host/x?X-Amz-Signature=1f: Bearer abcdefgh")
     'no answer from https://***@host/x?... Bearer ***'
@@ -114,12 +114,12 @@ def mask_foreign(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """The text as it may be shown anywhere."""
+    """Return the text without secrets and control characters."""
     return printable(mask_secrets(text))
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of that name, whose lines are fit to be shown."""
+    """Return the logger of a name, which hides secrets and escapes control characters."""
     logger = logging.getLogger(name)
     if not any(isinstance(each, _SafeLines) for each in logger.filters):
         logger.addFilter(_SafeLines())

@@ -35,7 +35,9 @@ def compare(before, after, *options):
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("options", [["--count", "4"], ["--count", "1", "--seed", "6", "--processes"]])
+@pytest.mark.parametrize(
+    "options", [["--count", "4"], ["--count", "1", "--seed", "6", "--processes"]]
+)
 def test_a_version_gives_the_same_twice(options):
     """A folder and an interpreter with the same version train alike, in one process or several."""
     code, text = compare(TREE, sys.executable, *options)

@@ -171,7 +171,8 @@ class ResumePoint:
             way_out = "."
             if not self.is_extended:
                 way_out = (
-                    f", or keep only its five common keys to go on regardless ({', '.join(KEYS)})."
+                    f", or keep only its five common keys ({', '.join(KEYS)}) to go on regardless; "
+                    "samples may then come twice or not at all."
                 )
             raise StateError(
                 f"the state does not fit this run: {'; '.join(found)}. Use the state's "

@@ -22,6 +22,7 @@ _NAMED_USERS = {"ftp", "ftps", "hdfs", "scp", "sftp", "smb", "ssh"}
 _PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file", "hdfs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_NO_SLASH = re.compile(r"(s3|gs|oci|hf|azure|azure-dl|https?|sftp):(?=[^/])", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]+")
 _ONE_SLASH_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)([^\s'\"<>()]+)")
 _QUERY_SCHEMES = {"http", "https"}
@@ -156,10 +157,12 @@ def is_local(url: str) -> bool:
 
 
 def _refuse_one_slash(path: str) -> None:
-    """Raise ConfigError for a path that is a URL with one slash; a folder of that name may be."""
-    match = _ONE_SLASH.match(path)
-    if match is not None and not os.path.lexists(match[1] + ":"):
-        shown = _redact_one_slash(match[1], path[match.end() :])
+    """Raise ConfigError for a URL that has lost slashes, unless a folder has its name."""
+    match = _ONE_SLASH.match(path) or _NO_SLASH.match(path)
+    if match is not None and not os.path.lexists(path.partition("/")[0]):
+        shown = _redact_one_slash(match[1], path[match.end() :]).replace(
+            f"{match[1]}:/", match[0], 1
+        )
         raise ConfigError(
             f"{shown!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path drops one)."
         )

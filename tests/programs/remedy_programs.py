@@ -642,6 +642,21 @@ remedy(
     "collate_fn=images('image', size=8)) and batches(dataset().map(lambda sample: "
     "{'image': Image.open(png('a.png'))}), collate_fn=images('image', size=8))",
 )
+CHANNELS = (
+    "batches(dataset().map(lambda sample: {{'image': {}}}), collate_fn=images('image', size=8))"
+)
+remedy(
+    CHANNELS.format("numpy.ones((3, 9, 9), 'u1')"),
+    "Put them there in map(): np.moveaxis(value, 0, -1)",
+    CHANNELS.format("numpy.moveaxis(numpy.ones((3, 9, 9), 'u1'), 0, -1)"),
+)
+remedy(
+    "written(new, {'a': 'tensor'}, {'a': torch.ones(2).to(torch.float8_e4m3fn)})",
+    "Write value.to(torch.bfloat16), or value.view(torch.uint8) for the bytes",
+    "written(new, {'a': 'tensor'}, {'a': torch.ones(2).to(torch.float8_e4m3fn)"
+    ".to(torch.bfloat16)}) and written(new + '2', {'a': 'tensor'}, "
+    "{'a': torch.ones(2).to(torch.float8_e4m3fn).view(torch.uint8)})",
+)
 remedy(
     MASKED.format("numpy.ones((4, 4), 'u1')").replace("CROP", CROP),
     "Make them so in map()",

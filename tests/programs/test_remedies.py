@@ -129,7 +129,8 @@ OTHER_OPTIONS = {"--sparse", "--no-read-sparse"}  # of tar and of bsdtar
 OTHER_CALLS = {
     *dir(builtins),
     *("asarray", "astype", "item", "cpu"),
-    "filled",  # of NumPy
+    *("filled", "moveaxis"),  # of NumPy
+    *("to", "view"),  # of a tensor
     "rewrite_data_files",  # of Iceberg
     "get_train_dataloader",  # of transformers
 }

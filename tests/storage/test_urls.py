@@ -195,12 +195,24 @@ def test_an_azure_url_without_a_container_is_refused():
         open_store("azure://", options={"account_name": "me"})
 
 
-@pytest.mark.parametrize("url", ["s3:/bucket/train", "GS:/bucket", "http:/host/x", "webdav:/x/y"])
+@pytest.mark.parametrize(
+    "url", ["s3:/bucket/train", "GS:/bucket", "http:/host/x", "webdav:/x/y", "s3:b/x", "HF:a/b"]
+)
 def test_a_url_that_lost_a_slash_is_no_path(url):
     """Every function that takes a place refuses it with the same sentence."""
     for use in (is_local, local_path, open_store, lambda place: Stream(local=place), LocalDataset):
-        with pytest.raises(ConfigError, match=f"write {url.split(':')[0]}:// with two slashes"):
+        with pytest.raises(
+            ConfigError, match=f"'{url}': write {url.split(':')[0]}:// with two slashes"
+        ):
             use(url)
+
+
+def test_a_folder_with_the_name_of_a_scheme_is_a_path(tmp_path, monkeypatch):
+    """A folder that is there is read, and a name that no scheme begins is a path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:b").mkdir()
+    assert is_local("s3:b/x")
+    assert is_local("run:5/x")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/train", "http://host/x?sig=0123456789abcdef"])

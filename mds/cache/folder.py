@@ -102,10 +102,11 @@ class CacheFolder:
             return
         for schema in self.index.schemas:
             if self.validate_hash not in schema.hashes:
-                has = ", ".join(schema.hashes) or "no hashes at all"
+                names = ", ".join(schema.hashes)
+                has = f"{names}. Name one of those, or" if names else "no hashes at all:"
                 raise ConfigError(
                     f"validate_hash={self.validate_hash!r}: the index of {self.remote} has "
-                    f"{has}. Name one of those, or leave validate_hash out."
+                    f"{has} leave validate_hash out."
                 )
 
     def hash_of(self, file: FileInfo) -> str | None:

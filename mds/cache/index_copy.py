@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 SIDECAR = "index.mds"
+_ARCHIVES = (".zip", ".7z", ".rar")
 _FOLDERS_LOOKED_AT = 100  # for the files of a folder that is not a dataset
 _LOCK_AT = 1 << 40  # beside the bytes that the ledger uses
 _LOCK_TIMEOUT_SECONDS = 600.0
@@ -316,6 +317,8 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
         way_out = (
             f"Give the folder of the dataset: {argument}={inside or '.'!r}."
             if is_ours
+            else "Unpack it and convert its folder with mds-convert."
+            if folder.lower().endswith(_ARCHIVES)
             else f"Convert it: {_convert_command(folder)}"
         )
         return NotFoundError(

@@ -129,8 +129,11 @@ def _choices(text: str) -> Iterator[str]:
         yield from text.split(",")
         return
     first, last = found.groups()
-    if int(last) < int(first) or int(last) - int(first) >= _MOST_NAMES:
+    if int(last) < int(first):
         raise ConfigError(f"{{{text}}}: give a smaller number and a larger one behind it.")
+    count = int(last) - int(first) + 1
+    if count > _MOST_NAMES:
+        raise ConfigError(f"{{{text}}} means {count:,} names; at most {_MOST_NAMES:,} will do.")
     for number in range(int(first), int(last) + 1):
         yield f"{number:0{len(first)}}"
 

@@ -180,12 +180,19 @@ class ResumePoint:
             )
 
 
+#: Which arguments a digest in a state depends on.
+_SETTINGS_OF = {
+    "choose": " (a digest of epoch_size and of proportion, repeat and choose of the streams)",
+    "schedule": " (a digest of the schedule)",
+}
+
+
 def differences(what: str, then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Sentences on the values that differ, of those that the state knows."""
+    """Return clauses on the values that differ, of those that the state knows."""
     if then is None:
         return []
     return [
-        f"{what} {name} was {_short(then[name])} and is {value!r}"
+        f"{what} {name} was {_short(then[name])} and is {value!r}{_SETTINGS_OF.get(name, '')}"
         for name, value in now.items()
         if name in then and then[name] != value
     ]

@@ -270,8 +270,8 @@ class _MergedIndex:
         checked = RelativeName(name, where, IndexFileError)
         if checked in self._names:
             raise ConfigError(
-                f"{where}: two shards would be called {name!r}. Merge into the folder that the "
-                "datasets have in common."
+                f"{where}: two shards would be called {name!r}. Give each index once, and merge "
+                "into the folder that the datasets have in common."
             )
         self._names.add(checked)
         return checked

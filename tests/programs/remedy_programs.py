@@ -720,6 +720,27 @@ remedy(
     "url + '/d', storage_options={'headers': {'Authorization': 'x'}})[0], Login)",
 )
 
+remedy(
+    "dataset(remote=many, local=folder + '/far', validate_hash='sha1')",
+    "leave validate_hash out",
+    "dataset(remote=many, local=folder + '/far')[0]",
+)
+remedy(
+    "of(folder + '/f/{1..99999999}.jsonl')",
+    "at most 1,000,000 will do",
+    "put('f/1.jsonl', '{\"x\": 1}\\n') and of(folder + '/f/{1..1}.jsonl')[0]",
+)
+remedy(
+    "dataset(local=archive)",
+    "Unpack it and convert its folder with mds-convert",
+    "cli('mds-convert {folder}/parts/train {new}') and dataset(local=new)[0]",
+)
+remedy(
+    "merge_index([many + '/index.json', many + '/index.json'], folder + '/merged')",
+    "Give each index once, and merge into the folder that the datasets have in common",
+    "merge_index([many + '/index.json', tokens + '/index.json'], folder) or True",
+)
+
 # ---------------------------------------------------------------- what was interrupted
 
 LONG = "put('long.jsonl', (json.dumps({'id': 1, 'text': 'x' * 300}) + '\\n') * 5000 + '{broken')"

@@ -36,11 +36,10 @@ from mds.errors import CacheError, FormatError, StoreError, VanishedError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table, reads_of
 from mds.formats.facts import FoundFiles
-from mds.formats.file_names import first_names
 from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files, open_pinned
-from mds.formats.table import FileTable
+from mds.formats.table import FileTable, first_names
 from mds.index.files_index import FilesIndexError
 from mds.storage.control_files import (
     make_control_folder,
@@ -145,7 +144,7 @@ class _TableSearch:
                 return old  # another process has just listed the files
             table = self._make_or_keep(old) if pinned is None else pinned()
             if old is not None and table is not old:
-                self._tell_changes(old, table)
+                self._report_changes(old, table)
             if table is old:
                 os.utime(self._path)
             else:
@@ -185,23 +184,16 @@ class _TableSearch:
         told = old.header.get("pin", {}), old.header.get("schema", "")
         return is_told and old.files == found.files and told == (found.pin, found.schema)
 
-    def _tell_changes(self, old: FileTable, new: FileTable) -> None:
-        """Say which files came, went and changed since the last start."""
-        before, now = ({file.key: file for file in table.files} for table in (old, new))
-        kinds = {
-            "new": now.keys() - before.keys(),
-            "gone": before.keys() - now.keys(),
-            "replaced": {key for key in now.keys() & before.keys() if now[key] != before[key]},
-        }
-        for what, keys in kinds.items():
-            if names := sorted(keys):
-                log.warning(
-                    "%s: since the last start here these files are %s: %s. With other counts "
-                    "of samples the order is another one; mds index pins the files of a run.",
-                    self.files.url(""),
-                    what,
-                    first_names(names),
-                )
+    def _report_changes(self, old: FileTable, new: FileTable) -> None:
+        """Warn about files that differ since the last start, and record them in the new table."""
+        for kind, names in new.record_changes(old).items():
+            log.warning(
+                "%s: since the last start here these files are %s: %s. With other counts "
+                "of samples the order is another one; mds index pins the files of a run.",
+                self.files.url(""),
+                kind,
+                first_names(names),
+            )
 
     def _nothing(self) -> FormatError:
         wanted = " or ".join(self.kind.endings)

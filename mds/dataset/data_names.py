@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import StateError
-from mds.formats.file_names import tell_changes, unpack_names
 from mds.text.redaction import mask_foreign
 
 if TYPE_CHECKING:
@@ -58,30 +57,28 @@ def name_data(
     return found
 
 
-def check_files(told: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
-    """Raise StateError where a state is of other files than those that are read as they lie.
+def check_files(
+    then: Mapping[str, Any] | None, now: Mapping[str, Any], changes: Sequence[tuple[str, str]]
+) -> None:
+    """Raise StateError where a state is of other files than those that are read in place.
 
     A copy in another format has the same order, so only a list of the same format is compared.
+    ``changes``: of each stream the digest of its files before they last changed, and what changed.
     """
-    before = (told or {}).get("streams")
+    before = (then or {}).get("streams")
     streams = now.get("streams", ())
     if not isinstance(before, list) or len(before) != len(streams):
         return
-    for old, new in zip(before, streams, strict=True):
+    for old, new, (since, changed) in zip(before, streams, changes, strict=True):
         if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
             continue
         if old["list"] != new.get("list"):
+            if old["list"] != since:  # this cache folder never had the files of the state
+                changed = "their names or sizes differ"
             raise StateError(
                 f"the state is of {_files(old)}, and {now.get('root', '')}{new['at']} has "
-                f"{_files(new)}: {_changes(old, new)}. {_way_back(old)}"
+                f"{_files(new)}: {changed}. {_way_back(old)}"
             )
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    before, after = (unpack_names(one.get("names")) for one in (old, new))
-    if before is None or after is None:
-        return "some came, went or are others"
-    return tell_changes(before, after)
 
 
 def _files(one: Mapping[str, Any]) -> str:

@@ -59,6 +59,7 @@ class OrderState:
     epochs: SharedEpochCounter
     _shards: ShardMap
     _data: dict[str, Any]
+    _file_changes: list[tuple[str, str]]
 
     def __init__(
         self,
@@ -114,6 +115,7 @@ class OrderState:
             proportion = first_shares(self.schedule, fresh.weights.choose)
         for i, stream in enumerate(streams):
             stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
+        fresh._file_changes = [stream._file_changes for stream in streams]
         fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
         return fresh
 
@@ -323,7 +325,7 @@ class OrderState:
         finished epoch the next one comes, and not an empty rest as in the incumbent.
         """
         point = parse_state(state)
-        check_files(point.data, self._data)
+        check_files(point.data, self._data, self._file_changes)
         is_packed = lengths is not None
         point.check_unit(is_packed=is_packed)
         check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)

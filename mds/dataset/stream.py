@@ -117,6 +117,7 @@ class Stream:
         self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
         # Of files that are read as they lie, once they are found: what a state has, what they cost.
         self._files_pin: Mapping[str, Any] = {}
+        self._file_changes = ("", "")
         self._file_costs: FileCosts | None = None
         self._check_numbers()
 
@@ -270,6 +271,7 @@ class Stream:
         # What is behind a network is never read in place.
         self._file_costs = costs._replace(is_in_place=costs.is_in_place and found.remote is None)
         self._files_pin = {"kind": kind.name, **found.data.pin()}
+        self._file_changes = found.data.table.last_changes
         return found
 
     @classmethod

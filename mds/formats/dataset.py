@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
-from mds.formats.file_names import below_their_folder, pack_names
 from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 log = get_logger("mds.formats")
 
 _SIDE_BY_SIDE = 32
-#: A version that is a digest of the content.
-_CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 #: From so many bytes on that planning reads over a network, it says so.
 _TOLD_BYTES = 256 << 20
 
@@ -108,25 +104,12 @@ class FormatData:
         return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
 
     def pin(self) -> dict[str, Any]:
-        """What a state tells of the files: how many, a digest of their list, version or names.
-
-        The folder that all are in counts no more than where it is, and versions count only where
-        they are digests of what is in a file, as those of the Hub.
-        """
-        import xxhash
-
-        names = below_their_folder(self.table.keys)
-        hasher = xxhash.xxh3_64("\0".join(names).encode())
-        hasher.update(self.table.sizes.tobytes())
-        if all(map(_CONTENT.fullmatch, self.table.versions)):
-            hasher.update("\0".join(self.table.versions).encode())
-        found: dict[str, Any] = {"files": len(names), "list": hasher.hexdigest()}
+        """Return what a state records of the files: their count, a digest, and their version."""
+        facts: dict[str, Any] = {"files": len(self.table.keys), "list": self.table.list_digest()}
         root = self.table.header.get("root")
         if pin := self.table.header.get("pin") or ({} if root is None else {"remote": root}):
-            return {**found, "pin": pin}
-        # What has no version to go back to has the names themselves.
-        packed = pack_names(names)
-        return {**found, "names": packed} if packed else found
+            facts["pin"] = pin
+        return facts
 
     def costs(self) -> FileCosts:
         """What reading the files takes, as far as is known before."""

@@ -9,6 +9,8 @@ Bytes that come from a disk or a store are believed no more than an index.json i
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,10 +28,19 @@ _CHECK = 8  # bytes of the digest of everything behind it
 #: Most samples, bytes and files of a table: sums stay inside int64.
 _LARGEST = 1 << 48
 _KEPT_NOTES = 64
+_SHOWN_NAMES = 5
+#: A version that is a digest of the content.
+_CONTENT_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 _FILE_COLUMNS = {"sizes": "<i8", "schema_of": "<i4", "note_ends": "<i8"}
 _NUMBERS = ("samples", "decoded", "begin", "end")
 _SHARD_COLUMNS = {"file": "<i4", **dict.fromkeys(_NUMBERS, "<i8")}
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first few of many names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more
 
 
 class FileTable:
@@ -154,20 +165,64 @@ class FileTable:
         return [(self.keys[first], columns) for first, columns in pairs]
 
     def digest(self) -> str:
-        """What stands for the content: files, versions, shards, columns."""
+        """Return the digest of the dataset's files, versions, shards and columns."""
         import xxhash
 
         hasher = xxhash.xxh3_128()
-        for data in self._parts():
+        header = {name: value for name, value in self.header.items() if name != "changes"}
+        for data in self._parts(header):
             hasher.update(data)
         return hasher.hexdigest()
 
+    def list_digest(self) -> str:
+        """Return the digest of the names and sizes of the files, for a state.
+
+        The folder that all files are in is left out, so that a moved copy has the same digest.
+        Versions count only where they are digests of contents, as those of the Hub.
+        """
+        import xxhash
+
+        # Cut after a slash: half a name is no folder.
+        folder = os.path.commonprefix(self.keys).rfind("/") + 1  # noqa: RUF071
+        hasher = xxhash.xxh3_64("\0".join(key[folder:] for key in self.keys).encode())
+        hasher.update(self.sizes.tobytes())
+        if all(map(_CONTENT_DIGEST.fullmatch, self.versions)):
+            hasher.update("\0".join(self.versions).encode())
+        return hasher.hexdigest()
+
+    def record_changes(self, older: FileTable) -> dict[str, list[str]]:
+        """Record which files differ from those of an older table, and return their names.
+
+        The names are sorted, under "new", "gone" and "replaced"; kinds without files are left out.
+        """
+        old, new = ({file.key: file for file in table.files} for table in (older, self))
+        names = {
+            "new": sorted(new.keys() - old.keys()),
+            "gone": sorted(old.keys() - new.keys()),
+            "replaced": sorted(key for key in new.keys() & old.keys() if new[key] != old[key]),
+        }
+        names = {kind: keys for kind, keys in names.items() if keys}
+        described = "; ".join(f"{kind}: {first_names(keys)}" for kind, keys in names.items())
+        self.header["changes"] = [older.list_digest(), described]
+        return names
+
+    @property
+    def last_changes(self) -> tuple[str, str]:
+        """List digest of the files before they last changed, and what changed, in words.
+
+        Two empty texts where the files never changed in this cache folder.
+        """
+        match self.header.get("changes"):
+            case [str(list_digest), str(described)]:
+                return list_digest, described
+        return "", ""
+
     # ------------------------------------------------------------------ as bytes
 
-    def _parts(self) -> Iterable[bytes | memoryview]:
+    def _parts(self, facts: Mapping[str, Any]) -> Iterable[bytes | memoryview]:
         texts = ["\0".join(self.keys).encode(), "\0".join(self.versions).encode()]
         header = {
-            **self.header,
+            **facts,
             "files": len(self.keys),
             "shards": len(self),
             "parts": [len(texts[0]), len(texts[1]), len(self._notes)],
@@ -183,7 +238,7 @@ class FileTable:
         """The table as a file."""
         import xxhash
 
-        body = b"".join(self._parts())
+        body = b"".join(self._parts(self.header))
         return _MAGIC + xxhash.xxh3_64_digest(body) + body
 
     @classmethod

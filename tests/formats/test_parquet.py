@@ -331,14 +331,14 @@ def test_a_dataset_whose_files_change_again_and_again_opens_in_one_folder(tmp_pa
 
 
 def test_a_state_of_other_files_is_refused(tmp_path):
-    """Files that came or went are told although the order is the same; a moved folder is not."""
+    """New and missing files are refused although the order is the same; a moved folder is not."""
     folder = write_files(tmp_path / "files")
     state = of(folder, tmp_path / "a").state_dict(num_samples=4, from_beginning=True)
     folder.rename(tmp_path / "moved")
     of(tmp_path / "moved", tmp_path / "b").load_state_dict(state)
     (tmp_path / "moved" / "part-002.parquet").rename(tmp_path / "moved" / "part-003.parquet")
-    with pytest.raises(StateError, match=r"3 files .*came: 'part-003.*went: 'part-002"):
-        of(tmp_path / "moved", tmp_path / "c").load_state_dict(state)
+    with pytest.raises(StateError, match=r"3 files .*new: part-003.*gone: part-002"):
+        of(tmp_path / "moved", tmp_path / "b").load_state_dict(state)
     state["data"]["streams"][0] |= {"pin": "x", "files": None, "kind": 5}
     of(tmp_path / "moved", tmp_path / "c").load_state_dict(state)
 

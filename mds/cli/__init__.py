@@ -11,7 +11,6 @@ import click
 
 from mds._version import __version__
 from mds.cli.clean_command import clean
-from mds.cli.completion_command import completion
 from mds.cli.convert_command import convert
 from mds.cli.head_command import head
 from mds.cli.index_command import index
@@ -36,6 +35,6 @@ def main() -> None:
 
 for _command in (
     *(convert, info, head, verify, index, merge, clean, lengths),
-    *(step, find, compare, plan, completion),
+    *(step, find, compare, plan),
 ):
     main.add_command(_command)

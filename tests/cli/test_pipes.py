@@ -63,15 +63,6 @@ def test_an_empty_pipe_is_told(tmp_path):
     assert "standard input is empty" in done.output
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_of_both_commands(shell):
-    """For each shell, without the shell."""
-    done = CliRunner().invoke(main, ["completion", shell])
-    assert done.exit_code == 0
-    assert "_MDS_COMPLETE" in done.output
-    assert "_MDS_CONVERT_COMPLETE" in done.output
-
-
 def test_a_shell_completes_commands_and_options(monkeypatch):
     """What the script asks for is answered."""
     for words, found in (("mds ", "verify"), ("mds convert --enc", "--encoding")):

@@ -51,7 +51,6 @@ COMMANDS = {
     "merge-again": ["merge", "merged"],
     "clean": ["clean", "unfinished"],
     "clean-nothing": ["clean", "data"],
-    "completion": ["completion", "tcsh"],
     "index": ["index", "empty"],
     "lengths": ["lengths", "data", "--column", "n"],
     "step": ["step", "nowhere.json", "--data", "data"],

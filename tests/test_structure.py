@@ -114,11 +114,6 @@ def test_no_modules_import_each_other():
     assert levels().keys() == MODULES.keys()
 
 
-def test_the_top_level_is_small():
-    """At most nine files are beside the packages."""
-    assert len(list(PACKAGE.glob("*.py"))) <= 9
-
-
 HEAVY = ("torch", "PIL", "boto3", "google.cloud", "azure", "paramiko", "rich", "click", "zstandard")
 
 

@@ -16,7 +16,7 @@ from mds.format.layout import INDEX_NAME
 from mds.formats.registry import format_of_files
 from mds.index import Index
 from mds.index.column_notes import read_notes
-from mds.preview.words import Undecodable
+from mds.preview import Undecodable
 from mds.storage import join, open_store, redact
 from mds.storage.url import Url
 from mds.text.near import did_you_mean

@@ -15,7 +15,7 @@ from mds.formats.registry import format_of_files
 from mds.formats.source import Files
 from mds.index import Index
 from mds.index.files_index import FilesIndexError
-from mds.preview.words import Undecodable
+from mds.preview import Undecodable
 from mds.readers import Reader
 from mds.storage import open_store
 from mds.storage.url import Url

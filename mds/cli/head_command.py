@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mds.cli.terminal import cell, console, errors, is_lively, plural, print_table, table
-from mds.preview.pictures import to_half_blocks
-from mds.preview.words import Undecodable, is_picture, shorten_value
+from mds.preview import Undecodable, is_picture, shorten_value, to_half_blocks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +89,7 @@ def _can_draw(where: Console) -> bool:
 def _write_page(datasets: list[str], count: int, place: str) -> None:
     """Write the first samples into one file of HTML, whole or not at all."""
     from mds.cli import dataset_info as inspecting
-    from mds.preview.page import heading, make_page, samples_table, table
+    from mds.preview import element, make_page, samples_table, table
     from mds.storage import publish, redact
     from mds.storage.url import path_on_disk
 
@@ -109,7 +108,7 @@ def _write_page(datasets: list[str], count: int, place: str) -> None:
             for name, encoding in facts.columns.items()
         ]
         pieces += [
-            heading(f"{facts.url}: {plural(facts.samples, 'sample')}"),
+            element("h3", f"{facts.url}: {plural(facts.samples, 'sample')}"),
             table(["column", "encoding", "description", "classes"], rows),
             samples_table(enumerate(inspecting.head(url, count))),
         ]

@@ -77,11 +77,11 @@ def _show(info: DatasetInfo, where: Console) -> None:
 
 def _show_lengths(url: str, where: Console) -> None:
     from mds.cli.dataset_lengths import read_lengths
-    from mds.cli.lengths_plot import draw
+    from mds.cli.plots import plot_lengths
 
     for lengths in read_lengths(url):
         where.print(cell(f"lengths of {lengths.column!r}"))
-        for line in draw(lengths.all()):
+        for line in plot_lengths(lengths.all()):
             where.print(cell(f"  {line}"))
         where.print()
 

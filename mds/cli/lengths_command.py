@@ -19,7 +19,7 @@ def lengths(dataset: str, column: str) -> None:
     with errors():
         from mds.cli.dataset_info import find_datasets
         from mds.cli.dataset_lengths import record_lengths
-        from mds.cli.lengths_plot import draw
+        from mds.cli.plots import plot_lengths
 
         where = console()
         for url in find_datasets(dataset):
@@ -28,5 +28,5 @@ def lengths(dataset: str, column: str) -> None:
                 cell(f"{url}: lengths of {column!r} of {plural(len(found), 'sample')}"),
                 soft_wrap=True,
             )
-            for line in draw(found.all()):
+            for line in plot_lengths(found.all()):
                 where.print(cell(f"  {line}"))

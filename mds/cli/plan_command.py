@@ -43,7 +43,7 @@ def plan(
     with errors():
         import numpy as np
 
-        from mds.cli.mixture_plot import draw, letters
+        from mds.cli.plots import plot_mixture, stream_letters
         from mds.dataset.rewind import Rewind
         from mds.dataset.run_mixture import read_mixture
 
@@ -57,7 +57,7 @@ def plan(
         begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
         shown = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT)
         for i, (letter, name) in enumerate(
-            zip(letters(len(found.names)), found.names, strict=True)
+            zip(stream_letters(len(found.names)), found.names, strict=True)
         ):
             told = {
                 "stream": name,
@@ -75,7 +75,7 @@ def plan(
         if as_json:
             return
         if plot:
-            for line in draw(amounts, edges.tolist(), found.now, found.unit):
+            for line in plot_mixture(amounts, edges.tolist(), found.now, found.unit):
                 where.print(cell(line))
         else:
             where.print(cell(f"{found.unit} 0 to {found.until:,}"))

@@ -11,7 +11,7 @@ import click
 
 from mds.cli.terminal import cell, console, errors, plural, table
 from mds.errors import StateError
-from mds.preview.words import shorten_value
+from mds.preview import shorten_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -73,11 +73,11 @@ def check_files(
         if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
             continue
         if old["list"] != new.get("list"):
-            if old["list"] != since:  # this cache folder never had the files of the state
-                changed = "their names or sizes differ"
+            # Otherwise this cache folder never had the files of the state.
+            differences = changed if old["list"] == since else "their names or sizes differ"
             raise StateError(
                 f"the state is of {_files(old)}, and {now.get('root', '')}{new['at']} has "
-                f"{_files(new)}: {changed}. {_way_back(old)}"
+                f"{_files(new)}: {differences}. {_way_back(old)}"
             )
 
 

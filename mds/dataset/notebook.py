@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mds.errors import MdsError
-from mds.preview.page import heading, make_fragment, paragraph, samples_table, table
+from mds.preview import element, make_fragment, samples_table, table
 
 ROWS = 3
 _SHOWN_CLASSES = 8
@@ -17,11 +17,11 @@ def show_dataset(dataset: Any) -> str:
 
     A display must not fail: what cannot be had (a store that does not answer) is told in its place.
     """
-    pieces = [paragraph(repr(dataset))]
+    pieces = [element("p", repr(dataset))]
     try:
         columns = dataset.columns
     except (MdsError, OSError) as error:
-        pieces.append(paragraph(f"The columns cannot be told: {error}"))
+        pieces.append(element("p", f"The columns cannot be told: {error}"))
     else:
         rows = [
             (name, column.encoding, column.description, _classes(column.class_names))
@@ -31,7 +31,7 @@ def show_dataset(dataset: Any) -> str:
     try:
         pieces.append(samples_table((n, _sample(dataset, n)) for n in range(_rows(dataset))))
     except Exception as error:  # noqa: BLE001 - of a store, of a sample, of the caller's own class
-        pieces.append(paragraph(f"The first samples cannot be shown: {error}"))
+        pieces.append(element("p", f"The first samples cannot be shown: {error}"))
     return make_fragment(pieces)
 
 
@@ -69,7 +69,9 @@ class Explanation(str):
         return made
 
     def _repr_html_(self) -> str:
-        return make_fragment([heading(self._head), table(["setting", "value", "why"], self._rows)])
+        return make_fragment(
+            [element("h3", self._head), table(["setting", "value", "why"], self._rows)]
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return str, (str(self),)

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
-from mds import LocalDataset, MDSWriter, StreamingDataset
+from mds import LocalDataset, MDSWriter, StreamingDataset, preview
 from mds.cli import main
 from mds.index.column_notes import NAME, make_notes, pack_notes
-from mds.preview import pictures
-from mds.preview.pictures import MAX_SIDE, make_small, to_data_uri, to_half_blocks
+from mds.preview import MAX_SIDE, make_small, to_data_uri, to_half_blocks
 from mds.storage import open_store
 
 EVIL = "<script>alert(1)</script>\x1b[2J\"'&"
@@ -125,7 +124,7 @@ def test_a_display_shows_samples_of_a_class_of_the_callers(evil):
 
 def test_pictures_are_bounded(monkeypatch):
     """What would take too much memory is not decoded; other modes come out."""
-    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(preview, "MAX_PIXELS", 1000)
     assert make_small(Image.new("RGB", (40, 40))) is None
     assert to_data_uri(Image.new("RGB", (40, 40))) is None
     for mode in ("1", "L", "P", "RGBA", "CMYK", "I;16", "F", "LA"):

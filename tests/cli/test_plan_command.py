@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.cli import main
-from mds.cli.mixture_plot import draw, letters
+from mds.cli.plots import plot_mixture, stream_letters
 
 NAMES = ("web", "code", "math")
 KNOTS = {0: {"web": 8, "code": 2}, 40: {"web": 1, "code": 1, "math": 2}}
@@ -78,7 +78,7 @@ def test_weights_that_were_set_are_in_the_picture(folder, tmp_path):
     assert samples["web"] <= 80
 
 
-def test_a_run_without_a_schedule_has_nothing_to_draw(folder, tmp_path):
+def test_a_run_without_a_schedule_has_nothing_to_plot_mixture(folder, tmp_path):
     """Said with what its shares are."""
     dataset = StreamingDataset(local=str(folder / "web"), batch_size=10)
     loader = StreamingDataLoader(dataset)
@@ -93,7 +93,7 @@ def test_columns_are_full_whatever_the_rounding():
     """Of many streams too, of which those beyond the letters share a dot."""
     rng = np.random.default_rng(0)
     counts = np.cumsum(rng.integers(0, 9, (21, 70)), axis=0)
-    lines = list(draw(counts, list(range(21))))
+    lines = list(plot_mixture(counts, list(range(21))))
     assert all(len(line) == 27 and " " not in line[7:] for line in lines[:12])
-    assert len(set(letters(52))) == 52
-    assert letters(60)[-1] == "."
+    assert len(set(stream_letters(52))) == 52
+    assert stream_letters(60)[-1] == "."

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter
-from mds.cli.lengths_plot import draw
+from mds.cli.plots import plot_lengths
 from mds.cli.terminal import console
 
 SENTENCE = "/a/folder/of/some/depth/" * 8 + ": text documents, 3 files, 60 B"
@@ -77,6 +77,6 @@ def test_one_slash_of_a_url_is_told():
 
 def test_lengths_stand_below_each_other():
     """However many digits the longest has."""
-    *lines, _ = draw(np.array([0, 3, 700, 1500, 1 << 20]))
+    *lines, _ = plot_lengths(np.array([0, 3, 700, 1500, 1 << 20]))
     assert len({line.index("%") for line in lines}) == 1
     assert lines[-1].startswith("1,048,576 to 2,097,151 20.0 %")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import mds.dataset.lengths
 from mds import MDSWriter, Packing, StreamingDataset, merge_index
 from mds.cli import main
-from mds.cli.lengths_plot import draw
+from mds.cli.plots import plot_lengths
 from mds.dataset.lengths import open_lengths
 from mds.dataset.stream import Stream, find_sources
 from mds.errors import ConfigError, EncodingError, IndexFileError
@@ -251,8 +251,8 @@ def test_info_shows_the_distribution(tmp_path):
 
 def test_the_plot_of_no_samples():
     """Says so."""
-    assert list(draw(np.zeros(0, np.int64))) == ["no samples"]
-    assert next(draw(np.zeros(3, np.int64))).startswith("0 ")
+    assert list(plot_lengths(np.zeros(0, np.int64))) == ["no samples"]
+    assert next(plot_lengths(np.zeros(3, np.int64))).startswith("0 ")
 
 
 def test_lengths_go_to_a_store(tmp_path):

@@ -84,7 +84,7 @@ def all_texts():
 
 NOT_MESSAGES = {
     "mds/compat/names.py": "lists of names",
-    "mds/preview/page.py": "HTML",
+    "mds/preview.py": "HTML",
     "mds/readers/codegen.py": "source code",
 }
 

@@ -1,0 +1,194 @@
+"""Values for people: in words, as pictures in a terminal, and as HTML.
+
+The HTML is that of `mds head --html` and of a dataset in a notebook. Datasets come from strangers:
+text is escaped, pictures are decoded within bounds and encoded anew, so that only their pixels
+reach a browser, and a page forbids everything that would have to be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from mds.text.redaction import safe
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: Largest picture that is decoded, in pixels, and the longer side of its preview.
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 192
+MAX_TEXT = 600  # characters of a value on a page
+_MAX_SOUND_BYTES = 2 << 20
+_MAX_PICTURES = 4  # of a list
+_SOUND_TYPES = {
+    b"RIFF": "wav",
+    b"fLaC": "flac",
+    b"OggS": "ogg",
+    b"ID3": "mpeg",
+    b"\xff\xfb": "mpeg",
+}
+_STYLE = """
+.mds{font:13px/1.45 system-ui,sans-serif}
+.mds table{border-collapse:collapse;margin:.5em 0}
+.mds th,.mds td{border:1px solid #8885;padding:.25em .6em;text-align:left;vertical-align:top;
+max-width:36em;overflow-wrap:anywhere;white-space:pre-wrap}
+.mds th{font-weight:600}
+.mds img{max-width:192px;max-height:192px;image-rendering:auto}
+"""
+_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+
+
+class Undecodable:
+    """Value whose bytes could not be decoded; its text is the reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._reason = f"{type(error).__name__}: {error}"
+
+    def __repr__(self) -> str:
+        return f"cannot be decoded: {self._reason}"
+
+
+def shorten_value(value: Any, width: int = 200) -> str:
+    """Describe a decoded value in a few words, with its content if that is short."""
+    if isinstance(value, (bytes, memoryview)):
+        start = bytes(value[:16])
+        return f"{len(value):,} bytes, {start!r}{'...' if len(value) > 16 else ''}"
+    if hasattr(value, "dtype") and getattr(value, "shape", None):
+        numbers = ", ".join(map(str, value.reshape(-1)[:8].tolist()))
+        ellipsis = ", ..." if value.size > 8 else ""
+        return f"{value.dtype} {'x'.join(map(str, value.shape))}: {numbers}{ellipsis}"
+    if is_picture(value):
+        return f"{value.format or 'raw'} image, {value.width} x {value.height} {value.mode}"
+    if hasattr(value, "dtype"):  # repr says np.float64(0.5)
+        return str(value)
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= width else f"{text[:width]}... ({len(text):,} characters)"
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is a Pillow image."""
+    return hasattr(value, "getbands") and hasattr(value, "width")
+
+
+def make_small(picture: Any, side: int = MAX_SIDE) -> Any | None:
+    """Return a small RGB copy of a Pillow image, or None if it is too large or damaged.
+
+    A JPEG that is not decoded yet is decoded at a reduced size, and keeps that size afterwards.
+    """
+    if picture.width * picture.height > MAX_PIXELS or not picture.width * picture.height:
+        return None
+    try:
+        picture.draft("RGB", (side, side))
+        small = picture.convert("RGB")
+        small.thumbnail((side, side))
+    except Exception:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
+        return None
+    return small
+
+
+def to_data_uri(picture: Any) -> str | None:
+    """Return a small copy of a picture as a data URL, or None if it cannot be shown."""
+    small = make_small(picture)
+    if small is None:
+        return None
+    file = io.BytesIO()
+    small.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+
+
+def to_half_blocks(picture: Any, columns: int) -> Text | None:
+    """Return a picture as lines of coloured half blocks, or None if it cannot be shown."""
+    from rich.text import Text
+
+    small = make_small(picture, max(2, columns))
+    if small is None:
+        return None
+    text = Text()
+    for top in range(0, small.height - small.height % 2, 2):
+        for x in range(small.width):
+            upper, lower = (_hex_colour(small.getpixel((x, y))) for y in (top, top + 1))
+            text.append("\u2580", style=f"{upper} on {lower}")
+        text.append("\n")
+    return text
+
+
+def _hex_colour(pixel: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*pixel)
+
+
+def make_page(title: str, parts: Iterable[str]) -> str:
+    """Return a whole page made of parts in HTML."""
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{to_html(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f'<body class="mds">\n{body}\n</body>\n</html>\n'
+    )
+
+
+def make_fragment(parts: Iterable[str]) -> str:
+    """Return parts in HTML for a page of another program, such as a notebook."""
+    return f'<div class="mds"><style>{_STYLE}</style>{"".join(parts)}</div>'
+
+
+def element(tag: str, text: str) -> str:
+    """Return a text in HTML as one element, such as a paragraph ("p")."""
+    return f"<{tag}>{to_html(text)}</{tag}>"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts in HTML."""
+    return _table(headings, ([to_html(text) for text in row] for row in rows))
+
+
+def samples_table(samples: Iterable[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return a table of decoded samples in HTML: a row for each, its number first."""
+    rows = [(number, dict(sample)) for number, sample in samples]
+    names = list(dict.fromkeys(name for _, sample in rows for name in sample))
+    return _table(
+        ["sample", *names],
+        (
+            [str(number), *(_value_html(row[name]) if name in row else "" for name in names)]
+            for number, row in rows
+        ),
+    )
+
+
+def to_html(text: str) -> str:
+    """Return a text escaped for HTML, without secrets and control characters."""
+    return escape("\n".join(map(safe, str(text).split("\n"))), quote=True)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{to_html(name)}</th>" for name in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _value_html(value: Any) -> str:
+    if is_picture(value):
+        caption = to_html(shorten_value(value))  # before the preview, which may shrink the picture
+        uri = to_data_uri(value)
+        return f'<img src="{uri}" alt="{caption}"><br>{caption}' if uri else f"{caption}, not shown"
+    if isinstance(value, (list, tuple)) and value and all(map(is_picture, value)):
+        count = len(value) - _MAX_PICTURES
+        rest = f"<br>and {count} more" if count > 0 else ""
+        return "".join(map(_value_html, value[:_MAX_PICTURES])) + rest
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _sound_html(bytes(value)) + to_html(shorten_value(bytes(value)))
+    return to_html(shorten_value(value, MAX_TEXT))
+
+
+def _sound_html(data: bytes) -> str:
+    """Return a player for bytes that begin like a sound file and are not too many, else ""."""
+    kind = next((name for start, name in _SOUND_TYPES.items() if data.startswith(start)), None)
+    if kind is None or len(data) > _MAX_SOUND_BYTES or (kind == "wav" and data[8:12] != b"WAVE"):
+        return ""
+    encoded = base64.b64encode(data).decode("ascii")
+    return f'<audio controls src="data:audio/{kind};base64,{encoded}"></audio><br>'

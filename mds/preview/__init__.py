@@ -1,1 +1,0 @@
-"""Values as people look at them: in words, as pictures in a terminal, and on a page of HTML."""

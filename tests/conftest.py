@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import mds
-from mds.process.per_process import forget_all
+from mds.process import per_process
 
 # A test starts interpreters in folders of its own, where an installed library, of another tree
 # perhaps, would be found first.
@@ -28,6 +28,6 @@ def _few_connections():
     """No test inherits the idle connections of many others, whose servers are gone."""
     yield
     if len(os.listdir("/proc/self/fd")) > _kept[0] + _MANY_DESCRIPTORS:
-        forget_all()
+        per_process._made.clear()
         gc.collect()
         _kept[0] = len(os.listdir("/proc/self/fd"))

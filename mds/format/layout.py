@@ -86,11 +86,6 @@ def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
     return _pack_offsets(sizes, first, config)
 
 
-def pack_shard(samples: Sequence[bytes], config: bytes) -> list[bytes]:
-    """An mds shard in pieces. Raises WriterError when the file would reach 4 GiB."""
-    return [pack_header([len(sample) for sample in samples], config), *samples]
-
-
 def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     """A meta file for a data file whose first sample begins at `first`.
 

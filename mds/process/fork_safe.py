@@ -66,11 +66,6 @@ def call_in_child(function: Callable[[], None]) -> None:
     _in_child.append(function)
 
 
-def living_locks() -> list[Any]:
-    """Every lock of the package that this process has, in no order: for tests that hold them."""
-    return list(_locks)
-
-
 class cached_property(Generic[T]):  # noqa: N801 - it stands where functools' stands
     """``functools.cached_property`` without a lock.
 

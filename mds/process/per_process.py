@@ -42,16 +42,6 @@ def forget(key: Hashable) -> None:
         _made.pop(key, None)
 
 
-def forget_all() -> None:
-    """Forget whatever was made: what nothing uses any more ends, and its connections with it.
-
-    For programs that meet many stores one after another; a store that is in use makes its own
-    again when it needs it.
-    """
-    with _lock:
-        _made.clear()
-
-
 def abandon(inherited: object) -> None:
     """Keep something of the parent's without ever touching it, not even to end it."""
     _inherited.append(inherited)

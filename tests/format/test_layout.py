@@ -19,7 +19,6 @@ from mds.format.layout import (
     header_size,
     pack_header,
     pack_meta,
-    pack_shard,
     parse_meta_offsets,
     parse_offsets,
     shard_name,
@@ -27,6 +26,11 @@ from mds.format.layout import (
 )
 
 FORMAT = pathlib.Path(__file__).parents[2] / "FORMAT.md"
+
+
+def pack_shard(samples, config):
+    """Return a whole shard."""
+    return b"".join([pack_header([len(sample) for sample in samples], config), *samples])
 
 
 def blocks(kind):
@@ -51,7 +55,7 @@ def test_the_example_of_the_specification(tmp_path):
 @given(st.lists(st.binary(max_size=20), max_size=20), st.binary(max_size=30))
 def test_samples_are_found_again(samples, config):
     """Offsets of a packed shard cut it into its samples, whatever they are."""
-    data = b"".join(pack_shard(samples, config))
+    data = pack_shard(samples, config)
     head = data[: header_size(len(samples))]
     for given_bytes in (data, head):
         offsets = parse_offsets(given_bytes, len(samples), len(data), "a shard")
@@ -62,7 +66,7 @@ def test_samples_are_found_again(samples, config):
 @given(st.data())
 def test_damaged_headers_are_refused_or_harmless(data):
     """Whatever stands in a header, offsets that come back lie inside the file and never fall."""
-    whole = bytearray(b"".join(pack_shard([b"abc", b"", b"defgh"], b"{}")))
+    whole = bytearray(pack_shard([b"abc", b"", b"defgh"], b"{}"))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, 19))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
@@ -78,7 +82,7 @@ def test_damaged_headers_are_refused_or_harmless(data):
 
 def test_what_is_wrong_is_said():
     """Each kind of broken header has its own sentence, with the file and the numbers."""
-    good = b"".join(pack_shard([b"abc", b"defgh"], b"{}"))
+    good = pack_shard([b"abc", b"defgh"], b"{}")
     with pytest.raises(ShardError, match="here: holds 2 samples, the index says 3"):
         parse_offsets(good, 3, len(good), "here")
     with pytest.raises(ShardError, match="here: 9 bytes cannot hold the offsets of 2"):
@@ -115,7 +119,7 @@ def test_meta_files_begin_where_the_header_line_ends():
 
 def test_offsets_do_not_hold_the_file():
     """Offsets are a copy: a mapped file can be closed while somebody has them."""
-    buffer = bytearray(b"".join(pack_shard([b"abc"], b"{}")))
+    buffer = bytearray(pack_shard([b"abc"], b"{}"))
     view = memoryview(buffer)
     offsets = parse_offsets(view, 1, len(buffer), "x")
     view.release()

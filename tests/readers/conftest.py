@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mds.encodings import parse_encoding
-from mds.format.layout import config_bytes, pack_shard, shard_name
+from mds.format.layout import config_bytes, pack_header, shard_name
 from mds.index import read_index
 from mds.readers import open_reader
 
@@ -70,7 +70,7 @@ def pack(columns, samples):
         values = [e.pack(sample[n]) for n, e in zip(names, encodings, strict=True)]
         words = [len(v) for v, size in zip(values, sizes, strict=True) if size is None]
         rows.append(struct.pack(f"<{len(words)}I", *words) + b"".join(values))
-    data = b"".join(pack_shard(rows, config_bytes(config)))
+    data = b"".join([pack_header([len(row) for row in rows], config_bytes(config)), *rows])
     return data, {**config, "samples": len(rows), "zip_data": None}
 
 

@@ -28,7 +28,7 @@ from mds.cache.checked_ids import CheckedIds, file_size, write_ids
 from mds.cache.computed_files import ComputedFiles, remove
 from mds.errors import CacheError, CorruptError
 from mds.format.hashing import digest
-from mds.plan.orders import SequentialOrder
+from mds.plan.stream_orders import SequentialOrder
 from mds.process.fork_safe import new_lock
 from mds.storage.files import is_process, temporary_owner
 from mds.text.redaction import get_logger
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan import EpochPlan
-    from mds.plan.orders import Order
+    from mds.plan.stream_orders import StreamOrder
 
     Ids = NDArray[np.int64]
 
@@ -85,7 +85,7 @@ def prepare(plan: EpochPlan, folder: str) -> list[str]:
 class OrderFile:
     """The file of some canonical nodes of an order."""
 
-    def __init__(self, order: Order, nodes: Ids, folder: str) -> None:
+    def __init__(self, order: StreamOrder, nodes: Ids, folder: str) -> None:
         self._order, self.nodes = order, np.sort(nodes)
         self._files = ComputedFiles(folder, _LOCK_TIMEOUT_SECONDS)
         starts = order.starts()
@@ -190,7 +190,7 @@ class OrderFile:
 class _Shared:
     """Reads an order from its file, which is computed or found when the first id is asked for."""
 
-    def __init__(self, plan: EpochPlan, order: Order, folder: str) -> None:
+    def __init__(self, plan: EpochPlan, order: StreamOrder, folder: str) -> None:
         self._plan, self._order, self._folder = plan, order, folder
         self._starts = self._order.starts()
         self._mapped: CheckedIds | None = None

@@ -10,17 +10,17 @@ import numpy as np
 from mds.errors import PlanError, StreamPlanError
 from mds.plan.global_batches import NoBatches, RandomBatches
 from mds.plan.keyed_sampling import KeyedResampling
-from mds.plan.orders import (
-    Order,
-    RandomAccessOrder,
-    SequentialOrder,
-    ShuffleParams,
-    UnshuffledOrder,
-)
 from mds.plan.passes import PassOrders
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
 from mds.plan.scheduled_batches import ScheduledBatches
 from mds.plan.stream_batches import DevicePerStreamBatches, PerStreamBatches, StratifiedBatches
+from mds.plan.stream_orders import (
+    RandomAccessOrder,
+    SequentialOrder,
+    ShuffleParams,
+    StreamOrder,
+    UnshuffledOrder,
+)
 from mds.plan.stream_passes import StreamPasses
 from mds.shuffle.permutation import derive_key
 
@@ -59,7 +59,7 @@ class EpochInputs:
             )
         return giving
 
-    def orders(self) -> Sequence[Order | StreamPasses]:
+    def orders(self) -> Sequence[StreamOrder | StreamPasses]:
         """One order of all streams for random batching, else one for each that takes part.
 
         With a schedule one of all streams, over all their passes.
@@ -102,7 +102,7 @@ class EpochInputs:
             return PerStreamBatches(samples, partition, rng)
         return DevicePerStreamBatches(samples, partition, rng)
 
-    def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> Order:
+    def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
         name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
         if algorithm is not None and algorithm.is_random_access:
             keyed = KeyedResampling(shares, self._keyed_params(params))
@@ -112,10 +112,10 @@ class EpochInputs:
             return SequentialOrder(resampling, params, name, algorithm, self.small_order)
         return UnshuffledOrder(resampling, params, self.small_order)
 
-    def _pass_of(self, stream: int, share: StreamShare) -> Callable[[int], Order]:
+    def _pass_of(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
         """What makes the order of a pass through a stream."""
 
-        def make(number: int) -> Order:
+        def make(number: int) -> StreamOrder:
             return self._order([share], self.params._replace(epoch=number, block=block))
 
         assert self.scheduled is not None

@@ -31,11 +31,11 @@ from mds.plan.build import EpochInputs
 from mds.plan.drops import DroppedBatches, DropTable
 from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import PartitionSpec, Shape
-from mds.plan.orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
 from mds.plan.stream_batches import full_batches
+from mds.plan.stream_orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.weights import Weights, resolve_passes, resolve_weights, stream_title
 from mds.process.fork_safe import cached_property
 from mds.units import parse_count
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan.global_batches import GlobalBatches
-    from mds.plan.orders import Order
     from mds.plan.schedule import ScheduledRun
+    from mds.plan.stream_orders import StreamOrder
     from mds.plan.stream_passes import StreamPasses
     from mds.world import World
 
@@ -163,13 +163,13 @@ class EpochPlan:
         return scheduled_epoch(self.schedule, self.choose, batch, self.epoch, self.epoch_size)
 
     @cached_property
-    def orders(self) -> Sequence[Order | StreamPasses]:
+    def orders(self) -> Sequence[StreamOrder | StreamPasses]:
         """The orders behind the global batches."""
         with self._named_streams():
             return self.inputs.orders()
 
     @cached_property
-    def long_orders(self) -> list[Order]:
+    def long_orders(self) -> list[StreamOrder]:
         """Those that take long to compute; mds.cache.order_files shares them on a node."""
         parts = (part for order in self.orders for part in order.parts)
         return [part for part in parts if not part.is_cheap]

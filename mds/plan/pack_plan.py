@@ -19,13 +19,13 @@ from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
-from mds.plan.orders import Order
 from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, Pieces, TakenPacks
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.pack_windows import DocumentWindows, OrderWindows, ScheduledWindows
 from mds.plan.packing import Packing, Packs, balance, pack_window
 from mds.plan.state import ResumePoint, parse_state
+from mds.plan.stream_orders import StreamOrder
 from mds.plan.stream_passes import StreamPasses
 from mds.process.fork_safe import cached_property
 from mds.shuffle.permutation import derive_key
@@ -157,7 +157,7 @@ class PackPlan:
         plan = self.plan
         order = plan.orders[0] if plan.orders else None
         if plan.scheduled is None:
-            assert order is None or isinstance(order, Order)
+            assert order is None or isinstance(order, StreamOrder)
             return OrderWindows(order, self.window)
         assert order is None or isinstance(order, StreamPasses)
         name = digest(repr(plan.dataset_facts()), *plan.inputs.params)

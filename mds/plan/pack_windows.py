@@ -16,8 +16,8 @@ from mds.process.fork_safe import cached_property
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mds.plan.orders import Lookup, Order
     from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.stream_orders import Lookup, StreamOrder
     from mds.plan.stream_passes import StreamPasses
 
     Ids = NDArray[np.int64]
@@ -45,7 +45,7 @@ class OrderWindows:
     Without an order there are none.
     """
 
-    def __init__(self, order: Order | None, size: int) -> None:
+    def __init__(self, order: StreamOrder | None, size: int) -> None:
         self._order, self._size = order, size
         self._starts = order.starts() if order is not None else np.zeros(1, np.int64)
         self.counts = -(-np.diff(self._starts) // size)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.plan.orders import RandomAccessOrder
 from mds.plan.partition import ExactGrid, Partition
+from mds.plan.stream_orders import RandomAccessOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan.orders import Lookup, Order
+    from mds.plan.stream_orders import Lookup, StreamOrder
 
     Ids = NDArray[np.int64]
 
@@ -34,16 +34,20 @@ class PassOrders:
     """
 
     def __init__(
-        self, make: Callable[[int], Order], samples: int, canonical: int, turns: tuple[int, int]
+        self,
+        make: Callable[[int], StreamOrder],
+        samples: int,
+        canonical: int,
+        turns: tuple[int, int],
     ) -> None:
         self._make, self.samples, self.canonical, self.turns = make, samples, canonical, turns
         self._partition = Partition(ExactGrid(samples, canonical), 1, 1, is_even=False)
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, StreamOrder] = {}
         first, last = turns
         self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
 
     @property
-    def parts(self) -> list[Order]:
+    def parts(self) -> list[StreamOrder]:
         """The orders behind it that take long to compute; all of them are kept."""
         if not self._passes or self._order(self._passes[0]).is_cheap:
             return []
@@ -97,7 +101,7 @@ class PassOrders:
             held[number] = self._order(number).lookup()
         return held[number]
 
-    def _order(self, number: int) -> Order:
+    def _order(self, number: int) -> StreamOrder:
         if number not in self._orders:
             known = next((each for each in self._orders.values() if _is_plain(each)), None)
             # Much of a random-access order is the same in every pass.
@@ -108,6 +112,6 @@ class PassOrders:
         return self._orders[number]
 
 
-def _is_plain(order: Order) -> TypeGuard[RandomAccessOrder]:
+def _is_plain(order: StreamOrder) -> TypeGuard[RandomAccessOrder]:
     """Whether an order is computed at any position and has every sample once."""
     return isinstance(order, RandomAccessOrder) and order.resampling.is_plain

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan.orders import Lookup, Order
     from mds.plan.passes import PassOrders
+    from mds.plan.stream_orders import Lookup, StreamOrder
     from mds.shuffle.base import ShuffleGroup
 
     Ids = NDArray[np.int64]
@@ -38,7 +38,7 @@ class StreamPasses:
         self.at_hand: AtHand | None = None
 
     @property
-    def parts(self) -> list[Order]:
+    def parts(self) -> list[StreamOrder]:
         """The orders behind it that take long to compute."""
         return [part for stream in self.streams for part in stream.parts]
 

@@ -199,7 +199,7 @@ def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
         "from test_shared_orders import *\n"
-        "from mds.plan.orders import SequentialOrder\n"
+        "from mds.plan.stream_orders import SequentialOrder\n"
         "generate = SequentialOrder.generate\n"
         "def killed(self, nodes, keep=0):\n"
         "    yield next(generate(self, nodes))\n"

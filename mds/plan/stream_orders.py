@@ -67,7 +67,7 @@ class ShuffleParams(NamedTuple):
     block: int
 
 
-class Order(abc.ABC):
+class StreamOrder(abc.ABC):
     """Map from positions 0 to ``samples`` - 1, in sections for canonical nodes, to sample ids.
 
     Every process computes and holds an order of fewer than ``small`` samples for itself.
@@ -86,7 +86,7 @@ class Order(abc.ABC):
         """Whether it is as well computed by every process as read from a file."""
 
     @property
-    def parts(self) -> list[Order]:
+    def parts(self) -> list[StreamOrder]:
         """The orders that it is made of: itself."""
         return [self]
 
@@ -137,7 +137,7 @@ class Order(abc.ABC):
         return self.__dict__ | {"_stored": None, "_held": None}
 
 
-class UnshuffledOrder(Order):
+class UnshuffledOrder(StreamOrder):
     """Shard after shard, without a shuffle."""
 
     @property
@@ -167,7 +167,7 @@ class UnshuffledOrder(Order):
         return "straight"
 
 
-class ShuffledOrder(Order):
+class ShuffledOrder(StreamOrder):
     """Order of a shuffle ``algorithm``, whose name is ``algo``."""
 
     def __init__(

@@ -87,7 +87,7 @@ def _resident():
 
 def ours(question, samples, algo, world, folder):
     from mds.cache import order_files as orders
-    from mds.cache.order_files import prepare, shared_plan
+    from mds.cache.order_files import prepare, share_order
     from mds.plan import EpochPlan, epoch_order
     from mds.shuffle import get_shuffle
     from mds.world import World
@@ -107,7 +107,7 @@ def ours(question, samples, algo, world, folder):
     if question == "node":
         prepare(plan, folder)
         return meter.read()
-    shared_plan(plan, folder)
+    share_order(plan, folder)
     place = (mine.node, mine.rank_of_node, mine.worker_of_rank)
     if question == "resume":
         first = next(plan.blocks(*place, start=plan.length // 2))

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan import EpochPlan
+    from mds.plan.order import Order
     from mds.plan.stream_orders import StreamOrder
 
     Ids = NDArray[np.int64]
+
+AnyOrder = TypeVar("AnyOrder", bound="Order")
 
 log = get_logger("mds.cache")
 
@@ -55,31 +57,35 @@ _ABANDONED = 600.0  # seconds without a write after which a dead owner's file is
 _ATTEMPTS = 3  # at a file that is damaged
 
 
-def shared_plan(plan: EpochPlan, folder: str) -> EpochPlan:
-    """The plan, with its large orders read from files in ``folder`` when ids are asked for.
+def share_order(order: AnyOrder, folder: str) -> AnyOrder:
+    """Let the long orders behind an order be read from files in ``folder``, and return it.
 
-    The folder is made when it is missing. Where it cannot be used every process computes the order
-    for itself, with a warning.
+    The folder is made when the first id is asked for. Where it cannot be used, every process
+    computes the order for itself, with a warning.
     """
-    for order in plan.long_orders:
-        order.attach(_Shared(plan, order, folder))
-    return plan
+    for long_order in order.long_orders:
+        long_order.attach(_Shared(order, long_order, folder))
+    return order
 
 
-def are_prepared(plan: EpochPlan, folder: str) -> bool:
-    """Whether what ``plan`` will read is there, so that nothing would have to be computed."""
-    nodes = plan.global_batches.canonical_nodes_of(plan.world.node)
-    return all(OrderFile(order, nodes, folder).is_there for order in plan.long_orders)
+def is_prepared(order: Order, folder: str) -> bool:
+    """Whether all files that ``order`` reads exist, so that nothing has to be computed."""
+    return all(file.is_there for file in _files_of(order, folder))
 
 
-def prepare(plan: EpochPlan, folder: str) -> list[str]:
-    """Compute what ``plan`` will read and is not there yet; the paths of all its files."""
-    paths = []
-    for order in plan.long_orders:
-        file = OrderFile(order, plan.global_batches.canonical_nodes_of(plan.world.node), folder)
+def prepare(order: Order, folder: str) -> list[str]:
+    """Compute the files that ``order`` reads and that do not exist yet; return the paths of all."""
+    files = _files_of(order, folder)
+    for file in files:
         file.ensure()
-        paths.append(file.path)
-    return paths
+    return [file.path for file in files]
+
+
+def _files_of(order: Order, folder: str) -> list[OrderFile]:
+    if not order.long_orders:
+        return []
+    nodes = order.nodes_read(order.world.node)
+    return [OrderFile(long_order, nodes, folder) for long_order in order.long_orders]
 
 
 class OrderFile:
@@ -190,8 +196,8 @@ class OrderFile:
 class _Shared:
     """Reads an order from its file, which is computed or found when the first id is asked for."""
 
-    def __init__(self, plan: EpochPlan, order: StreamOrder, folder: str) -> None:
-        self._plan, self._order, self._folder = plan, order, folder
+    def __init__(self, epoch: Order, order: StreamOrder, folder: str) -> None:
+        self._epoch, self._order, self._folder = epoch, order, folder
         self._starts = self._order.starts()
         self._mapped: CheckedIds | None = None
         self._damaged: int | None = None  # the inode of a file that was
@@ -227,7 +233,7 @@ class _Shared:
         return found
 
     def _begin(self) -> None:
-        nodes = self._plan.global_batches.canonical_nodes_of(self._plan.world.node)
+        nodes = self._epoch.nodes_read(self._epoch.world.node)
         file = OrderFile(self._order, nodes, self._folder)
         try:
             self._mapped = file.opened(self._damaged)
@@ -242,7 +248,7 @@ class _Shared:
             return
         self._places = file.places
         self._is_all = len(file.nodes) == len(file.places)
-        _ahead.begin(self._plan, self._folder)
+        _ahead.begin(self._epoch, self._folder)
 
 
 class _Ahead:
@@ -254,13 +260,9 @@ class _Ahead:
         self._done: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def begin(self, plan: EpochPlan, folder: str) -> None:
-        """Prepare what comes after ``plan``, once, unless a thread is at work already."""
-        following = plan.following()
-        files = [
-            OrderFile(order, following.global_batches.canonical_nodes_of(plan.world.node), folder)
-            for order in following.long_orders
-        ]
+    def begin(self, order: Order, folder: str) -> None:
+        """Prepare what comes after ``order``, once, unless a thread is at work already."""
+        files = _files_of(order.following(), folder)
         with self._lock:
             if self._owner != os.getpid():  # a forked child has none of its parent's threads
                 self._owner, self._thread, self._done = os.getpid(), None, set()

@@ -30,7 +30,6 @@ from mds.compat.dataset_parts import (
 from mds.compat.shapes import Array, Spanner
 from mds.compat.stream import Stream
 from mds.compat.uncalled import Overridable, refuse, refuse_missing
-from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.indexing import normal
 from mds.dataset.samples import Samples
 from mds.dataset.settings import DATASET_RULES, raise_fixed
@@ -40,13 +39,13 @@ from mds.dataset.stream import streams_registry
 from mds.dataset.streaming import StreamingDataset as Dataset
 from mds.dataset.worker_epoch import WorkerEpoch
 from mds.errors import ConfigError, NotFoundError, StateError
-from mds.plan.state import KEYS, VERSION, parse_state
+from mds.plan.position import Position
+from mds.plan.state import KEYS, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos
 from mds.world import World, worker_place
 
 if TYPE_CHECKING:
     from mds.plan import EpochPlan
-    from mds.plan.state import ResumePoint
 
 #: Methods whose overrides would change which samples come, and what there is in their place.
 _REFUSED = {
@@ -212,7 +211,7 @@ class StreamingDataset(Overridable, Dataset, Array):
         """The ids of this worker in an epoch from a sample on, -1 for padding."""
         worker, workers = worker_place()
         found = self.__dict__.get("_starting")
-        if found is None or found[1].epoch != epoch or found[1].sample_in_epoch != sample_in_epoch:
+        if found is None or found[1].begin[:2] != (epoch, sample_in_epoch):
             from mds.compat.orders import generate_work
 
             world = self._world(workers, worker)
@@ -224,14 +223,14 @@ class StreamingDataset(Overridable, Dataset, Array):
         return np.concatenate([np.zeros(0, np.int64), *plan.blocks(*place)])
 
     def _worker_epoch(
-        self, start: EpochStart, world: World, position: int = 0, *, for_loader: bool = False
+        self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
         epoch = super()._worker_epoch(start, world, position, for_loader=for_loader)
         if not self._has_own_work:
             return epoch
         self._starting = world, epoch.plan
         try:
-            ids = self._get_work(epoch.plan.epoch, epoch.plan.sample_in_epoch)
+            ids = self._get_work(epoch.plan.epoch, epoch.plan.begin.place)
         finally:
             del self._starting
         return GivenWork(epoch, np.asarray(ids, np.int64).reshape(-1))
@@ -281,14 +280,14 @@ class StreamingDataset(Overridable, Dataset, Array):
         nodes, ranks = int(data["nodes"]), int(data["ranks"])
         spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
         then = World(nodes, ranks // nodes, 1, 0)
-        epoch = max(point.epoch, 0)
-        whole = self._order.plan(EpochStart(epoch, point.at(epoch, 0)), then, spec)
-        rest = self._order.plan(EpochStart(epoch, self._order.epochs.pending), self._world())
+        epoch, order = max(point.position.epoch, 0), self._order
+        whole = order.plan(point.at(Position(epoch)), then, spec)
+        rest = order.plan(order.epochs.pending or ResumePoint(Position(epoch)), self._world())
         count = self.num_samples
         counts = [
             _count_samples(plan, world, stop, count)
             for plan, world, stop in (
-                (whole, then, point.sample_in_epoch // ranks),
+                (whole, then, point.position.place // ranks),
                 (rest, self._world(), None),
                 (whole, then, None),
             )

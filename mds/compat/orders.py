@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mds.compat.uncalled import SealedDict, find_remedy
-from mds.dataset.epoch_counter import EpochStart
+from mds.plan.position import Position
 from mds.plan.spec import BATCHING_METHODS
-from mds.plan.state import parse_state
+from mds.plan.state import ResumePoint, parse_state
 
 if TYPE_CHECKING:
     from mds.dataset.samples import Samples
@@ -28,10 +28,11 @@ def generate_work(
     """
     order = dataset._order  # noqa: SLF001 - a dataset's other half
     spec = dataclasses.replace(order.spec, batching_method=batching_method)
-    resume = None
+    position = Position(epoch, sample_in_epoch)
+    start = ResumePoint(position)
     if sample_in_epoch:
-        resume = parse_state(dataset.state_dict(sample_in_epoch, True)).at(epoch, sample_in_epoch)
-    plan = order.plan(EpochStart(epoch, resume), world, spec)
+        start = parse_state(dataset.state_dict(sample_in_epoch, True)).at(position)
+    plan = order.plan(start, world, spec)
     return np.array(
         [
             [

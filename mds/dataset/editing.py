@@ -19,7 +19,7 @@ from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_ma
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import first_shares
 from mds.plan.schedule import check_weights
-from mds.plan.state import MAX_EDITS, parse_state
+from mds.plan.state import MAX_EDITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mds.dataset.order_state import OrderState
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.plan.position import Cursor, Position
     from mds.world import World
 
 
@@ -38,12 +39,8 @@ class RunningLoop(Protocol):
         """Whether batches were given and more may come."""
 
     @property
-    def position(self) -> tuple[int, int] | None:
-        """The epoch, and the sample or pack of all ranks that comes next."""
-
-    @property
-    def packs(self) -> tuple[int, Any, int] | None:
-        """Where an epoch of packs goes on: the position, the cursors and the turn."""
+    def position(self) -> Position | None:
+        """Position of all ranks after the last batch that was given."""
 
     @property
     def is_exact(self) -> bool:
@@ -64,9 +61,6 @@ class EditableDataset(Protocol):
     packing: Any
 
     def _world(self) -> World: ...
-    def _packed_state(
-        self, begun: tuple[int, int] | None, packs: tuple[int, Any, int] | None
-    ) -> dict[str, Any]: ...
 
 
 def no_loop() -> None:
@@ -186,25 +180,14 @@ def skip(dataset: EditableDataset, steps: Any) -> int:
     return training.step_at(last_epoch, last)
 
 
-def begin_again(
-    self: EditableDataset, place: tuple[int, int], packs: tuple[int, Any, int] | None
-) -> None:
-    """Let the next iteration go on from an epoch and a place in it, by the order as it is now."""
-    if packs is None:
-        state = self._order.state(self._world(), *place)
-    else:
-        state = self._packed_state(place, packs)
-    self._order.epochs.load(parse_state(state))
-
-
 def _next_window(dataset: EditableDataset, step: int) -> tuple[int, int]:
-    """The first window of the training that has not begun at a step, and the step that it is in."""
+    """Return the first window of the run that has not begun at a step, and the step it is in."""
     training = TrainingSteps(dataset)
     epoch, place = training.place_of(step, _earliest(dataset)[0])
     packs = training.packs(epoch)
-    first = packs.plan.scheduled.first if packs.plan.scheduled is not None else 0
-    cursors = _cursors(dataset, epoch, place)
-    window, pack = map(int, cursors[0]) if cursors is not None else (0, 0)
+    first = packs.scheduled.first if packs.scheduled is not None else 0
+    cursor = _cursor(dataset, epoch, place)
+    window, pack = cursor.windows[0] if cursor is not None else (0, 0)
     if not pack:
         return first + window, step
     end = place + len(packs.load(0, window)) - pack
@@ -214,24 +197,21 @@ def _next_window(dataset: EditableDataset, step: int) -> tuple[int, int]:
 
 
 def _windows(dataset: EditableDataset, epoch: int, place: int) -> list[int]:
-    """Of each canonical node the first window of documents that has not begun at a place."""
-    cursors = _cursors(dataset, epoch, place)
-    return [int(window) + bool(pack) for window, pack in cursors] if cursors is not None else []
+    """Return for each canonical node the first window that has not begun at a place."""
+    cursor = _cursor(dataset, epoch, place)
+    return [window + bool(pack) for window, pack in cursor.windows] if cursor is not None else []
 
 
-def _cursors(dataset: EditableDataset, epoch: int, place: int) -> Any:
-    """The window and the pack of each canonical node at a place; None at the beginning."""
-    loop, pending = dataset._loop(), dataset._order.epochs.pending
-    cursors: Any = None
+def _cursor(dataset: EditableDataset, epoch: int, place: int) -> Cursor | None:
+    """Return the cursor of packs at a place, None at the beginning of an epoch."""
     if not place:
         return None
-    if pending is not None and (pending.epoch, pending.sample_in_epoch) == (epoch, place):
-        cursors = pending.cursors
-    elif loop is not None and loop.packs is not None and loop.position == (epoch, place):
-        cursors = loop.packs[1]
-    if cursors is None:
-        cursors = TrainingSteps(dataset).packs(epoch).table.cursors(place)[0]
-    return cursors
+    loop, pending = dataset._loop(), dataset._order.epochs.pending
+    running = loop.position if loop is not None else None
+    for position in (pending.position if pending is not None else None, running):
+        if position is not None and position[:2] == (epoch, place) and position.cursor is not None:
+            return position.cursor
+    return TrainingSteps(dataset).packs(epoch).table.cursor(place)
 
 
 def _numbers(samples: Iterable[int], count: int) -> list[int]:
@@ -313,10 +293,11 @@ def _step(dataset: EditableDataset, at_step: Any) -> int:
 def _earliest(dataset: EditableDataset) -> tuple[int, int]:
     """The epoch, and the place in it, from which the order can still be changed."""
     loop = dataset._loop()
-    place = loop.position if loop is not None and loop.is_exact else None
-    order = dataset._order
-    pending = order.epochs.pending
-    if pending is not None:
-        place = max(pending.epoch, 0), pending.sample_in_epoch
-    # Workers of whatever iterates went ahead by themselves, so nothing holds before they end.
-    return place or (order.epochs.next_epoch, 0)
+    position = loop.position if loop is not None and loop.is_exact else None
+    epochs = dataset._order.epochs
+    if epochs.pending is not None:
+        position = epochs.pending.position
+    if position is None:
+        # Workers of another kind of loader are ahead, so no change holds before they end.
+        return epochs.next_epoch, 0
+    return max(position.epoch, 0), position.place

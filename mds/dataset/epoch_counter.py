@@ -1,9 +1,9 @@
-"""Which epoch comes next, agreed between a dataset object and its copies in worker processes.
+"""Epoch counter that a dataset object shares with its copies in worker processes.
 
 A DataLoader gives every worker a copy of the dataset, and the object in the main process never
-sees that an epoch began. So the count lives in memory that the processes of a rank share. It is
-touched once an epoch by each worker. Ranks that were forked from one parent keep separate records
-in it, by owner.
+sees that an epoch began. So the count is in memory that the processes of a rank share. Each worker
+touches it once an epoch. Ranks that were forked from one parent keep separate records in it, by
+owner.
 """
 
 from __future__ import annotations
@@ -12,33 +12,27 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from mds.cache.rank_file import RankFile
+from mds.plan.position import Position
 from mds.plan.state import ResumePoint, emit_state, parse_state
 
 _MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving
 
 
-class EpochStart(NamedTuple):
-    """Start of one iteration: its epoch, and the point that it was resumed from, if any."""
-
-    epoch: int
-    resume: ResumePoint | None
-
-
 class SharedEpochCounter:
-    """The iterations started so far in this rank, and the state waiting for the next one."""
+    """Iterations that this rank has started, and the state with which the next one begins."""
 
     def __init__(self) -> None:
         self._write_first(_blank_record())
 
-    def begin_epoch(self, group: int, worker: int) -> EpochStart:
-        """The start of this worker's new iteration.
+    def begin_epoch(self, group: int, worker: int) -> ResumePoint:
+        """Return where this worker's new iteration begins.
 
-        Workers of one iteration say the same ``group`` and get the same epoch, also if other
-        iterations begin in between; a worker that asks twice with the same group begins another
-        iteration.
+        Workers of one iteration give the same ``group`` and get the same beginning, even if other
+        iterations begin in between. A worker that asks twice with the same group begins another
+        iteration. The settings of the point are None unless a loaded state begins here.
         """
         with self._record() as record:
             starts = record["starts"]
@@ -52,53 +46,51 @@ class SharedEpochCounter:
                 if resume is not None:
                     record["loaded"] = resume
                     # A state from before the first epoch asks for the first.
-                    epoch = max(parse_state(resume).epoch, 0)
+                    epoch = max(parse_state(resume).position.epoch, 0)
                 start = {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
                 starts.append(start)
                 del starts[:-_MAX_REMEMBERED_STARTS]
                 record["next_epoch"] = epoch + 1
-            return EpochStart(start["epoch"], _point(start["resume"]))
+            return _parse_start(start)
 
     def load(self, point: ResumePoint) -> None:
-        """Let the next iteration begin from ``point``, whatever epoch it is of."""
+        """Begin the next iteration at ``point``, in whatever epoch it is."""
         with self._record() as record:
             record["pending"] = emit_state(point)
             record["edits"] = [dict(edit) for edit in point.edits]
 
     @property
     def pending(self) -> ResumePoint | None:
-        """The loaded point that no iteration has begun from yet."""
+        """Loaded point at which no iteration has begun yet."""
         with self._record() as record:
-            return _point(record["pending"])
+            return _parse_point(record["pending"])
 
     @property
     def loaded(self) -> ResumePoint | None:
-        """The point that was last loaded, begun from or not; its seed and nodes stay in force."""
+        """Point that was loaded last; its seed and canonical nodes stay in force."""
         with self._record() as record:
-            return _point(record["pending"] or record["loaded"])
+            return _parse_point(record["pending"] or record["loaded"])
 
     @property
     def edits(self) -> list[dict[str, Any]]:
-        """What was changed of the order while it ran, in the order in which it was said."""
+        """Changes of the order while it ran, oldest first."""
         with self._record() as record:
             return list(record["edits"])
 
     def edit(self, edits: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of changes; workers of later iterations see them."""
+        """Add changes of the order; workers of later iterations see them."""
         with self._record() as record:
             record["edits"].extend(map(dict, edits))
 
     @property
-    def last(self) -> EpochStart | None:
-        """The iteration that was started last."""
+    def last(self) -> ResumePoint | None:
+        """Beginning of the iteration that was started last."""
         with self._record() as record:
-            if not record["starts"]:
-                return None
-            return EpochStart(record["starts"][-1]["epoch"], _point(record["starts"][-1]["resume"]))
+            return _parse_start(record["starts"][-1]) if record["starts"] else None
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iteration will be, unless a state is loaded."""
+        """Epoch of the next iteration, unless a state is loaded."""
         with self._record() as record:
             return int(record["next_epoch"])
 
@@ -109,11 +101,11 @@ class SharedEpochCounter:
 
     @contextmanager
     def _record(self) -> Iterator[dict[str, Any]]:
-        """This rank's record, under the lock; what the block changes is kept."""
+        """Give this rank's record under the lock, and store what the block changes in it."""
         with self._file.locked():
             records = _read(self._file.descriptor)
             owner = str(self._file.owner)
-            # A rank forked from the maker goes on from what the maker had.
+            # A rank that was forked from the maker continues with the maker's record.
             before = json.dumps(records.get(owner, records[records["maker"]]))
             record = json.loads(before)
             yield record
@@ -139,13 +131,19 @@ class SharedEpochCounter:
         _write(self._file.descriptor, {"maker": maker, maker: record})
 
     def close(self) -> None:
-        """Give the file back; closing twice is fine."""
+        """Close the file; closing twice is fine."""
         self._file.close()
 
 
-def _point(record: Mapping[str, Any] | None) -> ResumePoint | None:
-    """The point that a record holds as plain JSON."""
-    return parse_state(record) if record is not None else None
+def _parse_point(state: Mapping[str, Any] | None) -> ResumePoint | None:
+    return parse_state(state) if state is not None else None
+
+
+def _parse_start(start: Mapping[str, Any]) -> ResumePoint:
+    if start["resume"] is None:
+        return ResumePoint(Position(start["epoch"]))
+    point = parse_state(start["resume"])
+    return point.at(point.position._replace(epoch=start["epoch"]))
 
 
 def _blank_record() -> dict[str, Any]:

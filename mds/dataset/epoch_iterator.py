@@ -8,10 +8,9 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.reading import ReadableDataset, read_stretches
 from mds.errors import IterationError, StateError
-from mds.plan.state import MAX_SAMPLES, emit_state, parse_state
+from mds.plan.state import MAX_SAMPLES, ResumePoint, emit_state, parse_state
 from mds.process.fork_safe import call_in_child
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 class SeekableDataset(ReadableDataset, Protocol):
     """What the iterator needs of a dataset."""
 
-    def _seek(self, start: EpochStart, position: int) -> WorkerEpoch: ...
+    def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch: ...
 
 
 class EpochIterator(itertools.chain[Any]):
@@ -85,7 +84,7 @@ class EpochIterator(itertools.chain[Any]):
         begun, taken = parse_state(state.get("turn", {})), state.get("taken")
         if type(taken) is not int or not 0 <= taken <= MAX_SAMPLES:
             raise StateError(f"a worker's state has taken {str(taken)[:60]}; expected a number.")
-        self._stretches.seek(EpochStart(begun.epoch, begun), taken)
+        self._stretches.seek(begun, taken)
 
     def close(self) -> None:
         """Let go of the shards; no sample comes any more. Closing twice is fine."""
@@ -132,7 +131,7 @@ class _Stretches:
                 self.epoch.fail(error)
                 failure = error
 
-    def seek(self, start: EpochStart, position: int) -> None:
+    def seek(self, start: ResumePoint, position: int) -> None:
         """Go on with the samples from a place of an epoch on."""
         self.close()
         self._begin(self._dataset._seek(start, position))

@@ -64,16 +64,16 @@ def _describe_position(dataset: Any) -> str:
     epochs, running = dataset._order.epochs, dataset._running
     if epochs.pending is not None:
         pending = epochs.pending
-        return f"epoch {pending.epoch} from {pending.unit[:-1]} {pending.sample_in_epoch} next"
+        epoch, place, unit, *_ = pending.position
+        return f"epoch {epoch} from {unit[:-1]} {place} next"
     loop = dataset._loop()
     if loop is not None and loop.is_under_way and loop.position is not None:
-        unit = "sample" if loop.packs is None else "pack"
-        return f"epoch {loop.position[0]} at {unit} {loop.position[1]}"
+        epoch, place, unit, *_ = loop.position
+        return f"epoch {epoch} at {unit[:-1]} {place}"
     if running is None or not running.is_under_way:
         return f"epoch {epochs.next_epoch} next"
-    epoch, first = running.begun
-    ranks = running.world.num_ranks
-    return f"epoch {epoch} at sample {first + running.position * ranks}"
+    begin, ranks = running.begin, running.world.num_ranks
+    return f"epoch {begin.epoch} at sample {begin.place + running.position * ranks}"
 
 
 def explain(

@@ -1,7 +1,8 @@
-"""The order of a dataset: its settings, the epochs begun, and the point where it resumes.
+"""Order of a dataset: its settings, the epochs begun, and the state from which it resumes.
 
-It joins what a user set, what the launcher says and what a checkpoint brought into an EpochPlan,
-and gives the state that leads back to the same place. It has never met a shard's bytes, nor torch.
+It joins what a user set, what the launcher set and what a checkpoint brought into the `Order` of an
+epoch, and gives the state that leads back to the same position. It reads no shard and needs no
+torch.
 """
 
 from __future__ import annotations
@@ -15,49 +16,51 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from mds.arguments import check_arguments, shown
 from mds.dataset.data_names import check_files, name_data, other_data
-from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
+from mds.dataset.epoch_counter import SharedEpochCounter
+from mds.dataset.lengths import SelectedLengths, open_lengths
 from mds.dataset.settings import DATASET_RULES
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
 from mds.plan.pack_schedule import first_shares
-from mds.plan.state import (
-    EXTENDED_VERSION,
-    MAX_SAMPLES,
-    VERSION,
-    ResumePoint,
-    emit_state,
-    parse_state,
-)
+from mds.plan.position import Position
+from mds.plan.state import MAX_SAMPLES, VERSION, ResumePoint, emit_state, parse_state
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
+    from mds.cache.source import Source
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
     from mds.dataset.worker_epoch import WorkerEpoch
-    from mds.plan.pack_plan import DocumentLengths
+    from mds.plan.order import Order
     from mds.plan.schedule import ScheduledRun
     from mds.world import World
 
 
 log = get_logger("mds.dataset")
 
-#: The settings that a dataset takes under these names.
+#: Settings that a dataset takes under these names.
 SETTING_NAMES = tuple(
     field.name for field in dataclasses.fields(OrderSpec) if field.name != "skip_empty_streams"
 )
 
 
 class OrderState:
-    """Order settings of a dataset, and how far its epochs are; a part of the dataset.
+    """Order settings of a dataset, and the progress of its epochs.
 
-    ``shares``: what was asked for of each stream. ``epoch_size``: what was asked for of an epoch.
-    ``may_lack_batches``: without a batch size samples come one by one, where one process reads.
-    ``schedule``: as it was written. It is of no shards, and counts no epochs, before `reset`.
+    Args:
+        spec: Settings of the order.
+        shares: Requested proportion, repeat or choose of each stream.
+        epoch_size: Requested size of an epoch, in samples.
+        schedule: Schedule as it was written.
+        may_lack_batches: Without a batch size, samples come one by one where one process reads.
+
+    It has no shards and counts no epochs before `reset`.
     """
 
     epochs: SharedEpochCounter
     _shards: ShardMap
+    _sources: Sequence[Source]
     _data: dict[str, Any]
     _file_changes: list[tuple[str, str]]
 
@@ -75,14 +78,15 @@ class OrderState:
         self._shares, self._epoch_size = shares, epoch_size
         self.weights = no_weights(len(shares))
         self._names: list[str | None] = [None] * len(shares)
+        self._lengths: SelectedLengths | None = None
 
     def reset(
-        self, shards: ShardMap, streams: Sequence[Stream], contents: Sequence[str]
+        self, shards: ShardMap, streams: Sequence[Stream], sources: Sequence[Source]
     ) -> OrderState:
-        """That of a dataset of these shards that has not begun; tells the streams their weights.
+        """Return the order of a dataset of these shards that has not begun.
 
-        ``contents``: a digest for the data of each stream. Raises ConfigError when there are no
-        samples, and for weights that do not fit.
+        Sets the weights of the streams. Raises ConfigError when there are no samples, and for
+        weights that do not fit.
         """
         fresh = OrderState(
             self.spec,
@@ -91,14 +95,14 @@ class OrderState:
             self.schedule,
             may_lack_batches=self.may_lack_batches,
         )
-        fresh._shards, fresh.epochs = shards, SharedEpochCounter()
+        fresh._shards, fresh._sources, fresh.epochs = shards, sources, SharedEpochCounter()
         fresh._names = [stream._name for stream in streams]
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
         if not sum(samples) and not is_chosen:
             raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
         if sum(samples) and self._epoch_size != 0:
-            # A selection may leave nothing of a stream; what was asked of it counts no more.
+            # A selection may leave a stream without samples; its weight then no longer counts.
             resolve = resolve_weights if self.schedule is None else resolve_passes
             fresh.weights = resolve(
                 samples,
@@ -116,18 +120,34 @@ class OrderState:
         for i, stream in enumerate(streams):
             stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
         fresh._file_changes = [stream._file_changes for stream in streams]
+        contents = [source.content() for source in sources]
         fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
         return fresh
 
-    def plan(self, start: EpochStart, world: World, spec: OrderSpec | None = None) -> EpochPlan:
-        """The order of one epoch in a world, as every process computes it."""
+    # ------------------------------------------------------------------ the order of an epoch
+
+    def order(self, start: ResumePoint, world: World) -> Order:
+        """Return the order of an epoch from ``start`` on, as every process computes it.
+
+        A start without settings has those of the state that was loaded last.
+        """
+        plan = self.plan(start, world)
+        return plan if self.spec.packing is None else PackPlan(plan, self.lengths)
+
+    def epoch_order(self, epoch: int, world: World) -> Order:
+        """Return the order of a whole epoch."""
+        return self.order(ResumePoint(Position(epoch)), world)
+
+    def plan(self, start: ResumePoint, world: World, spec: OrderSpec | None = None) -> EpochPlan:
+        """Return the plan of the samples behind `order`, or that of another ``spec``."""
         spec = spec or self.spec
         if self._lacks_batches(spec, world):
             spec = dataclasses.replace(spec, batch_size=1)
-        point = start.resume or self.epochs.loaded
-        if point is not None:
-            # What a state brought stays in force after its epoch; its position does not.
-            point = point.at(start.epoch, point.sample_in_epoch if start.resume is not None else 0)
+        epoch, loaded = max(start.position.epoch, 0), self.epochs.loaded
+        settings = start if start.num_canonical_nodes is not None else loaded
+        resume = None
+        if settings is not None or start.position.place:
+            resume = (settings or start).at(start.position._replace(epoch=epoch))
         edits = self.epochs.edits
         return EpochPlan(
             [
@@ -138,26 +158,54 @@ class OrderState:
             ],
             world,
             spec,
-            epoch=start.epoch,
-            resume=point,
+            epoch=epoch,
+            resume=resume,
             weights=self.weights,
             dataset=self._shards.fingerprint,
             schedule=apply_weights(self.schedule, edits) if edits else self.schedule,
             edits=edits,
         )
 
-    def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
-        """Whether there is no batch size, and the order of samples can do without.
+    @property
+    def lengths(self) -> SelectedLengths:
+        """Lengths of the documents, looked up when they are first needed."""
+        packing = self.spec.packing
+        assert packing is not None
+        if self._lengths is None:
+            joined = open_lengths(self._sources, packing.lengths)
+            self._lengths = SelectedLengths(joined, self._shards)
+        return self._lengths
 
-        One process that has no loader takes samples one by one; several ranks and workers are dealt
-        whole batches, so their order depends on the size.
+    def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
+        """Whether there is no batch size, and the order of samples does not need one.
+
+        A single process without a loader takes samples one by one. Several ranks and workers are
+        dealt whole batches, so their order depends on the batch size.
         """
         is_free = spec.batch_size is None and spec.batching_method == "random"
         return is_free and world.num_workers == 1 and self.may_lack_batches
 
     def _has_order(self, world: World) -> bool:
-        """Whether the order is settled, so that a state can be held against it."""
+        """Whether the order is fully set, so that a state can be compared with it."""
         return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
+
+    def shares(self, world: World, begin: Position) -> tuple[int, int]:
+        """Return the fewest and the most samples that a rank gets of an epoch from ``begin`` on."""
+        return self.plan(ResumePoint(begin), world).global_batches.shares
+
+    def worker_samples(self, world: World) -> list[int]:
+        """Return how many samples each worker of this rank gets in a whole epoch."""
+        plan = self.plan(ResumePoint(Position(0)), world)
+        return plan.worker_samples(world.node, world.rank_of_node)
+
+    def samples_by_stream(self) -> dict[str, int]:
+        """Return the number of samples of each stream, by the name it has in messages."""
+        titles = (
+            str(number) if name is None else repr(name) for number, name in enumerate(self._names)
+        )
+        return dict(zip(titles, self._shards.samples_per_stream.tolist(), strict=True))
+
+    # ------------------------------------------------------------------ positions
 
     def position(
         self,
@@ -165,223 +213,151 @@ class OrderState:
         num_samples: int | None,
         from_beginning: bool,
         running: WorkerEpoch | None,
-    ) -> tuple[int, int, bool]:
-        """Return the epoch, the sample in it, and whether its iteration has ended.
+    ) -> Position:
+        """Return the position after ``num_samples`` samples of all ranks.
 
-        That is after ``num_samples`` samples of all ranks; without them, where ``running`` is. They
-        count from the beginning of the epoch, or else from where this epoch was resumed.
+        They count from the beginning of the epoch, or else from where this epoch was resumed.
+        Without a number it is the position of ``running``.
         """
         pending, last = self.epochs.pending, self.epochs.last
-        epoch, offset = self.epochs.next_epoch - 1, 0
+        position = Position(self.epochs.next_epoch - 1)
         if pending is not None:
-            epoch, offset = pending.epoch, pending.sample_in_epoch
+            position = pending.position
         elif num_samples is None and running is not None:
-            epoch, offset = running.begun
+            position = running.begin
             num_samples = running.share * world.num_ranks
-        elif last is not None and last.epoch == epoch and last.resume is not None:
-            offset = last.resume.sample_in_epoch
+        elif last is not None and last.position.epoch == position.epoch:
+            position = last.position
         count: Any = num_samples or 0
         if not _is_real(count) or not 0 <= count <= MAX_SAMPLES:
             raise ConfigError(
                 f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
                 "all ranks have seen."
             )
-        place = self.place_after(epoch, 0 if from_beginning else offset, int(count))
-        return epoch, place, self._has_ended(running, epoch, place, world)
+        if self.spec.packing is not None:
+            return position._replace(unit="packs", is_finished=False)
+        first = 0 if from_beginning else position.place
+        place = self.place_after(position.epoch, first, int(count))
+        is_finished = self._has_ended(running, position.epoch, place, world)
+        return Position(position.epoch, place, is_finished=is_finished)
 
     def _has_ended(self, running: WorkerEpoch | None, epoch: int, place: int, world: World) -> bool:
-        """Whether ``running`` is of this epoch, has ended, and did so at ``place`` or before."""
+        """Whether ``running`` is of this epoch, and ended at ``place`` or before."""
         if running is None or not running.is_finished or self.epochs.pending is not None:
             return False
-        begun, first = running.begun
-        end = self.place_after(begun, first, running.share * world.num_ranks)
-        return begun == epoch and end <= place
+        begin = running.begin
+        end = self.place_after(begin.epoch, begin.place, running.share * world.num_ranks)
+        return begin.epoch == epoch and end <= place
 
-    def place_after(self, epoch: int, begin: int, given: int) -> int:
-        """The place of an epoch that comes after ``given`` samples from ``begin`` on."""
-        return place_after(skips_of(self.epochs.edits, epoch), begin, given)
+    def place_after(self, epoch: int, begin: int, count: int) -> int:
+        """Return the place of an epoch that comes ``count`` samples after the place ``begin``."""
+        return place_after(skips_of(self.epochs.edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
-        """How many samples from ``begin`` on come before a place of an epoch."""
+        """Return how many samples from ``begin`` on come before a place of an epoch."""
         return given_before(skips_of(self.epochs.edits, epoch), begin, place)
 
-    def state(
-        self, world: World, epoch: int, sample_in_epoch: int, is_finished: bool = False
-    ) -> dict[str, Any]:
-        """The state at a sample of an epoch, whose iteration may have ended."""
-        in_force = self.epochs.loaded
-        initial = in_force.initial_physical_nodes if in_force is not None else None
-        plan = None
-        if self._has_order(world):
-            plan = self.plan(EpochStart(max(epoch, 0), in_force), world)
-        return emit_state(
-            ResumePoint(
-                epoch=epoch,
-                sample_in_epoch=sample_in_epoch,
-                num_canonical_nodes=self.spec.canonical_nodes(world.num_nodes),
-                shuffle_seed=self.spec.shuffle_seed,
-                initial_physical_nodes=initial or world.num_nodes,
-                version=VERSION,
-                dataset=plan.dataset_facts() if plan is not None else None,
-                order=plan.order_facts() if plan is not None else None,
-                schedule=None if self.schedule is None else self.schedule.to_json(),
-                edits=tuple(self.epochs.edits),
-                data=self._named(world if plan is not None else None),
-                is_finished=is_finished,
-            )
-        )
+    # ------------------------------------------------------------------ states
 
-    def _named(self, world: World | None) -> dict[str, Any]:
-        """What names the data, for a state of its own, and of a world how batches are cut by it."""
-        return copy.deepcopy(self._data) | (self._world_facts(world) if world else {})
-
-    def _world_facts(self, world: World) -> dict[str, Any]:
-        """What global batches are cut by: ranks, nodes and the batch size."""
-        found: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
-        if self.spec.batch_size is not None:
-            found["batch_size"] = self.spec.batch()
-        if self.spec.partition_algo != "relaxed":
-            found["partition_algo"] = self.spec.partition_algo
-        in_force = self.epochs.loaded
-        begun = in_force.world_begun if in_force is not None else None
-        if self.spec.batching_method in {"per_stream", "stratified"} and begun is not None:
-            here = (world.num_nodes, world.num_ranks)
-            if begun != here:
-                found["padded_for"] = dict(zip(("nodes", "ranks"), begun, strict=True))
-        return found
-
-    def packed_state(
-        self,
-        world: World,
-        lengths: DocumentLengths,
-        begun: tuple[int, int] | None,
-        packs: tuple[int, Any, int] | None,
-        *,
-        is_finished: bool = False,
-    ) -> dict[str, Any]:
-        """The state of a run of packs: behind ``packs`` (position, cursors, turn) of an epoch.
-
-        Without them where the next iteration begins, or the last one began.
-        """
-        pending, last, in_force = self.epochs.pending, self.epochs.last, self.epochs.loaded
-        epoch = self.epochs.next_epoch - 1
-        point = pending
-        if packs is not None and begun is not None:
-            epoch, point = begun[0], None
-        elif point is None and last is not None and last.epoch == epoch:
-            point = last.resume
-        initial = in_force.initial_physical_nodes if in_force is not None else None
-        fresh = ResumePoint(
-            epoch,
-            0,
-            self.spec.canonical_nodes(world.num_nodes),
-            self.spec.shuffle_seed,
-            initial or world.num_nodes,
-            version=EXTENDED_VERSION,
-            unit="packs",
+    def state(self, world: World, position: Position) -> dict[str, Any]:
+        """Return the state of this run at a position."""
+        loaded = self.epochs.loaded
+        initial = loaded.initial_physical_nodes if loaded is not None else None
+        point = ResumePoint(
+            position,
+            num_canonical_nodes=self.spec.canonical_nodes(world.num_nodes),
+            shuffle_seed=self.spec.shuffle_seed,
+            initial_physical_nodes=initial or world.num_nodes,
+            version=VERSION,
             schedule=None if self.schedule is None else self.schedule.to_json(),
             edits=tuple(self.epochs.edits),
+            data=copy.deepcopy(self._data),
         )
-        if packs is not None and begun is not None:
-            position, cursors, turn = packs
-            of_nodes = tuple((int(window), int(pack)) for window, pack in cursors)
-            fresh = dataclasses.replace(
-                fresh,
-                sample_in_epoch=position,
-                cursors=of_nodes,
-                turn=turn,
-                is_finished=is_finished,
-            )
-        elif point is not None:
-            names = ("epoch", "sample_in_epoch", "cursors", "turn")
-            fresh = dataclasses.replace(fresh, **{name: getattr(point, name) for name in names})
         if self._has_order(world):
-            plan = PackPlan(self.plan(EpochStart(max(epoch, 0), None), world), lengths)
-            facts, order = plan.plan.dataset_facts(), plan.order_facts()
-            packing = plan.packing
-            named = {"lengths": packing.lengths, "balance": packing.balance}
-            data = self._named(world) | {"packing": named}
-            fresh = dataclasses.replace(fresh, dataset=facts, order=order, data=data)
-        return emit_state(fresh)
+            order = self.epoch_order(max(position.epoch, 0), world)
+            point = dataclasses.replace(
+                point,
+                dataset=order.dataset_facts(),
+                order=order.order_facts(),
+                data={**(point.data or {}), **self._world_facts(world), **order.data_facts()},
+            )
+        return emit_state(point)
 
-    def samples_by_stream(self) -> dict[str, int]:
-        """Count the samples of each stream, by what a message calls it."""
-        titles = (
-            str(number) if name is None else repr(name) for number, name in enumerate(self._names)
-        )
-        return dict(zip(titles, self._shards.samples_per_stream.tolist(), strict=True))
+    def _world_facts(self, world: World) -> dict[str, Any]:
+        """Return what global batches are cut by: ranks, nodes and the batch size."""
+        facts: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
+        if self.spec.batch_size is not None:
+            facts["batch_size"] = self.spec.batch()
+        if self.spec.partition_algo != "relaxed":
+            facts["partition_algo"] = self.spec.partition_algo
+        loaded = self.epochs.loaded
+        initial = loaded.initial_ranks if loaded is not None else None
+        here = (world.num_nodes, world.num_ranks)
+        is_padded = self.spec.batching_method in {"per_stream", "stratified"}
+        if is_padded and initial is not None and initial != here:
+            facts["padded_for"] = dict(zip(("nodes", "ranks"), initial, strict=True))
+        return facts
 
     def load(
-        self,
-        state: Mapping[str, Any],
-        world: World,
-        lengths: DocumentLengths | None = None,
-        *,
-        follows_finished: bool = True,
+        self, state: Mapping[str, Any], world: World, *, follows_finished: bool = True
     ) -> ResumePoint:
-        """Let the next iteration begin from a state. Raises StateError where it does not fit.
+        """Begin the next iteration from a state. Raises StateError where it does not fit.
 
-        ``lengths``: of the documents, where packs are counted. ``follows_finished``: after a
-        finished epoch the next one comes, and not an empty rest as in the incumbent.
+        ``follows_finished``: after a finished epoch the next one begins, and not the empty rest of
+        it, as in mosaicml-streaming.
         """
         point = parse_state(state)
+        position, is_packed = point.position, self.spec.packing is not None
         check_files(point.data, self._data, self._file_changes)
-        is_packed = lengths is not None
-        point.check_unit(is_packed=is_packed)
+        point.check_unit("packs" if is_packed else "samples")
         check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
-        if lengths is not None:
-            plan = self.plan(EpochStart(max(point.epoch, 0), point), world)
-            PackPlan(plan, lengths).check(point)
-        else:
-            point.check_position(self.weights.epoch_size)
-            self._warn_past_end(point, world)
-        if lengths is None and self._has_order(world):
+        if not is_packed:
+            point.check_place(self.weights.epoch_size)
+            self._warn_past_end(position, world)
+        if is_packed or self._has_order(world):
             # With the state's own canonical nodes, on which the default block size depends.
-            self.plan(EpochStart(max(point.epoch, 0), point), world).check(point)
+            self.order(point, world).check(point)
+        assert point.shuffle_seed is not None
         self.spec = dataclasses.replace(
             self.spec,
             num_canonical_nodes=point.num_canonical_nodes,
             shuffle_seed=point.shuffle_seed,
         )
-        self._tell_other_data(point, world)
-        if point.is_finished and follows_finished:
-            point = point.at(max(point.epoch, 0) + 1, 0)
+        self._warn_of_other_data(point, world)
+        if position.is_finished and follows_finished:
+            point = point.at(position._replace(epoch=max(position.epoch, 0)).following())
         self.epochs.load(point)
         return point
 
-    def shares(self, world: World, epoch: int, first: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that a rank gets of an epoch from ``first`` on."""
-        loaded = self.epochs.loaded
-        point = loaded.at(epoch, first) if loaded is not None else None
-        return self.plan(EpochStart(epoch, point), world).global_batches.shares
+    def begin_again(self, world: World, position: Position) -> None:
+        """Begin the next iteration at a position, by the order as it is now."""
+        self.epochs.load(parse_state(self.state(world, position)))
 
-    def worker_samples(self, world: World) -> list[int]:
-        """Return how many samples each worker of this rank gets in a whole epoch."""
-        plan = self.plan(EpochStart(0, None), world)
-        return plan.worker_samples(world.node, world.rank_of_node)
-
-    def _tell_other_data(self, point: ResumePoint, world: World) -> None:
-        """Say once a node which data are not those of a state, though as many samples."""
-        found = other_data(point.data, self._data) if world.is_local_leader else []
-        if found:
-            more = f", and {len(found) - 3} more streams" if len(found) > 3 else ""
+    def _warn_of_other_data(self, point: ResumePoint, world: World) -> None:
+        """Warn once a node about data that differ from those of a state, with as many samples."""
+        clauses = other_data(point.data, self._data) if world.is_local_leader else []
+        if clauses:
+            rest = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
             log.warning(
                 "The state was written with other data: %s%s. Each shard has as many samples as "
                 "then, so the position is taken; go on only if the samples are the same too.",
-                "; ".join(found[:3]),
-                more,
+                "; ".join(clauses[:3]),
+                rest,
             )
 
-    def _warn_past_end(self, point: ResumePoint, world: World) -> None:
-        """Say when nothing is left of the epoch of a state, beyond what padding explains."""
+    def _warn_past_end(self, position: Position, world: World) -> None:
+        """Warn when nothing remains of the epoch of a state, beyond what padding explains."""
         size = self.weights.epoch_size
-        if point.sample_in_epoch > size + world.num_ranks * (self.spec.batch_size or 1):
+        if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
             warnings.warn(
-                f"the state has sample_in_epoch {point.sample_in_epoch:,}, and an epoch has "
-                f"{size:,} samples: nothing of epoch {point.epoch} is left. Is the state of a "
+                f"the state has sample_in_epoch {position.place:,}, and an epoch has "
+                f"{size:,} samples: nothing of epoch {position.epoch} is left. Is the state of a "
                 "larger dataset, or epoch_size= smaller than it was?",
                 stacklevel=4,
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lengths": None}
 
 
 def _is_real(value: object) -> bool:
@@ -397,9 +373,9 @@ class _Ordered(Protocol):
 
 
 class OrderSetting(Generic[_T]):
-    """Descriptor of one order setting of a dataset: it lies in the OrderSpec of its OrderState.
+    """Descriptor of an order setting of a dataset, which is kept in the spec of its OrderState.
 
-    Setting it makes a new spec, so it is checked there and then.
+    Assigning to it makes a new spec, which checks the value at once.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -419,7 +395,7 @@ class OrderSetting(Generic[_T]):
         change: dict[str, Any] = {self._name: value}
         if dataset._is_strict:
             check_arguments(type(dataset).__name__, change, DATASET_RULES)
-        # A subclass may set what it likes before it calls our constructor.
+        # A subclass may set it before it calls this library's constructor.
         if "_order" not in vars(dataset):
             dataset._order = OrderState(OrderSpec())
         dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)

@@ -1,21 +1,24 @@
-"""How many packs the epochs of this process have: known, on the disk, or counted in a thread."""
+"""Number of packs of an epoch: known, in a file, or counted by a thread."""
 
 from __future__ import annotations
 
 import math
 import os
 import threading
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 from mds.cache.pack_files import PackFile
 from mds.cache.source import cache_root
+from mds.plan import PackPlan
 from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mds.plan import PackPlan
+    from mds.dataset.order_state import OrderState
+    from mds.world import World
 
     Counts = list[NDArray[np.int64]]
 
@@ -46,6 +49,27 @@ def count_packs(plan: PackPlan) -> PackCount:
         packs = estimate_packs(plan)
     filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
     return PackCount(packs, filled, is_exact=counts is not None)
+
+
+def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
+    """Return the batches of an epoch of packs: of the one under way, or else of the next.
+
+    A small dataset is packed for it, once an epoch. Of a large one it is an estimate, with a
+    warning, until a thread of this process has packed the epoch.
+    """
+    last = order.epochs.last
+    epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
+    plan = order.epoch_order(epoch, world)
+    assert isinstance(plan, PackPlan)
+    total, _, is_exact = count_packs(plan)
+    if not is_exact:
+        warnings.warn(
+            f"len() is an estimate: about {total:,} packs an epoch. It is exact once a thread of "
+            "this process has packed the epoch, and when this run starts again.",
+            stacklevel=3,
+        )
+    batch = plan.shape.global_batch
+    return total // batch if drop_last else -(-total // batch)
 
 
 def load_counts(plan: PackPlan) -> PackPlan:

@@ -19,8 +19,6 @@ import numpy as np
 
 from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds.dataset.node_order import NodeOrder
-from mds.dataset.packed_epoch import PackedEpoch
-from mds.dataset.packed_order import PackedNodeOrder
 from mds.dataset.timed_sample import TimedReaders
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
@@ -62,7 +60,7 @@ class ReadableDataset(Protocol):
 def read_windows(
     dataset: ReadableDataset,
     blocks: Iterable[Ids],
-    epoch: WorkerEpoch | PackedEpoch | None = None,
+    epoch: WorkerEpoch | None = None,
 ) -> Iterator[Window]:
     """Stretches of ids with the shards behind them; ``epoch`` is the one that they are of."""
     windows = _generate_windows(dataset, blocks, epoch)
@@ -84,17 +82,15 @@ def _close_unfinished() -> None:
 
 
 def _generate_windows(
-    dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | PackedEpoch | None
+    dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | None
 ) -> Generator[Window, None, None]:
     shards = dataset._shards
     ids = blocks if shards.selection is None else map(shards.stored, blocks)
     node: NodeOrder | None
     if dataset.cache_limit is None or epoch is None:
         node = None
-    elif isinstance(epoch, PackedEpoch):
-        node = PackedNodeOrder(epoch.plan, shards)
     else:
-        node = NodeOrder(epoch, shards)
+        node = NodeOrder(epoch.order, shards, epoch.start)
     with Prefetcher(
         dataset._cache, ids, shards.stored_ends, predownload=dataset.predownload, node=node
     ) as prefetcher:

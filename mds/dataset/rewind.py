@@ -18,7 +18,7 @@ from mds.dataset.steps import TrainingSteps
 from mds.dataset.stream import Stream
 from mds.errors import ConfigError, StateError
 from mds.formats.registry import find_format
-from mds.plan import EpochPlan, Packing
+from mds.plan import Packing
 from mds.plan.edits import describe_edit, skips_of
 from mds.plan.gaps import Gaps
 from mds.plan.schedule import ScheduledRun
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.formats import Format
-    from mds.plan import PackPlan
+    from mds.plan.order import Order
 
     Ids = NDArray[np.int64]
 
-_ROWS_AT_ONCE = 1 << 16
 _AT_ONCE = 16  # samples that are fetched
 _MAX_GLOBAL_BATCH = 1 << 24  # samples; the numbers of one are at hand
 _MAX_EPOCHS = 1 << 20  # each of them is looked through
@@ -101,7 +100,7 @@ class Rewind:
                 batch_size=data["batch_size"],
                 partition_algo=data.get("partition_algo", "relaxed"),
                 epoch_size=data.get("epoch_size"),
-                shuffle_seed=self.point.shuffle_seed,
+                shuffle_seed=self.point.shuffle_seed or 0,
                 num_canonical_nodes=self.point.num_canonical_nodes,
                 schedule=(
                     None
@@ -117,14 +116,13 @@ class Rewind:
             self.dataset = self.dataset.select(select)
         self.dataset.load_state_dict(state)
         self._steps = TrainingSteps(self.dataset)
-        self._plans: dict[int, EpochPlan | PackPlan] = {}
+        self._orders: dict[int, Order] = {}
 
-    def plan(self, epoch: int) -> EpochPlan | PackPlan:
-        """The order of a whole epoch."""
-        if epoch not in self._plans:
-            is_packed = self.dataset.packing is not None
-            self._plans = {epoch: (self._steps.packs if is_packed else self._steps.plan)(epoch)}
-        return self._plans[epoch]
+    def order(self, epoch: int) -> Order:
+        """Return the order of a whole epoch."""
+        if epoch not in self._orders:
+            self._orders = {epoch: self._steps.order(epoch)}
+        return self._orders[epoch]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -134,8 +132,8 @@ class Rewind:
     @property
     def position(self) -> tuple[int, int]:
         """The epoch, and the step of the training that comes next."""
-        epoch, steps = max(self.point.epoch, 0), self._steps
-        return epoch, steps.before(epoch) - (-self.point.sample_in_epoch // steps.batch)
+        epoch, steps = max(self.point.position.epoch, 0), self._steps
+        return epoch, steps.before(epoch) - (-self.point.position.place // steps.batch)
 
     def place_of(self, step: int) -> tuple[int, int]:
         """The epoch of a step of the training, and the step in it.
@@ -143,11 +141,11 @@ class Rewind:
         Raises StateError for a step that there is not, and for one that was skipped; ConfigError
         for a step of packs that is too far ahead.
         """
-        epoch, inside = self._steps.epoch_of(max(step, 0), max(self.point.epoch, 0))
+        epoch, inside = self._steps.epoch_of(max(step, 0), max(self.point.position.epoch, 0))
         number = self._number(epoch, inside)
         if step >= 0 and number is None:
             raise StateError(f"step {step:,} was skipped in this run: it never comes.")
-        if step < 0 or number is None or number >= self.plan(epoch).steps:
+        if step < 0 or number is None or number >= self.order(epoch).steps:
             raise StateError(
                 f"step {step:,}: epochs of this run have {self.steps_per_epoch:,} steps, and none "
                 "of them has that one. Steps are counted from 0."
@@ -165,17 +163,8 @@ class Rewind:
     def rows(self, step: int) -> list[StepRow]:
         """The samples of a global batch, rank by rank."""
         epoch, inside = self.place_of(step)
-        number, plan = self._number(epoch, inside) or 0, self.plan(epoch)
-        if isinstance(plan, EpochPlan):
-            ids = plan.batch(number).tolist()
-            return [self._row(rank, n) for rank, mine in enumerate(ids) for n in mine if n >= 0]
-        return [
-            self._row(rank, sample, (start, start + size))
-            for rank, packs in enumerate(plan.batch(number))
-            for sample, start, size in zip(
-                packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True
-            )
-        ]
+        pieces = self.order(epoch).step_rows(self._number(epoch, inside) or 0)
+        return [self._row(*piece) for piece in pieces]
 
     def samples(self, numbers: Sequence[int]) -> list[Any]:
         """Samples by their numbers, several fetched at a time."""
@@ -201,7 +190,7 @@ class Rewind:
         batch, found = self._steps.batch, []
         for epoch in range(last + 1):
             first, gaps = self._steps.before(epoch), self._gaps(epoch)
-            for place in self.plan(epoch).locate(sample):
+            for place in self.order(epoch).locate(sample):
                 step = first + gaps.place(place.step * batch) // batch
                 found.append(Seen(epoch, step, place.rank, step < now))
         return found
@@ -218,24 +207,12 @@ class Rewind:
             gaps, steps, at = self._gaps(epoch), self._steps.in_epoch(epoch), 0
             if not steps:
                 return
-            for number, ids in enumerate(self._left(epoch)):
+            for number, ids in enumerate(self.order(epoch).step_reads()):
                 step = gaps.place(number * batch) // batch
                 yield from itertools.repeat(nothing, step - at)
                 yield ids
                 at = step + 1
             yield from itertools.repeat(nothing, steps - at)
-
-    def _left(self, epoch: int) -> Iterator[Ids]:
-        """The same of the steps of an epoch that are not skipped."""
-        plan = self.plan(epoch)
-        if not isinstance(plan, EpochPlan):
-            yield from plan.pieces()
-            return
-        lookups = [order.lookup() for order in plan.orders]
-        size = max(1, _ROWS_AT_ONCE // plan.shape.global_batch)
-        for first in range(0, plan.steps, size):
-            last = min(first + size, plan.steps)
-            yield from np.sort(plan.global_batches.whole(first, last, lookups), axis=1)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -294,7 +271,7 @@ def compare(
 
 def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
     """The packing of a state that counts packs."""
-    if point.unit != "packs":
+    if point.position.unit != "packs":
         return None
     order, named = point.order or {}, data.get("packing")
     if not isinstance(named, Mapping):
@@ -331,9 +308,9 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
     for name, value in whole.items():
         if type(value) is not int or not 1 <= value <= _MAX_GLOBAL_BATCH:
             raise StateError(f"the state has data with {name} {str(value)[:60]!r}.")
-    if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.epoch > _MAX_EPOCHS:
+    if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.position.epoch > _MAX_EPOCHS:
         raise StateError(
-            f"the state has epoch {point.epoch} and {data['ranks']} ranks with batches of "
+            f"the state has epoch {point.position.epoch} and {data['ranks']} ranks with batches of "
             f"{data['batch_size']}: no training gets there."
         )
     streams = data["streams"]

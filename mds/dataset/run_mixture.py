@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import StateError
-from mds.plan import PackPlan
 from mds.plan.pack_schedule import PackedRun, TokenMixture
 
 if TYPE_CHECKING:
@@ -42,18 +41,18 @@ def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
     StateError for a run without a schedule.
     """
     epoch, now = rewind.position
-    found = rewind.plan(epoch)
-    plan = found.plan if isinstance(found, PackPlan) else found
-    run, scheduled = plan.schedule, plan.scheduled
+    order = rewind.order(epoch)
+    run, scheduled = order.schedule, order.scheduled
     if run is None or scheduled is None:
         raise StateError(
             "the state is of a run without a schedule: the shares of its streams are those of "
             "their sizes, repeat= and choose=, and stay."
         )
-    choose, batch = tuple(map(int, plan.choose)), plan.shape.global_batch
+    choose, batch = tuple(map(int, order.choose)), order.shape.global_batch
     if isinstance(run, PackedRun):
-        now = scheduled.first + (rewind.point.cursors[0][0] if rewind.point.cursors else 0)
+        cursor = rewind.point.position.cursor
+        now = scheduled.first + (cursor.windows[0][0] if cursor is not None else 0)
     if until is None:
         last = max([*(span.first for span in run.stretches(choose, batch)), *dict(run.live)])
-        until = max(last + last // 4, now, run.epoch_steps(plan.epoch_size, batch), 1)
+        until = max(last + last // 4, now, run.epoch_steps(order.epoch_size, batch), 1)
     return RunMixture(run.names, choose, scheduled.mixture, until, now, run.unit)

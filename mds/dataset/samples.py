@@ -15,20 +15,17 @@ from typing import Any
 
 from mds.arguments import plain_scalar, takes_names
 from mds.cache import ShardCache
-from mds.cache.order_files import shared_plan
+from mds.cache.order_files import share_order
 from mds.cache.source import cache_root
 from mds.dataset import cached_shards, editing, mapping, subsets
 from mds.dataset.editing import RunningLoop, no_loop
-from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.explain import explain
 from mds.dataset.facts import DatasetFacts
 from mds.dataset.filtering import DropCount, SampleFilter
 from mds.dataset.indexing import resolve
-from mds.dataset.lengths import SelectedLengths
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.pack_counts import count_packs
-from mds.dataset.packed_epoch import PackedEpoch, document_lengths
 from mds.dataset.settings import (
     FixedSetting,
     check_schedule,
@@ -39,7 +36,9 @@ from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
-from mds.plan import OrderSpec, Packing, PackPlan, Schedule
+from mds.plan import EpochPlan, OrderSpec, Packing, PackPlan, Schedule
+from mds.plan.position import Position
+from mds.plan.state import ResumePoint
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
 from mds.world import (
@@ -167,12 +166,9 @@ class Samples(DatasetFacts):
         """Be a dataset of these shards that has not begun yet."""
         self._shards = shards
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
-        self._order = self._order.reset(
-            shards, self.streams, [source.content() for source in self._cache.sources]
-        )
+        self._order = self._order.reset(shards, self.streams, self._cache.sources)
         vars(self)["epoch_size"] = self._order.weights.epoch_size
         self._dropped = DropCount()
-        self._lengths: SelectedLengths | None = None  # of documents, once packs are asked for
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
         self._loop = no_loop  # the loader whose batches are being trained on
 
@@ -184,11 +180,11 @@ class Samples(DatasetFacts):
         A notebook shows it as a table.
         """
         epochs, world = self._order.epochs, self._world()
-        last = epochs.last or EpochStart(max(epochs.next_epoch, 0), epochs.pending)
-        plan, packs = self._order.plan(last, world), None
-        if self.packing is not None:
-            packed = PackPlan(plan, document_lengths(self))
-            plan, packs = packed.plan, count_packs(packed)
+        start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
+        order = self._order.order(start, world)
+        plan = order.plan if isinstance(order, PackPlan) else order
+        packs = count_packs(order) if isinstance(order, PackPlan) else None
+        assert isinstance(plan, EpochPlan)
         assert self._ranks is not None
         sources = self._cache.sources
         return explain(
@@ -272,33 +268,26 @@ class Samples(DatasetFacts):
         ``for_loader``: a loader counts it, and marks the padding of exact="mask", which is left out
         otherwise.
         """
-        world = self._world(workers, worker)
         start = self._order.epochs.begin_epoch(group, worker)
-        epoch = self._worker_epoch(start, world, for_loader=for_loader)
+        epoch = self._worker_epoch(start, self._world(workers, worker), for_loader=for_loader)
         # Another that is under way is spoken of until this one gives a sample.
         if self._running is None or not self._running.is_under_way:
             self._running = epoch
         return epoch
 
     def _worker_epoch(
-        self, start: EpochStart, world: World, position: int = 0, *, for_loader: bool = False
+        self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        plan = self._order.plan(start, world)
-        if not plan.is_cheap:
-            plan = shared_plan(plan, os.path.join(cache_root(), "orders"))
+        """Return the part of a worker in an epoch, from the ``position``-th place of it on."""
+        order = self._order.order(start, world)
+        if order.long_orders:
+            order = share_order(order, os.path.join(cache_root(), "orders"))
         kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
-        return kind(plan, world, position, is_counted=for_loader)
+        return kind(order, world, position, is_counted=for_loader)
 
-    def _begin_packs(self, worker: int, workers: int, group: int) -> PackedEpoch:
-        """Take the next epoch as `_begin_epoch` does, for a loader of packs."""
-        world = self._world(workers, worker)
-        start = self._order.epochs.begin_epoch(group, worker)
-        plan = PackPlan(self._order.plan(start, world), document_lengths(self))
-        return PackedEpoch(plan, world)
-
-    def _seek(self, start: EpochStart, position: int) -> WorkerEpoch:
-        """This worker's part of an epoch that a loader brings back; the next comes after it."""
-        self._order.epochs.next_epoch = start.epoch + 1
+    def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch:
+        """Return this worker's part of an epoch that a loader brings back; the next comes after."""
+        self._order.epochs.next_epoch = start.position.epoch + 1
         worker, workers = worker_place()
         return self._worker_epoch(start, self._world(workers, worker), position)
 
@@ -350,29 +339,14 @@ class Samples(DatasetFacts):
         a loader: of the iteration that began to give samples last. Before the first epoch the
         epoch is -1. Plain numbers and texts: fit for JSON. Asking changes nothing.
         """
-        if self.packing is not None:
-            if num_samples:
-                raise ConfigError(
-                    f"state_dict(num_samples={num_samples}): with packing= a position counts "
-                    "packs, which the loader knows. Use state_dict() of the StreamingDataLoader."
-                )
-            return self._packed_state(None, None)
+        if self.packing is not None and num_samples:
+            raise ConfigError(
+                f"state_dict(num_samples={num_samples}): with packing= a position counts "
+                "packs, which the loader knows. Use state_dict() of the StreamingDataLoader."
+            )
         world = self._world()
-        place = self._order.position(world, num_samples, from_beginning, self._running)
-        return self._order.state(world, *place)
-
-    def _packed_state(
-        self,
-        begun: tuple[int, int] | None,
-        packs: tuple[int, Any, int] | None,
-        *,
-        is_finished: bool = False,
-    ) -> dict[str, Any]:
-        """The state of a loader of packs that is where ``packs`` says, in the epoch ``begun``."""
-        lengths = document_lengths(self)
-        return self._order.packed_state(
-            self._world(), lengths, begun, packs, is_finished=is_finished
-        )
+        position = self._order.position(world, num_samples, from_beginning, self._running)
+        return self._order.state(world, position)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Let the next iteration go on from a state, of this library or of the incumbent.
@@ -384,13 +358,11 @@ class Samples(DatasetFacts):
         if in_worker():
             # Only torchdata's loader does this, and it brings the position to the iterator too.
             return
-        lengths = document_lengths(self) if self.packing is not None else None
-        point = self._order.load(obj, self._world(), lengths, follows_finished=self._is_strict)
+        point = self._order.load(obj, self._world(), follows_finished=self._is_strict)
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     set_weights = editing.set_weights
     drop = editing.drop
-    _begin_again = editing.begin_again
 
     # ------------------------------------------------------------------ the cache
 
@@ -428,5 +400,4 @@ class Samples(DatasetFacts):
             "_order": copy.copy(self._order),
             "_running": None,
             "_loop": no_loop,
-            "_lengths": None,
         }

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mds.dataset.epoch_counter import EpochStart
 from mds.dataset.pack_counts import load_counts
-from mds.dataset.packed_epoch import document_lengths
 from mds.errors import ConfigError
-from mds.plan import PackPlan
+from mds.plan import EpochPlan, PackPlan
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
-    from mds.plan import EpochPlan
+    from mds.plan.order import Order
 
 _MOST_DOCUMENTS = 1 << 24  # that are packed to find a step ahead
 _MOST_EPOCHS = 1 << 10  # of few documents
@@ -38,19 +36,22 @@ class TrainingSteps:
         self.batch: int = order.spec.batch() * dataset._world().num_ranks
         self._counted: dict[int, int] = {}
 
-    def plan(self, epoch: int) -> EpochPlan:
-        """The plan of a whole epoch."""
-        order = self._dataset._order
-        plan: EpochPlan = order.plan(EpochStart(epoch, None), self._dataset._world())
-        return plan
+    def order(self, epoch: int) -> Order:
+        """Return the order of a whole epoch."""
+        order: Order = self._dataset._order.epoch_order(epoch, self._dataset._world())
+        return order
 
     def packs(self, epoch: int) -> PackPlan:
-        """The plan of the packs of a whole epoch."""
-        return PackPlan(self.plan(epoch), document_lengths(self._dataset))
+        """Return the packs of a whole epoch, of a dataset with packing."""
+        order = self.order(epoch)
+        assert isinstance(order, PackPlan)
+        return order
 
     @cached_property
     def _per_epoch(self) -> int:
-        return self.plan(0).epoch_steps
+        order = self.order(0)
+        assert isinstance(order, EpochPlan)
+        return order.epoch_steps
 
     def in_epoch(self, epoch: int) -> int:
         """How many steps an epoch has, those that were skipped among them."""
@@ -88,7 +89,7 @@ class TrainingSteps:
     @cached_property
     def _most_ahead(self) -> int:
         """How many epochs of packs are counted ahead."""
-        return min(max(_MOST_DOCUMENTS // max(self.plan(0).epoch_size, 1), 1), _MOST_EPOCHS)
+        return min(max(_MOST_DOCUMENTS // max(self.order(0).epoch_size, 1), 1), _MOST_EPOCHS)
 
     def place_of(self, step: int, begun: int = 0) -> tuple[int, int]:
         """The epoch of a step, and the place in it at which the step begins.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import IterationError, repeatable
-from mds.plan import summands
+from mds.plan import EpochPlan, PackPlan, summands
 from mds.process.fork_safe import call_in_child
 from mds.transforms.row_keys import keys_of_places
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from mds.cache import ShardCache
     from mds.dataset.filtering import DropCount, SkippedSample
-    from mds.plan import EpochPlan
+    from mds.plan.order import Order
+    from mds.plan.pack_plan import RankPacks
+    from mds.plan.position import Position
     from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
@@ -117,7 +119,7 @@ call_in_child(_forget_lent_readers)
 
 
 class WorkerEpoch(ReadersAtHand, OpenWindows):
-    """Sample ids of worker ``world.worker`` in one epoch, from the ``start``-th on.
+    """Part of worker ``world.worker`` in the order of an epoch, from its ``start``-th place on.
 
     ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
     filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
@@ -128,10 +130,10 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     """
 
     def __init__(
-        self, plan: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
+        self, order: Order, world: World, start: int = 0, *, is_counted: bool = False
     ) -> None:
         super().__init__()
-        self.plan, self.world, self.start = plan, world, start
+        self.order, self.world, self.start = order, world, start
         self._place = (world.node, world.rank_of_node, world.worker_of_rank)
         self.is_counted = is_counted
         self.given = start
@@ -150,9 +152,20 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self._sum = np.uint64(0)
 
     @property
-    def begun(self) -> tuple[int, int]:
-        """The epoch, and the sample of all ranks at which its plan begins."""
-        return self.plan.epoch, self.plan.sample_in_epoch
+    def begin(self) -> Position:
+        """Position of all ranks at which the order begins."""
+        return self.order.begin
+
+    @property
+    def plan(self) -> EpochPlan:
+        """Plan of the samples, of an order that is not of packs."""
+        assert isinstance(self.order, EpochPlan)
+        return self.order
+
+    def packs(self) -> Iterator[RankPacks]:
+        """Yield the packs of this worker, step by step, of an order of packs."""
+        assert isinstance(self.order, PackPlan)
+        return self.order.rank_packs(*self._place)
 
     @property
     def most_samples(self) -> int:
@@ -303,9 +316,9 @@ class PaddedWorkerEpoch(WorkerEpoch):
     """
 
     def __init__(
-        self, plan: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
+        self, order: Order, world: World, start: int = 0, *, is_counted: bool = False
     ) -> None:
-        super().__init__(plan, world, start, is_counted=is_counted)
+        super().__init__(order, world, start, is_counted=is_counted)
         self.masks: collections.deque[npt.NDArray[np.bool_]] = collections.deque()
 
     @property

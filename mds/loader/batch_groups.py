@@ -19,6 +19,7 @@ from mds.process.stopwatch import Making, join_makings
 
 if TYPE_CHECKING:
     from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.plan.position import Position
 
     Batch = tuple["BatchInfo", Any]
     Message: TypeAlias = "Batch | BatchGroup | BatchList"
@@ -32,23 +33,22 @@ class BatchInfo(NamedTuple):
     """Bookkeeping of a batch, which travels with it.
 
     ``samples``: places of the order that it took. ``order``: what it adds to the order hash, as
-    (sum modulo 2**64, samples). ``begun``: the epoch that it is of, and the sample at which this
-    iteration of it began. ``skipped``: the first samples that were dropped on the way, and
-    ``dropped``: how many there were. ``is_empty``: nothing was kept; one masked sample stands for
-    the batch. ``making``: how it was made; of several batches in a message the first one tells it.
-    ``packs``: of a batch of packs, where the epoch goes on behind its step: the position, the
-    cursors and the turn. ``given``: how many samples a wrapper
-    made of them, with each list of samples counted as one, and by its entries.
+    (sum modulo 2**64, samples). ``begin``: the position at which this iteration began.
+    ``skipped``: the first samples that were dropped on the way, and ``dropped``: how many there
+    were. ``is_empty``: nothing was kept; one masked sample stands for the batch. ``making``: how it
+    was made; of several batches in a message the first one tells it. ``end``: of a batch of packs,
+    the position after its step. ``given``: how many samples a wrapper made of them, with each list
+    of samples counted as one, and by its entries.
     """
 
     samples: int
     order: tuple[int, int]
-    begun: tuple[int, int] | None = None
+    begin: Position | None = None
     skipped: tuple[SkippedSample, ...] = ()
     dropped: int = 0
     is_empty: bool = False
     making: Making | None = None
-    packs: tuple[int, Any, int] | None = None
+    end: Position | None = None
     given: tuple[int, int] = (0, 0)
 
 
@@ -58,7 +58,7 @@ def batch_info(
     """The bookkeeping of a batch of ``count`` places from ``position`` on."""
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
-    return BatchInfo(count, (added, count), epoch.begun, making=making)
+    return BatchInfo(count, (added, count), epoch.begin, making=making)
 
 
 def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:

@@ -45,7 +45,6 @@ from mds.transforms.columns import join_columns, tensors_of
 from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:
-    from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.worker_epoch import KeyStream
     from mds.index import ShardSchema
     from mds.loader.batch_groups import Batch, Message
@@ -92,7 +91,7 @@ class Batches(IterableDataset[Any]):
 
         With ``allocate`` they are made elsewhere than where they are used, and come in groups.
         """
-        epochs: list[WorkerEpoch | PackedEpoch] = []
+        epochs: list[WorkerEpoch] = []
         messages = self._begin_messages(worker, workers, group, allocate, epochs)
         return _close_windows_after(messages, epochs)
 
@@ -109,23 +108,21 @@ class Batches(IterableDataset[Any]):
             watch, maker = Stopwatch(self._clock), self._maker
             return begin_custom(self.dataset, watch, self._size, self._drop_last, maker, epochs)
         dataset = self.dataset
+        epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
+        epochs.append(epoch)
+        epoch.watch = watch = Stopwatch(self._clock)
         if self._pack_as is not None:
-            packs = dataset._begin_packs(worker, workers, group)
-            epochs.append(packs)
             return iter(
                 PackedBatches(
                     dataset,
-                    packs,
+                    epoch,
                     self._maker,
-                    Stopwatch(self._clock),
+                    watch,
                     self._pack_as,
                     allocate or TensorPool(),
                     drop_last=self._drop_last,
                 )
             )
-        epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
-        epochs.append(epoch)
-        epoch.watch = watch = Stopwatch(self._clock)
         if not dataset._filter.keeps_everything:
             return filtered_batches(dataset, epoch, watch, self._size, self._drop_last, self._maker)
         maker, size = self._maker, self._size
@@ -379,7 +376,7 @@ class Batches(IterableDataset[Any]):
 
 
 def _close_windows_after(
-    messages: Iterator[Message], epochs: list[WorkerEpoch | PackedEpoch]
+    messages: Iterator[Message], epochs: list[WorkerEpoch]
 ) -> Iterator[Message]:
     """The same messages; after the last one, and after an error, no shard is held."""
     try:

@@ -17,7 +17,9 @@ from mds.report import WaitAccount
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
-    from mds.dataset.epoch_counter import EpochStart
+    from mds.dataset.order_state import OrderState
+    from mds.plan.position import Position
+    from mds.plan.state import ResumePoint
 
 log = get_logger("mds.loader")
 
@@ -31,8 +33,8 @@ class EpochCount:
         self.samples = self.steps = self.empty_steps = 0
         self.share = 0  # samples by which the position of all ranks is counted
         self.order_hash = OrderHash()
-        self.begun: tuple[int, int] | None = None  # the epoch, and the sample where it began
-        self.packs: tuple[int, Any, int] | None = None  # where an epoch of packs goes on
+        self.begin: Position | None = None  # where this iteration began
+        self.end: Position | None = None  # of packs: after the last batch
         self.dropped = 0  # samples, by a filter
         self.given = (0, 0)  # samples that a wrapper gave, see BatchInfo
         self.is_over = self.is_finished = False  # over: also where the iteration was left
@@ -42,6 +44,19 @@ class EpochCount:
     def is_under_way(self) -> bool:
         """Whether batches were given and more may come."""
         return self.steps > 0 and not self.is_over
+
+    def position(self, order: OrderState, ranks: int) -> Position | None:
+        """Return the position after the last batch, with so many ranks; None before the first."""
+        begin = self.begin
+        if begin is None:
+            return None
+        end = self.end
+        if end is None:
+            place = order.place_after(begin.epoch, begin.place, self.share * ranks)
+            end = begin._replace(place=place)
+        return end._replace(
+            is_finished=self.is_finished and (begin.unit != "packs" or self.end is not None)
+        )
 
 
 class CountedBatches:
@@ -92,18 +107,18 @@ class CountedBatches:
             if info.dropped or info.is_empty:
                 self._loader._note_dropped(info)
             samples, share = count.samples + info.samples, count.share + info.samples
-            begun = count.begun or info.begun  # and not of batches that were made anew
+            begin = count.begin or info.begin  # and not of batches that were made anew
             is_finished = count.is_finished
             if self._is_uneven:
-                share, is_finished = self._level(info.samples, samples, share, begun)
+                share, is_finished = self._level(info.samples, samples, share, begin)
             order_hash, (added, places) = count.order_hash, info.order
             # Without a call from here on: a signal arrives before all of it or after the return.
-            count.samples, count.share, count.begun = samples, share, begun
+            count.samples, count.share, count.begin = samples, share, begin
             order_hash.total = (order_hash.total + added) & SUM_BITS
             order_hash.count += places
             count.steps += 1
             count.empty_steps += info.is_empty
-            count.packs, count.is_finished = info.packs, is_finished
+            count.end, count.is_finished = info.end, is_finished
             count.dropped += info.dropped
             if info.given[0]:
                 count.given = (count.given[0] + info.given[0], count.given[1] + info.given[1])
@@ -133,22 +148,12 @@ class CountedBatches:
         return self.count.is_under_way
 
     @property
-    def position(self) -> tuple[int, int] | None:
-        """The epoch, and the sample or pack of all ranks that comes next; None before the first."""
-        if self.count.begun is None:
-            return None
-        epoch, first = self.count.begun
-        if self.count.is_finished:
-            return epoch + 1, 0
-        if self.count.packs is not None:
-            return epoch, self.count.packs[0]
-        order = self._loader._streaming._order
-        return epoch, order.place_after(epoch, first, self.count.share * self._ranks)
-
-    @property
-    def packs(self) -> tuple[int, Any, int] | None:
-        """Where an epoch of packs goes on: the position, the cursors and the turn."""
-        return self.count.packs
+    def position(self) -> Position | None:
+        """Position of all ranks that comes next; None before the first batch."""
+        position = self.count.position(self._loader._streaming._order, self._ranks)
+        if position is None or not position.is_finished:
+            return position
+        return position.following()
 
     @property
     def is_exact(self) -> bool:
@@ -160,10 +165,11 @@ class CountedBatches:
 
     def change_at(self, epoch: int, sample: int) -> None:
         """Have batches made anew where a sample of all ranks is due, if that is in this epoch."""
-        if self.count.is_over or self.count.begun is None or self.count.begun[0] != epoch:
+        begin = self.count.begin
+        if self.count.is_over or begin is None or begin.epoch != epoch:
             return
         order = self._loader._streaming._order
-        mine: int = order.given_before(epoch, self.count.begun[1], sample) // self._ranks
+        mine: int = order.given_before(epoch, begin.place, sample) // self._ranks
         # A batch may begin before it, where the state was of another global batch.
         self._shares = None  # what comes may be less than before
         self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
@@ -175,42 +181,43 @@ class CountedBatches:
     def _make_anew(self) -> None:
         """Let go of batches that were made beforehand, and go on by the order as it is now."""
         self._until = _NEVER
-        if self.count.is_over or self.count.is_finished or self.position is None:
+        position = self.position
+        if self.count.is_over or self.count.is_finished or position is None:
             return
         streaming = self._loader._streaming
         self._inner = iter(())  # ends workers, which may be in the middle of a batch
-        streaming._begin_again(self.position, self.packs)
+        streaming._order.begin_again(streaming._world(), position)
         self._inner = self._loader._make_batches()
 
     def _finish(self) -> None:
         """Note that the iteration has ended."""
         count, loader = self.count, self._loader
-        if not count.is_over and count.begun is None:  # no batch came
+        if not count.is_over and count.begin is None:  # no batch came
             start = loader._streaming._order.epochs.last
             if start is not None:
-                count.begun = start.epoch, start.resume.sample_in_epoch if start.resume else 0
+                count.begin = start.position
                 loader._take_over(self)
                 self._log_nothing_left(start)
-        if self._is_uneven and count.begun is not None:
-            count.share = max(count.share, self._find_shares(count.begun)[1])
+        if self._is_uneven and count.begin is not None:
+            count.share = max(count.share, self._find_shares(count.begin)[1])
         count.is_over = count.is_finished = True
 
-    def _log_nothing_left(self, start: EpochStart) -> None:
+    def _log_nothing_left(self, start: ResumePoint) -> None:
         """Log why the first iteration after a state was loaded has no batches."""
-        point, streaming = start.resume, self._loader._streaming
-        if point is None or not point.is_ours or not point.sample_in_epoch:
+        streaming, epoch = self._loader._streaming, start.position.epoch
+        if not start.is_ours or not start.position.place:
             return
         if streaming._is_strict and not self._is_uneven:
             log.warning(
                 "Epoch %d has no batches left: the state was saved after its last batch, inside "
                 "the loop over it. Epoch %d comes next. Save the state after the loop to go on "
                 "with it.",
-                start.epoch,
-                start.epoch + 1,
+                epoch,
+                epoch + 1,
             )
 
     def _level(
-        self, added: int, samples: int, share: int, begun: tuple[int, int] | None
+        self, added: int, samples: int, share: int, begin: Position | None
     ) -> tuple[int, bool]:
         """Count the last batch of an epoch as that of the rank with the most samples.
 
@@ -218,7 +225,7 @@ class CountedBatches:
         share, and whether the iteration has ended: where another rank has no such batch its
         iteration has ended, and so has this one.
         """
-        fewest, most = self._find_shares(begun)
+        fewest, most = self._find_shares(begin)
         size = self._loader.batch_size
         if added >= size and samples < most:
             return share, self.count.is_finished
@@ -226,12 +233,12 @@ class CountedBatches:
             return max(share, most), fewest // size < most // size
         return max(share, most), -(-fewest // size) < -(-most // size)
 
-    def _find_shares(self, begun: tuple[int, int] | None) -> tuple[int, int]:
+    def _find_shares(self, begin: Position | None) -> tuple[int, int]:
         """Return the fewest and the most samples of a rank in this iteration."""
         if self._shares is None:
-            assert begun is not None
+            assert begin is not None
             streaming = self._loader._streaming
-            self._shares = streaming._order.shares(streaming._world(), *begun)
+            self._shares = streaming._order.shares(streaming._world(), begin)
         return self._shares
 
     def _warn_if_empty(self) -> None:

@@ -73,7 +73,7 @@ def _custom_batches(
         info = BatchInfo(
             taken - before,
             ((summed - earlier) & SUM_BITS, taken - before),
-            epoch.begun if epoch is not None else None,
+            epoch.begin if epoch is not None else None,
             skipped,
             dropped,
             given=(len(batch), sum(len(one) if type(one) is list else 1 for one in batch)),

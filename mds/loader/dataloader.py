@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds.arguments import check_arguments, plain_scalar
 from mds.dataset.editing import skip
-from mds.dataset.packed_epoch import packed_steps
+from mds.dataset.pack_counts import count_steps
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
@@ -42,7 +42,7 @@ from mds.loader.wrapping import (
     refuse_sampling,
 )
 from mds.plan import OrderHash, OrderSpec
-from mds.plan.state import moved_state
+from mds.plan.state import ALL_KEYS
 from mds.report import WaitReport, explain_waits
 
 # What the DataLoader inside is told; the rest is the business of Batches.
@@ -275,7 +275,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if streaming is None or not self._counts_steps:
             return super().__len__()
         if self._pack_as is not None:
-            return packed_steps(streaming, drop_last=self.drop_last)
+            return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
         spec, workers = streaming._order.spec, max(1, self.num_workers)
         counted = self._counted
         # Loading a state makes another spec, also of equal settings.
@@ -410,22 +410,20 @@ class StreamingDataLoader(DataLoader[Any]):
             if find_wrapped(self.dataset) is not None:
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
-        count = self._count
-        if self._pack_as is not None:
-            state = self._streaming._packed_state(
-                count.begun, count.packs, is_finished=count.is_finished
-            )
-            return {**state, "order_hash": str(count.order_hash)} if count.steps else state
-        if not (self._batches.is_of_order or count.is_finished):
+        count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
+        if not (is_packed or self._batches.is_of_order or count.is_finished):
             self._warn_of_wrapper()
-        samples = count.share * self._streaming.num_ranks
-        state = self._streaming.state_dict(samples, from_beginning=False)
-        if count.begun is not None:
-            # Of this iteration, also where the dataset has begun another meanwhile.
-            epoch, first = count.begun
-            place = self._streaming._order.place_after(epoch, first, samples)
-            state = moved_state(state, epoch, place, is_finished=count.is_finished)
-        return {**state, "order_hash": str(count.order_hash)} if count.order_hash.count else state
+        position = count.position(streaming._order, streaming.num_ranks)
+        state: dict[str, Any] = {}
+        if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
+            samples = 0 if is_packed else count.share * streaming.num_ranks
+            state = streaming.state_dict(samples, from_beginning=False)
+        if position is not None:
+            # Of this iteration, even if the dataset has begun another one; a subclass may add keys.
+            own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
+            state = own_keys | streaming._order.state(streaming._world(), position)
+        has_hash = count.order_hash.count or count.end is not None
+        return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self) -> None:
         """Warn once where a wrapper's samples are not all in the batches that were given."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.utils.data import default_collate, default_convert
 
-from mds.dataset.packed_epoch import check_packed
 from mds.dataset.streaming import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
@@ -33,7 +32,7 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
             "itself over samples: give the loader a StreamingDataset, and what changes a sample to "
             "its map()."
         )
-    check_packed(streaming)
+    _check_packing(streaming)
     _check_streams(streaming)
     if loader.batch_size != streaming.batch_size:
         raise ConfigError(
@@ -47,6 +46,21 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
             "in map(), for each document, or in map_batches(), for the packed batch."
         )
     return pack_as or "varlen"
+
+
+def _check_packing(dataset: Any) -> None:
+    """Refuse settings of a dataset with which no packs can be made (ConfigError)."""
+    packing = dataset.packing
+    is_made = dataset._filter.chain.maps or dataset._has_own_items
+    if not is_made and packing.lengths not in dataset._columns:
+        raise ConfigError(
+            f"Packing counts the lengths of column {packing.lengths!r}, and columns= leaves it out."
+        )
+    if packing.budget is not None and dataset.batch_size not in (None, 1):
+        raise ConfigError(
+            f"Packing(budget=...) makes a batch of each pack, and batch_size is "
+            f"{dataset.batch_size}: use batch_size=1."
+        )
 
 
 def _check_streams(dataset: StreamingDataset) -> None:

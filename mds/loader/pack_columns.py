@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.samples import Samples
+    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.pack_filling import Tensors
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.pack_plan import RankPacks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class ColumnFilling(Filling):
     """A batch that is filled with columns of the readers."""
 
-    def __init__(self, dataset: Samples, epoch: PackedEpoch, allocate: Allocator) -> None:
+    def __init__(self, dataset: Samples, epoch: WorkerEpoch, allocate: Allocator) -> None:
         super().__init__(epoch, allocate)
         self._dataset = dataset
         self._following, self._others = stored_columns(dataset, self.tokens)
@@ -102,12 +102,13 @@ class ColumnFilling(Filling):
         )
 
 
-def is_columnar(dataset: Samples, epoch: PackedEpoch) -> bool:
+def is_columnar(dataset: Samples) -> bool:
     """Whether the tokens are arrays with one axis in all streams, beside the same columns."""
     schemas = [schema for index in dataset._shards.indexes for schema in index.schemas]
     if any(schema.columns != schemas[0].columns for schema in schemas):
         return False
-    tokens = encodings_of(dataset)[epoch.plan.packing.lengths]
+    assert dataset.packing is not None
+    tokens = encodings_of(dataset)[dataset.packing.lengths]
     return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
 
 

@@ -13,13 +13,14 @@ import torch
 
 from mds.dataset.filtering import DropCount
 from mds.errors import ConfigError
+from mds.plan import PackPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from mds.dataset.packed_epoch import PackedEpoch
+    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.pack_plan import RankPacks
     from mds.prefetch.prefetcher import Window
@@ -41,8 +42,9 @@ class Filling(abc.ABC):
     document. ``dropped`` has the documents that a filter dropped, whose place is padding.
     """
 
-    def __init__(self, epoch: PackedEpoch, allocate: Allocator) -> None:
-        plan = epoch.plan
+    def __init__(self, epoch: WorkerEpoch, allocate: Allocator) -> None:
+        plan = epoch.order
+        assert isinstance(plan, PackPlan)
         self.tokens, self.capacity = plan.packing.lengths, plan.packing.capacity
         self._lengths, self._allocate = plan.lengths, allocate
         self._ramp = np.arange(1)

@@ -28,8 +28,8 @@ from mds.transforms.runner import SampleRunner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.samples import Samples
+    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.pack_filling import Tensors
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.pack_plan import RankPacks
@@ -45,7 +45,7 @@ class SampleFilling(Filling):
     """A batch that is filled with samples behind functions, filters and a class of the caller's."""
 
     def __init__(
-        self, dataset: Samples, epoch: PackedEpoch, allocate: Allocator, watch: Stopwatch
+        self, dataset: Samples, epoch: WorkerEpoch, allocate: Allocator, watch: Stopwatch
     ) -> None:
         super().__init__(epoch, allocate)
         self._dataset, self._epoch, self._watch = dataset, epoch, watch
@@ -64,7 +64,7 @@ class SampleFilling(Filling):
         self._others: dict[str, list[Any]] = {}
         self._keys = [0] * len(packs.ids)
         if self._chain.is_keyed:
-            plan = self._epoch.plan.plan
+            plan = self._epoch.order
             keys = keys_of_places(plan.shuffle_seed, plan.epoch, packs.places, packs.ids)
             self._keys = keys.tolist()
 
@@ -194,7 +194,7 @@ class SampleFilling(Filling):
         return FunctionError(f"sample {self._number} behind {made_by} {why}.")
 
     def _where(self) -> str:
-        return f"sample {self._number} (of a pack of epoch {self._epoch.plan.epoch})"
+        return f"sample {self._number} (of a pack of epoch {self._epoch.order.epoch})"
 
     def _report(self, skipped: SkippedSample) -> None:
         self._dataset._dropped.report(skipped)

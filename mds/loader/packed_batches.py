@@ -21,12 +21,12 @@ from mds.transforms.row_keys import keys_of_places
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mds.dataset.packed_epoch import PackedEpoch
     from mds.dataset.samples import Samples
+    from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.batch_groups import Batch
     from mds.loader.batch_maker import BatchMaker
     from mds.loader.tensor_buffers import Allocator
-    from mds.plan import PackPlan
+    from mds.plan.order import Order
     from mds.plan.pack_plan import RankPacks
     from mds.process.stopwatch import Stopwatch
 
@@ -46,7 +46,7 @@ class PackedBatches:
     def __init__(
         self,
         dataset: Samples,
-        epoch: PackedEpoch,
+        epoch: WorkerEpoch,
         maker: BatchMaker,
         watch: Stopwatch,
         pack_as: str,
@@ -60,7 +60,7 @@ class PackedBatches:
         self._waiting: collections.deque[RankPacks] = collections.deque()
         self._filling = (
             ColumnFilling(dataset, epoch, allocate)
-            if dataset._is_plain and is_columnar(dataset, epoch)
+            if dataset._is_plain and is_columnar(dataset)
             else SampleFilling(dataset, epoch, allocate, watch)
         )
 
@@ -81,8 +81,8 @@ class PackedBatches:
 
     def _blocks(self) -> Iterator[Ids]:
         """The documents of each batch."""
-        whole = self._epoch.plan.shape.global_batch
-        for packs in self._epoch.steps():
+        whole = self._epoch.order.shape.global_batch
+        for packs in self._epoch.packs():
             if packs.packs == whole or not self._drop_last:
                 self._waiting.append(packs)
                 yield packs.ids
@@ -102,11 +102,11 @@ class PackedBatches:
         info = BatchInfo(
             len(packs.counts),
             packs.order,
-            self._epoch.begun,
+            self._epoch.begin,
             skipped=tuple(skipped),
             dropped=packs.dropped,
             is_empty=bool(len(planned.ids)) and not len(packs.ids),
-            packs=(packs.position, packs.cursors, packs.turn),
+            end=packs.end,
         )
         batch = self._apply(packs, made, others)
         if self._is_masked:
@@ -125,8 +125,8 @@ class PackedBatches:
         keys = self._keys(packs) if maker.is_keyed else None
 
         def where() -> str:
-            epoch, count = self._epoch.plan.epoch, len(packs.counts)
-            return f"a batch of {count} packs (before pack {packs.position:,} of epoch {epoch})"
+            epoch, count = self._epoch.order.epoch, len(packs.counts)
+            return f"a batch of {count} packs (before pack {packs.end.place:,} of epoch {epoch})"
 
         found = batch_of(maker.apply({**arrays, **others}, keys, where, self._watch))
         self._watch.end_collating()
@@ -149,7 +149,7 @@ class PackedBatches:
                 places = starts = ids = np.full(len(firsts), -1)
         elif not len(ids):
             places = starts = ids = np.full(1, -1)
-        return piece_keys(self._epoch.plan, places, starts, ids)
+        return piece_keys(self._epoch.order, places, starts, ids)
 
     def _mask(self, packs: RankPacks) -> NDArray[np.bool_]:
         """Which rows are no padding."""
@@ -159,10 +159,10 @@ class PackedBatches:
         return np.ones(len(packs.ids), bool) if len(packs.ids) else np.zeros(1, bool)
 
 
-def piece_keys(plan: PackPlan, places: Ids, starts: Ids, ids: Ids) -> Keys:
+def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
     """Keys of pieces of documents, by which functions of batches draw random numbers."""
-    keys = keys_of_places(plan.plan.shuffle_seed, plan.epoch, places, starts)
-    return keys_of_places(plan.plan.shuffle_seed, plan.epoch, keys.astype(np.int64), ids)
+    keys = keys_of_places(order.shuffle_seed, order.epoch, places, starts)
+    return keys_of_places(order.shuffle_seed, order.epoch, keys.astype(np.int64), ids)
 
 
 def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from mds.plan.build import EpochInputs
 from mds.plan.drops import DroppedBatches, DropTable
 from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import PartitionSpec, Shape
+from mds.plan.order import StepSample
+from mds.plan.position import Position
 from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 _FIRST_BLOCK_IDS = 1 << 10  # of a worker; its later blocks have more
 _BLOCK_IDS = 1 << 14
+_AUDIT_IDS = 1 << 16
 
 
 class EpochPlan:
@@ -71,6 +74,8 @@ class EpochPlan:
     Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
     asked for, and StateError for a state that is none.
     """
+
+    unit = "samples"
 
     def __init__(
         self,
@@ -110,8 +115,10 @@ class EpochPlan:
         self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
     def _init_from(self, point: ResumePoint) -> None:
+        assert point.num_canonical_nodes is not None
+        assert point.shuffle_seed is not None
         self.resume_point = point
-        self.epoch, self.sample_in_epoch = point.epoch, point.sample_in_epoch
+        self.begin, self.epoch = point.position, point.position.epoch
         self.num_canonical_nodes, self.shuffle_seed = point.num_canonical_nodes, point.shuffle_seed
         self.initial_physical_nodes = point.initial_physical_nodes
         self.shuffle_block_size = self.spec.block_size(point.num_canonical_nodes)
@@ -183,8 +190,8 @@ class EpochPlan:
     def global_batches(self) -> GlobalBatches:
         """The global batches."""
         if not self.edits:  # as in most runs
-            return self._batches(self.sample_in_epoch)
-        found = self._batches(self.sample_in_epoch, skips_of(self.edits, self.epoch))
+            return self._batches(self.begin.place)
+        found = self._batches(self.begin.place, skips_of(self.edits, self.epoch))
         return DroppedBatches(found, self.drops) if len(self.drops) else found
 
     def _batches(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
@@ -224,10 +231,10 @@ class EpochPlan:
         """
         if self.spec.batching_method not in {"per_stream", "stratified"}:
             return None
-        begun, size = self.resume_point.world_begun, self.shape.global_batch
-        if begun is None:
+        initial, size = self.resume_point.initial_ranks, self.shape.global_batch
+        if initial is None:
             return None
-        nodes, ranks = begun
+        nodes, ranks = initial
         if size % ranks:  # of other global batches: such a state is refused
             return None
         return Shape(nodes, ranks // nodes, self.shape.workers, size // ranks)
@@ -298,6 +305,24 @@ class EpochPlan:
             yield ids[skip:]
             first, skip, size = until, 0, _BLOCK_IDS
 
+    def nodes_read(self, node: int) -> Ids:
+        """Return the canonical nodes whose samples a node reads, sorted."""
+        return np.sort(self.global_batches.canonical_nodes_of(node))
+
+    def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
+        """Yield what the workers of a node read, from the ``start``-th sample of each on.
+
+        Each item is (times, ids), both int64 of shape (n,): ascending places in the order of a
+        worker, and the samples that are read then. Only each ``every``-th rank takes part.
+        """
+        for block in self.node_blocks(node, start, every):
+            times = np.repeat(np.arange(start, start + len(block)), block.shape[1])
+            start += len(block)
+            ids = block.reshape(-1)
+            if ids.min(initial=0) < 0:
+                times, ids = times[ids >= 0], ids[ids >= 0]
+            yield times, ids
+
     def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
         """The ids of all workers of a node side by side, from the ``start``-th of each on.
 
@@ -343,8 +368,24 @@ class EpochPlan:
         ids = self.global_batches.whole(step, step + 1, lookups)
         return ids.reshape(self.shape.world, self.shape.batch)
 
+    def step_rows(self, step: int) -> list[StepSample]:
+        """Return the samples of a global batch, rank by rank.
+
+        Steps count from where this plan begins. Raises IndexError after the last one.
+        """
+        ranks = self.batch(step).tolist()
+        return [StepSample(rank, id_) for rank, ids in enumerate(ranks) for id_ in ids if id_ >= 0]
+
+    def step_reads(self) -> Iterator[Ids]:
+        """Yield for each remaining global batch its sample ids, sorted, -1 for padding."""
+        lookups = [order.lookup() for order in self.orders]
+        size = max(1, _AUDIT_IDS // self.shape.global_batch)
+        for first in range(0, self.steps, size):
+            last = min(first + size, self.steps)
+            yield from np.sort(self.global_batches.whole(first, last, lookups), axis=1)
+
     def locate(self, sample: int) -> list[Place]:
-        """Every place where a sample is in what is left of the epoch, by step; often just one."""
+        """Return every place where a sample is in the rest of the epoch, by step; often one."""
         found = set()
         for number, order in enumerate(self.orders):
             for source in self.drops.sources(sample):
@@ -358,7 +399,7 @@ class EpochPlan:
 
     def place_after(self, num_samples: int) -> int:
         """The sample of the epoch that comes after so many of all ranks, from where this began."""
-        return place_after(skips_of(self.edits, self.epoch), self.sample_in_epoch, num_samples)
+        return place_after(skips_of(self.edits, self.epoch), self.begin.place, num_samples)
 
     def order_hash(self, steps: int) -> OrderHash:
         """The hash of the first ``steps`` global batches, computed without running anything."""
@@ -399,8 +440,12 @@ class EpochPlan:
         counts = full_batches([order.samples for order in self.orders], self._partition(0))
         return f"{sum(counts)} ({digest(*counts)[:8]})"
 
+    def data_facts(self) -> dict[str, Any]:
+        """Return nothing: the facts of the order lead back to it."""
+        return {}
+
     def fingerprint(self) -> str:
-        """A name for the data and the order parameters."""
+        """Return a name for the data and the order parameters."""
         return digest(repr(self.dataset_facts()), repr(self.order_facts()))
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
@@ -415,8 +460,7 @@ class EpochPlan:
         """The point after ``num_samples`` samples of all ranks, counted from where this began."""
         nodes = self.initial_physical_nodes
         return ResumePoint(
-            self.epoch,
-            self.place_after(num_samples),
+            Position(self.epoch, self.place_after(num_samples)),
             self.num_canonical_nodes,
             self.shuffle_seed,
             self.world.num_nodes if nodes is None else nodes,
@@ -430,7 +474,7 @@ class EpochPlan:
 
     def following(self) -> EpochPlan:
         """The plan of the next epoch, with what a state set still in force."""
-        return self._like(self.resume_point.following(), self.schedule)
+        return self._like(self.resume_point.at(self.begin.following()), self.schedule)
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
         """The same plan with a schedule that is counted in another way."""
@@ -452,6 +496,6 @@ class EpochPlan:
 
     def __repr__(self) -> str:
         return (
-            f"<EpochPlan of epoch {self.epoch} from sample {self.sample_in_epoch}: "
+            f"<EpochPlan of epoch {self.epoch} from sample {self.begin.place}: "
             f"{self.epoch_size} samples, {self.world!r}>"
         )

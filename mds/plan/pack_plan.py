@@ -19,11 +19,13 @@ from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
+from mds.plan.order import StepSample
 from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, Pieces, TakenPacks
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.pack_windows import DocumentWindows, OrderWindows, ScheduledWindows
 from mds.plan.packing import Packing, Packs, balance, pack_window
+from mds.plan.position import Cursor, Position
 from mds.plan.state import ResumePoint, parse_state
 from mds.plan.stream_orders import StreamOrder
 from mds.plan.stream_passes import StreamPasses
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan.epoch import EpochPlan
+    from mds.plan.scheduled_epoch import ScheduledEpoch
 
     Ids = NDArray[np.int64]
 
@@ -64,9 +67,9 @@ class RankPacks(NamedTuple):
 
     ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``places`` those
     of their documents in the order, ``counts`` how many pieces each place of the batch has: 0 for a
-    place without a pack. ``order``: what they add to the order hash. ``position``,
-    ``cursors`` and ``turn``: where the epoch goes on behind this step, of which all ranks together
-    have ``packs``. ``dropped``: pieces whose place is padding.
+    place without a pack. ``order``: what they add to the order hash. ``end``: the position after
+    this step, of which all ranks together have ``packs``. ``dropped``: pieces whose place is
+    padding.
     """
 
     ids: Ids
@@ -75,9 +78,7 @@ class RankPacks(NamedTuple):
     places: Ids
     counts: Ids
     order: tuple[int, int]
-    position: int
-    cursors: Ids
-    turn: int
+    end: Position
     packs: int
     dropped: int
 
@@ -109,24 +110,28 @@ class PackPlan:
     that counts something else.
     """
 
+    unit = "packs"
+
     def __init__(self, plan: EpochPlan, lengths: DocumentLengths) -> None:
         packing = plan.spec.packing
         assert packing is not None
         self.packing, self.lengths = packing, lengths
         self.window = self._window(plan)
         self.plan = plan = self._by_tokens(plan)
-        self.epoch, self.shape = plan.epoch, plan.shape
-        self.position = plan.sample_in_epoch
-        point = plan.resume_point
-        if self.position and (point.unit != "packs" or point.cursors is None):
+        self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
+        self.epoch = plan.epoch
+        self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
+        self.epoch_size, self.choose, self.schedule = plan.epoch_size, plan.choose, plan.schedule
+        begin = plan.begin
+        if begin.place and (begin.unit != self.unit or begin.cursor is None):
             raise StateError(
-                f"the state counts {point.unit} and has no cursors, and this run counts packs: "
+                f"the state counts {begin.unit} and has no cursors, and this run counts packs: "
                 "begin anew, without the state."
             )
-        self._cursors, self._turn = (point.cursors, point.turn) if self.position else (None, 0)
+        self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
         self._drops = PackDrops(plan.edits, plan.epoch)
         self._gaps = Gaps(skips_of(plan.edits, plan.epoch))
-        self._seen = self._gaps.number(self.position)  # packs that were not skipped
+        self._seen = self._gaps.number(self.begin.place)  # packs that were not skipped
         #: What `count` gives, where that is kept.
         self.counts: list[Ids] | None = None
 
@@ -148,8 +153,18 @@ class PackPlan:
         )
 
     def following(self) -> PackPlan:
-        """The plan of the next epoch."""
+        """Return the plan of the next epoch."""
         return PackPlan(self.plan.following(), self.lengths)
+
+    @property
+    def long_orders(self) -> list[StreamOrder]:
+        """Orders of streams that take long to compute."""
+        return self.plan.long_orders
+
+    @property
+    def scheduled(self) -> ScheduledEpoch | None:
+        """Windows of the schedule that the epoch has."""
+        return self.plan.scheduled
 
     @cached_property
     def _documents(self) -> DocumentWindows:
@@ -180,7 +195,7 @@ class PackPlan:
 
     def reading(self) -> PackReading:
         """All packs from where this plan begins."""
-        return PackReading(self.load, self.windows, self._cursors, self._turn)
+        return PackReading(self.load, self.windows, self.begin.cursor)
 
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
         """The packs of one worker, step by step, from its ``start``-th batch on.
@@ -191,10 +206,42 @@ class PackPlan:
         for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
                 numbers = self._numbers(packs.taken, node)[rank]
-                yield self._rank_packs(packs, numbers, reading.cursors, reading.turn)
+                yield self._rank_packs(packs, numbers, reading.cursor)
 
-    def node_documents(self, node: int, every: int = 1) -> Iterator[list[Ids]]:
-        """Of each global batch the documents of ranks of a node, one of ``every`` so many."""
+    def nodes_read(self, node: int) -> Ids:
+        """Return all canonical nodes: packs of each of them are dealt to every node."""
+        del node
+        return np.arange(self.num_canonical_nodes)
+
+    def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
+        """Yield what the workers of a node read, from the beginning of this plan on.
+
+        Each item is (times, ids), both int64 of shape (n,): ascending places in the order of a
+        worker, and the documents that are read then. Only each ``every``-th rank takes part.
+        """
+        assert not start, "packs begin at steps"
+        shape = self.shape
+        # Places that each worker has read so far; those before the least of them are complete.
+        counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
+        times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
+            worker = step % shape.workers
+            for rank, documents in enumerate(documents_of_ranks):
+                times.append(counts[rank, worker] + np.arange(len(documents)))
+                ids.append(documents)
+                counts[rank, worker] += len(documents)
+            if worker == shape.workers - 1:
+                sorted_times, sorted_ids = _sorted_by_time(times, ids)
+                complete = int(np.searchsorted(sorted_times, counts.min()))
+                if complete:
+                    yield sorted_times[:complete], sorted_ids[:complete]
+                times, ids = [sorted_times[complete:]], [sorted_ids[complete:]]
+        sorted_times, sorted_ids = _sorted_by_time(times, ids)
+        if len(sorted_times):
+            yield sorted_times, sorted_ids
+
+    def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
+        """Yield for each global batch the documents of each ``every``-th rank of a node."""
         for taken, places in self._steps(self.reading()):
             found = []
             for numbers in self._numbers(taken, node)[::every]:
@@ -205,7 +252,7 @@ class PackPlan:
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """The packs of all ranks, step by step, without those that were skipped."""
-        size, at = self.shape.global_batch, self.position
+        size, at = self.shape.global_batch, self.begin.place
         for seen in itertools.count(self._seen, size):
             places = self._gaps.places(np.arange(seen, seen + size))
             parts = []
@@ -224,12 +271,13 @@ class PackPlan:
                 return
             yield _StepPacks(taken, places[: len(taken)])
 
-    def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursors: Ids, turn: int) -> RankPacks:
+    def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
         taken, places = packs
         pieces = taken.pieces(numbers)
         gone = self._drops.gone(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
-        order, end = self._summed(packs, numbers, pieces), int(places[-1]) + 1
-        found = RankPacks(*pieces, order, end, cursors, turn, len(taken), 0)
+        order = self._summed(packs, numbers, pieces)
+        end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
+        found = RankPacks(*pieces, order, end, len(taken), 0)
         return found.without(gone) if gone.any() else found
 
     @staticmethod
@@ -288,9 +336,9 @@ class PackPlan:
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
         shape, packs = self.shape, self._step_packs(step)
-        cursors, turn = self.table.cursors(int(packs.places[-1]) + 1)
+        cursor = self.table.cursor(int(packs.places[-1]) + 1)
         return [
-            self._rank_packs(packs, numbers, np.array(cursors, np.int64), turn)
+            self._rank_packs(packs, numbers, cursor)
             for node in range(shape.nodes)
             for numbers in self._numbers(packs.taken, node)
         ]
@@ -321,7 +369,7 @@ class PackPlan:
                 places.add(self.table.find(node, window, pack))
         found = set()
         here = np.array(sorted(places), np.int64)
-        here = here[(here >= self.position) & self._gaps.is_left(here)]
+        here = here[(here >= self.begin.place) & self._gaps.is_left(here)]
         here = here[~self._drops.gone(np.full(len(here), sample), here)]
         for left in (self._gaps.numbers(here) - self._seen).tolist():
             step, number = divmod(left, shape.global_batch)
@@ -333,8 +381,21 @@ class PackPlan:
                     found |= {Place(step, whole, step % shape.workers, at) for at in mine.tolist()}
         return sorted(found)
 
-    def pieces(self) -> Iterator[Ids]:
-        """A number for each piece of each global batch, ascending, from where this plan begins."""
+    def step_rows(self, step: int) -> list[StepSample]:
+        """Return the pieces of a global batch, rank by rank.
+
+        Steps count from where this plan begins. Raises IndexError after the last one.
+        """
+        return [
+            StepSample(rank, sample, (start, start + size))
+            for rank, packs in enumerate(self.batch(step))
+            for sample, start, size in zip(
+                packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True
+            )
+        ]
+
+    def step_reads(self) -> Iterator[Ids]:
+        """Yield for each remaining global batch a number of every piece, ascending."""
         for taken, places in self._steps(self.reading()):
             ids, starts, _, _, counts = taken.pieces(np.arange(len(taken)))
             gone = self._drops.gone(ids, np.repeat(places, counts))
@@ -355,8 +416,20 @@ class PackPlan:
         mine = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
         return {**self.plan.order_facts(), **mine}
 
+    def dataset_facts(self) -> dict[str, Any]:
+        """Return what a state records of the data, as plain JSON."""
+        return self.plan.dataset_facts()
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return the packing of a state, to make its packs again."""
+        return {"packing": {"lengths": self.packing.lengths, "balance": self.packing.balance}}
+
+    def fingerprint(self) -> str:
+        """Return a name for the data and the settings."""
+        return f"{self.plan.fingerprint()} {self.order_facts()}"
+
     def key(self) -> str:
-        """A name for all that the packs of the epoch depend on."""
+        """Return a name for all that the packs of the epoch depend on."""
         edits = [edit for edit in self.plan.edits if "skip" not in edit]
         facts = sorted(self.order_facts().items(), key=str)
         return digest(self._documents.key(), repr(facts), repr(edits))
@@ -364,8 +437,14 @@ class PackPlan:
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
         """Refuse a state of other data or another order, listing the differences (StateError)."""
         point = parse_state(state)
-        point.check_unit(is_packed=True)
+        point.check_unit(self.unit)
         point.check(self.plan.dataset_facts(), self.order_facts())
 
     def __repr__(self) -> str:
-        return f"<PackPlan of epoch {self.epoch} from pack {self.position}: {self.packing!r}>"
+        return f"<PackPlan of epoch {self.epoch} from pack {self.begin.place}: {self.packing!r}>"
+
+
+def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
+    joined_times, joined_ids = np.concatenate(times), np.concatenate(ids)
+    order = np.argsort(joined_times, kind="stable")
+    return joined_times[order], joined_ids[order]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mds.errors import StateError
+from mds.plan.position import Cursor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,24 +116,17 @@ def _ranges(begins: Ids, sizes: Ids) -> Ids:
 
 
 class PackReading:
-    """Reading of the packs of an epoch from its cursors on, all canonical nodes in turn.
+    """Reading of the packs of an epoch from a cursor on, all canonical nodes in turn.
 
-    ``load`` packs a window of a canonical node, ``windows`` says how many each has. ``cursors`` are
-    the window and the pack in it at which each node goes on, ``turn`` the node whose turn it is.
-    Raises StateError for cursors that are beyond the end.
+    ``load`` packs a window of a canonical node, ``windows`` is the number of windows of each.
+    Without a ``cursor`` it is the whole epoch. Raises StateError for a cursor beyond the end.
     """
 
-    def __init__(
-        self,
-        load: Load,
-        windows: Ids,
-        cursors: Sequence[tuple[int, int]] | None = None,
-        turn: int = 0,
-    ) -> None:
+    def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
         nodes = len(windows)
         self._load, self._windows = load, windows
-        at = np.array(cursors if cursors is not None else np.zeros((nodes, 2)), np.int64)
-        at = at.reshape(-1, 2)
+        pairs, turn = cursor if cursor is not None else (((0, 0),) * nodes, 0)
+        at = np.array(pairs, np.int64).reshape(-1, 2)
         if len(at) != nodes or (at[:, 0] > windows).any() or not 0 <= turn < max(nodes, 1):
             raise StateError(
                 "the cursors of the state do not fit this order: it has another number of "
@@ -145,14 +139,10 @@ class PackReading:
         self._is_begun = False
 
     @property
-    def cursors(self) -> Ids:
-        """The window and the pack of each canonical node that come next, int64 (nodes, 2)."""
-        return np.stack([self._window, self._pack], axis=1)
-
-    @property
-    def turn(self) -> int:
-        """The canonical node whose turn it is."""
-        return self._turn
+    def cursor(self) -> Cursor:
+        """Next pack of every canonical node."""
+        windows = zip(self._window.tolist(), self._pack.tolist(), strict=True)
+        return Cursor(tuple(windows), self._turn)
 
     def take(self, count: int) -> TakenPacks:
         """The next ``count`` packs, or as many as there are."""
@@ -273,12 +263,11 @@ class PackTable:
         node, window, pack = (np.concatenate(each) for each in zip(*found, strict=True))
         return node, window, pack
 
-    def cursors(self, position: int) -> tuple[list[tuple[int, int]], int]:
-        """The cursor of each canonical node, and whose turn it is, at a place of the reading."""
-        node, window, pack = self.places(position, position + len(self._ends))
-        cursors = [(len(ends), 0) for ends in self._ends]
-        for one, at, number in reversed(
-            [*zip(node.tolist(), window.tolist(), pack.tolist(), strict=True)]
-        ):
-            cursors[one] = (at, number)
-        return cursors, int(node[0]) if len(node) else 0
+    def cursor(self, place: int) -> Cursor:
+        """Return the cursor at a place of the epoch."""
+        nodes, windows, packs = self.places(place, place + len(self._ends))
+        next_packs = [(len(ends), 0) for ends in self._ends]
+        pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)
+        for node, window, pack in reversed([*pairs]):
+            next_packs[node] = (window, pack)
+        return Cursor(tuple(next_packs), int(nodes[0]) if len(nodes) else 0)

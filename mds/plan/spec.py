@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mds.arguments import plain_fields
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan.packing import Packing
+from mds.plan.position import Position
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
 from mds.text.near import did_you_mean
@@ -154,28 +155,41 @@ class OrderSpec:
         resume: Mapping[str, Any] | ResumePoint | None = None,
         initial_physical_nodes: int | None = None,
     ) -> ResumePoint:
-        """Where ``epoch`` begins, or ``resume`` when it is not before that epoch.
+        """Return the beginning of ``epoch``, or ``resume`` unless it is of an earlier epoch.
 
-        ``world``: after replication. Raises StateError for a state of ours from an earlier epoch.
+        ``world``: after replication. Raises StateError for a state of this library that is of an
+        earlier epoch.
         """
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} must not be negative.")
         if resume is not None:
             state = parse_state(resume)
-            # Our states from before the first epoch ask for the first.
-            if (max(state.epoch, 0) if state.is_ours else state.epoch) >= epoch:
-                return state.at(max(state.epoch, 0), state.sample_in_epoch)
+            position, first = state.position, max(state.position.epoch, 0)
+            # A state of this library from before the first epoch asks for the first one.
+            if (first if state.is_ours else position.epoch) >= epoch:
+                point = state.at(position._replace(epoch=first))
+                if state.num_canonical_nodes is not None:
+                    return point
+                return self._with_settings(point, world)
             text = (
-                f"the state is of epoch {state.epoch} and epoch {epoch} was asked for: ask for "
-                f"epoch {state.epoch} to go on from the state"
+                f"the state is of epoch {position.epoch} and epoch {epoch} was asked for: ask for "
+                f"epoch {position.epoch} to go on from the state"
             )
             if state.is_ours:
                 raise StateError(f"{text}.")
-            if state.epoch >= 0:
+            if position.epoch >= 0:
                 warnings.warn(f"{text}; nothing of it is used.", stacklevel=3)
-        canonical = self.canonical_nodes(world.num_nodes)
-        return ResumePoint(
-            epoch, 0, canonical, self.shuffle_seed, initial_physical_nodes, version=VERSION
+        unit = "samples" if self.packing is None else "packs"
+        start = ResumePoint(Position(epoch, 0, unit), initial_physical_nodes=initial_physical_nodes)
+        return self._with_settings(start, world)
+
+    def _with_settings(self, start: ResumePoint, world: World) -> ResumePoint:
+        """Return a point of a run without a state, with the settings of this order."""
+        return dataclasses.replace(
+            start,
+            num_canonical_nodes=self.canonical_nodes(world.num_nodes),
+            shuffle_seed=self.shuffle_seed,
+            version=VERSION,
         )
 
 

@@ -1,13 +1,14 @@
-"""Checkpoint of a run: the resume point, parsed from a user's dict and written as one.
+"""State of a run: a checkpoint, parsed from the user's dict to a `ResumePoint`, and back.
 
-Five keys are those of the incumbent and mean the same. Ours adds a version, fingerprints of the
-dataset and of the order parameters with the parameters themselves, so that a state which does not
-fit is refused with the differences, and a hash of the order so far. It is plain JSON of about a
-kilobyte. A state without our keys is taken for the incumbent's.
+Five keys are those of mosaicml-streaming and mean the same. A state of this library adds a version,
+fingerprints of the data and of the order with the settings themselves, so that a state which does
+not fit is refused with the differences, and a hash of the order so far. It is plain JSON of about a
+kilobyte. A state without these keys is taken for one of mosaicml-streaming.
 
-Version 2 is written only where version 1 cannot say it: positions counted in packs, a schedule of
-the mixture, edits of the order. Its position lies under a key of its own, and those of the
-incumbent hold a text, so neither library takes a count of packs for one of samples.
+Version 2 is written only where version 1 is not enough: positions in packs, a schedule of the
+mixture, edits of the order. Its position is under a key of its own, and the key of
+mosaicml-streaming holds a text, so that neither library takes packs for samples. This module alone
+knows how the two versions are spelled.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mds.errors import StateError
+from mds.plan.position import Cursor, Position
 
-#: The version of a state without extensions, and of one with any of them.
+#: Version of a state without extensions, and of one with any of them.
 VERSION, EXTENDED_VERSION = 1, 2
 #: What a position may count.
 UNITS = ("samples", "packs")
+#: Keys that states of mosaicml-streaming have.
 KEYS = (
     "epoch",
     "sample_in_epoch",
@@ -32,9 +35,17 @@ KEYS = (
     "shuffle_seed",
     "initial_physical_nodes",
 )
+#: All keys that a state may have.
+ALL_KEYS = frozenset(
+    {
+        *KEYS,
+        *("version", "unit", "position", "schedule", "edits", "keys", "finished"),
+        *("dataset", "order", "order_hash", "data"),
+    }
+)
 
-#: Canonical nodes that an order may have: 64, the incumbent's default, for each of 4,096 nodes. The
-#: work of dealing samples out grows with them.
+#: Most canonical nodes of an order: 64, the default of mosaicml-streaming, for each of 4,096 nodes.
+#: The work of dealing samples out grows with them.
 MAX_CANONICAL_NODES = 1 << 18
 MAX_SAMPLES = 1 << 62
 MAX_EPOCHS = 1 << 40
@@ -58,129 +69,116 @@ _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
 MAX_EDITS = 10_000
 _MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6
 _MAX_DATA = 1 << 16  # values that name the data
-_MOVED = "see position"  # what a key of the incumbent holds where it would mean another thing
+_MOVED = "see position"  # value of a key of mosaicml-streaming whose meaning would differ
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumePoint:
-    """Resume point: the position of a run in its order, and what it must keep to go on.
+    """Position of a run, and the settings that the run keeps when it goes on from there.
 
-    The one form of a position, from the dict that a user loads to the plan of a worker.
-    ``initial_physical_nodes`` None: unknown, in states of the incumbent before 0.7. ``version``
-    None: written by the incumbent.
-
-    ``unit``: what ``sample_in_epoch`` counts, "samples" or "packs". ``cursors``: of each canonical
-    node the window and the pack in it that come next, where it counts packs, and ``turn`` the
-    canonical node whose turn it is. ``schedule``, ``edits`` and ``data`` are plain values, checked
-    for their size alone; their writer checks the rest. ``data`` names the data for people and is
-    never compared; `world_begun` reads its nodes and ranks. ``is_finished``: the iteration of
-    the epoch has ended, and the next epoch comes.
+    Attributes:
+        position: Where the run goes on.
+        num_canonical_nodes, shuffle_seed: Settings of the order; None where no state was loaded,
+            and the settings of the dataset hold.
+        initial_physical_nodes: Nodes with which the run began; None where that is not known, as in
+            states of mosaicml-streaming before 0.7.
+        version: Version of the state; None for a state of mosaicml-streaming.
+        dataset, order: Facts about the data and the order, which must be the same at a resume.
+        order_hash: Hash of the samples so far.
+        schedule, edits: Plain values, whose size alone is checked here.
+        data: Names the data for people, and is not compared; `initial_ranks` reads its ranks.
     """
 
-    epoch: int
-    sample_in_epoch: int
-    num_canonical_nodes: int
-    shuffle_seed: int
+    position: Position
+    num_canonical_nodes: int | None = None
+    shuffle_seed: int | None = None
     initial_physical_nodes: int | None = None
     version: int | None = None
     dataset: Mapping[str, Any] | None = None
     order: Mapping[str, Any] | None = None
     order_hash: str | None = None
-    unit: str = "samples"
-    cursors: tuple[tuple[int, int], ...] | None = None
-    turn: int = 0
     schedule: Mapping[str, Any] | None = None
     edits: tuple[Mapping[str, Any], ...] = ()
     data: Mapping[str, Any] | None = None
-    is_finished: bool = False
 
     @property
     def is_extended(self) -> bool:
-        """Whether it says what a state of version 1 cannot."""
-        return self.unit != "samples" or self.schedule is not None or bool(self.edits)
+        """Whether it takes a state of version 2."""
+        has_packs = self.position.unit != "samples"
+        return has_packs or self.schedule is not None or bool(self.edits)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this library wrote it: then the position is honoured to the sample."""
+        """Whether this library wrote it: then its position is exact to the sample."""
         return self.version is not None
 
-    def at(self, epoch: int, sample_in_epoch: int) -> ResumePoint:
-        """The same run at another position, with the cursors where it is the same one."""
-        is_here = (epoch, sample_in_epoch) == (self.epoch, self.sample_in_epoch)
-        return dataclasses.replace(
-            self,
-            epoch=epoch,
-            sample_in_epoch=sample_in_epoch,
-            cursors=self.cursors if is_here else None,
-            turn=self.turn if is_here else 0,
-            is_finished=self.is_finished and is_here,
-        )
+    def at(self, position: Position) -> ResumePoint:
+        """Return the same settings at another position."""
+        return dataclasses.replace(self, position=position)
 
     @property
-    def world_begun(self) -> tuple[int, int] | None:
-        """Nodes and ranks for which batches by stream are padded, None where it is unknown.
+    def initial_ranks(self) -> tuple[int, int] | None:
+        """Nodes and ranks for which batches by stream are padded, None where that is not known.
 
-        Those of the world that wrote the state, unless that one had itself gone on from another.
+        They are those of the world that wrote the state, unless that world had itself resumed the
+        run of another one.
         """
         data = self.data if self.is_ours and self.data is not None else {}
-        begun = data.get("padded_for", data)
-        if not isinstance(begun, Mapping):
+        world = data.get("padded_for", data)
+        if not isinstance(world, Mapping):
             return None
-        nodes, ranks = begun.get("nodes"), begun.get("ranks")
+        nodes, ranks = world.get("nodes"), world.get("ranks")
         if type(nodes) is not int or type(ranks) is not int or not 0 < nodes <= ranks:
             return None
         return None if ranks % nodes else (nodes, ranks)
 
-    def following(self) -> ResumePoint:
-        """The beginning of the next epoch."""
-        return self.at(self.epoch + 1, 0)
+    def check_place(self, epoch_size: int) -> None:
+        """Refuse a sample that an epoch of so many samples cannot have (StateError).
 
-    def check_position(self, epoch_size: int) -> None:
-        """Refuse a position that an epoch of so many samples cannot have (StateError).
-
-        Its end is fine, and lies behind the last sample where ranks were padded to be even.
+        The end of an epoch is allowed, and lies after the last sample where ranks were padded.
         """
-        if not 0 <= self.sample_in_epoch <= epoch_size + max(epoch_size, _MAX_PADDING_SAMPLES):
+        place = self.position.place
+        if not 0 <= place <= epoch_size + max(epoch_size, _MAX_PADDING_SAMPLES):
             raise StateError(
-                f"the state has sample_in_epoch {self.sample_in_epoch}, and an epoch of this "
+                f"the state has sample_in_epoch {place}, and an epoch of this "
                 f"dataset has {epoch_size} samples: it is of another dataset or epoch_size."
             )
 
-    def check_unit(self, *, is_packed: bool) -> None:
-        """Refuse to go on counting packs where samples were counted, or samples for packs."""
-        if self.unit == ("packs" if is_packed else "samples"):
+    def check_unit(self, unit: str) -> None:
+        """Refuse to count packs where samples were counted, or samples for packs (StateError)."""
+        if self.position.unit == unit:
             return
         now = "and this run counts packs: it was made without packing=. Go on without it"
-        if not is_packed:
+        if unit == "samples":
             now = "of a run with packing=, and this one has none. Give the same packing="
-        raise StateError(f"the state counts {self.unit}, {now}, or begin anew.")
+        raise StateError(f"the state counts {self.position.unit}, {now}, or begin anew.")
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
-        """Refuse to go on with other data or another order than the state's (StateError)."""
+        """Refuse to resume with other data or another order, naming the settings (StateError)."""
         has_schedule = "schedule" in order
         if self.is_ours and (self.schedule is not None) != has_schedule:
             had, has = ("out a", "one") if has_schedule else (" a", "none")
-            way_out = "leave schedule= out" if has_schedule else "give it the same schedule="
+            remedy = "leave schedule= out" if has_schedule else "give it the same schedule="
             raise StateError(
-                f"the state is of a run with{had} schedule, and this dataset has {has}: {way_out}."
+                f"the state is of a run with{had} schedule, and this dataset has {has}: {remedy}."
             )
-        found = differences("dataset", self.dataset, dataset)
-        found += differences("order", self.order, order)
-        if found:
-            # A position that counts packs, or is of a schedule, means nothing without them.
-            way_out = "."
+        clauses = differences("dataset", self.dataset, dataset)
+        clauses += differences("order", self.order, order)
+        if clauses:
+            # A position in packs, or in a schedule, means nothing without them.
+            remedy = "."
             if not self.is_extended:
-                way_out = (
+                remedy = (
                     f", or keep only its five common keys ({', '.join(KEYS)}) to go on regardless; "
                     "samples may then come twice or not at all."
                 )
             raise StateError(
-                f"the state does not fit this run: {'; '.join(found)}. Use the state's "
-                f"values{way_out}"
+                f"the state does not fit this run: {'; '.join(clauses)}. Use the state's "
+                f"values{remedy}"
             )
 
 
-#: Which arguments a digest in a state depends on.
+#: Arguments that a digest in a state depends on.
 _SETTINGS_OF = {
     "choose": " (a digest of epoch_size and of proportion, repeat and choose of the streams)",
     "schedule": " (a digest of the schedule)",
@@ -199,10 +197,9 @@ def differences(what: str, then: Mapping[str, Any] | None, now: Mapping[str, Any
 
 
 def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
-    """The resume point of what ``state_dict`` gave, of this library or of the incumbent.
+    """Return the resume point of a state, of this library or of mosaicml-streaming.
 
-    Raises StateError when keys are missing, are no such numbers, or are outside of what a run can
-    have.
+    Raises StateError for missing keys, and for values that no run can have.
     """
     if isinstance(source, ResumePoint):
         return source
@@ -213,10 +210,10 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         )
     missing = [key for key in KEYS[:-1] if key not in source]
     if missing:
-        found = _short(", ".join(map(str, source))).strip("'")
+        present = _short(", ".join(map(str, source))).strip("'")
         raise StateError(
-            f"the state has no {', '.join(missing)}; it has {found or 'nothing at all'}. Give what "
-            "state_dict() of the dataset or of the StreamingDataLoader returned."
+            f"the state has no {', '.join(missing)}; it has {present or 'nothing at all'}. Give "
+            "what state_dict() of the dataset or of the StreamingDataLoader returned."
         )
     version = source.get("version")
     if version is not None:
@@ -227,94 +224,78 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
                 f"{EXTENDED_VERSION}: update it."
             )
     _refuse_partial(source, version)
-    extension = _extension(source) if version == EXTENDED_VERSION else {}
-    if extension:
-        source = {**source, **extension.pop("position")}
-    values: dict[str, Any] = {key: _as_int(key, source[key]) for key in KEYS[:-1]}
-    # A slice of the incumbent's: its own states never have it, its plan does take it.
-    least = {**_MIN_VALUES, "sample_in_epoch": -MAX_SAMPLES} if version is None else _MIN_VALUES
+    extension = _parse_extension(source) if version == EXTENDED_VERSION else _Extension()
+    if extension.place is not None:
+        epoch, place = extension.place
+        source = {**source, "epoch": epoch, "sample_in_epoch": place}
+    values: dict[str, int] = {key: _as_int(key, source[key]) for key in KEYS[:-1]}
+    # A negative place means a slice to mosaicml-streaming: its states never have one.
+    minima = {**_MIN_VALUES, "sample_in_epoch": -MAX_SAMPLES} if version is None else _MIN_VALUES
     nodes = source.get("initial_physical_nodes")
     if nodes is not None:
         values["initial_physical_nodes"] = _as_int("initial_physical_nodes", nodes)
     for key, value in values.items():
-        if not least[key] <= value <= _MAX_VALUES[key]:
+        if not minima[key] <= value <= _MAX_VALUES[key]:
             raise StateError(
-                f"the state has {key} {_short(value)}; a run has {least[key]} to "
+                f"the state has {key} {_short(value)}; a run has {minima[key]} to "
                 f"{_MAX_VALUES[key]}."
             )
-    cursors = extension.get("cursors")
-    if not 0 <= extension.get("turn", 0) < values["num_canonical_nodes"]:
-        raise StateError(
-            f"the state has turn {extension['turn']} and num_canonical_nodes "
-            f"{values['num_canonical_nodes']}; it is one of them, counted from 0."
-        )
-    # A schedule has one row of windows, for documents of all canonical nodes.
-    rows = values["num_canonical_nodes"] if extension.get("schedule") is None else 1
-    if cursors is not None and len(cursors) != rows:
-        raise StateError(
-            f"the state has {len(cursors)} cursors and num_canonical_nodes "
-            f"{values['num_canonical_nodes']}; each canonical node has one, and a run with a "
-            "schedule one in all."
-        )
+    _check_cursor(extension, values["num_canonical_nodes"])
+    position = Position(
+        values.pop("epoch"),
+        values.pop("sample_in_epoch"),
+        extension.unit,
+        extension.cursor,
+        is_finished=_as_bool("finished", source.get("finished", False)),
+    )
     return ResumePoint(
+        position,
         **values,
-        **extension,
         version=version,
         dataset=_facts("dataset", source.get("dataset")),
         order=_facts("order", source.get("order")),
         order_hash=_text("order_hash", source.get("order_hash")),
+        schedule=extension.schedule,
+        edits=extension.edits,
         data=_data(source.get("data")),
-        is_finished=_as_bool("finished", source.get("finished", False)),
     )
 
 
-def emit_state(state: ResumePoint) -> dict[str, Any]:
-    """The state as plain JSON, with the keys of the incumbent."""
-    found: dict[str, Any] = {key: getattr(state, key) for key in KEYS}
-    if state.is_ours and state.is_extended:
-        found |= {"sample_in_epoch": _MOVED, "version": EXTENDED_VERSION}
-        found["unit"] = state.unit
-        position: dict[str, Any] = {"epoch": state.epoch, "in_epoch": state.sample_in_epoch}
-        if state.cursors is not None:
-            position["cursors"] = [list(cursor) for cursor in state.cursors]
-            position["turn"] = state.turn
-        found["position"] = position
-        if state.schedule is not None:
-            found["schedule"] = dict(state.schedule)
-        if state.edits:
-            found["edits"] = [dict(edit) for edit in state.edits]
-        # By these a state shows that it is whole.
-        found["keys"] = _extended_keys(found)
-    elif state.is_ours:
-        found["version"] = VERSION
-    if state.is_ours:
-        if state.is_finished:
-            found["finished"] = True
-        for key in ("dataset", "order", "order_hash", "data"):
-            value = getattr(state, key)
-            if value is not None:
-                found[key] = dict(value) if isinstance(value, Mapping) else value
-    return found
-
-
-def _extended_keys(state: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a state that only some states of version 2 have."""
-    keys = [key for key in ("schedule", "edits") if key in state]
-    return keys + [f"position.{key}" for key in ("cursors", "turn") if key in state["position"]]
-
-
-def moved_state(
-    state: Mapping[str, Any], epoch: int, sample_in_epoch: int, *, is_finished: bool = False
-) -> dict[str, Any]:
-    """Return a state that `emit_state` gave, at another position."""
-    moved = {key: value for key, value in state.items() if key != "finished"}
-    if is_finished:
-        moved["finished"] = True
-    if "position" in state:
-        moved["epoch"] = epoch
-        moved["position"] = {"epoch": epoch, "in_epoch": sample_in_epoch}
-        return {**moved, "keys": _extended_keys(moved)}
-    return {**moved, "epoch": epoch, "sample_in_epoch": sample_in_epoch}
+def emit_state(point: ResumePoint) -> dict[str, Any]:
+    """Return a resume point as plain JSON, with the keys of mosaicml-streaming."""
+    position = point.position
+    state: dict[str, Any] = {
+        "epoch": position.epoch,
+        "sample_in_epoch": position.place,
+        **{key: getattr(point, key) for key in KEYS[2:]},
+    }
+    if not point.is_ours:
+        return state
+    if point.is_extended:
+        state |= {"sample_in_epoch": _MOVED, "version": EXTENDED_VERSION, "unit": position.unit}
+        state["position"] = {"epoch": position.epoch, "in_epoch": position.place}
+        keys = []
+        if point.schedule is not None:
+            state["schedule"] = dict(point.schedule)
+            keys.append("schedule")
+        if point.edits:
+            state["edits"] = [dict(edit) for edit in point.edits]
+            keys.append("edits")
+        if position.cursor is not None:
+            windows, node = position.cursor
+            state["position"] |= {"cursors": [list(window) for window in windows], "turn": node}
+            keys += ["position.cursors", "position.turn"]
+        # A state that lost some of these on the way is refused.
+        state["keys"] = keys
+    else:
+        state["version"] = VERSION
+    if position.is_finished:
+        state["finished"] = True
+    for key in ("dataset", "order", "order_hash", "data"):
+        value = getattr(point, key)
+        if value is not None:
+            state[key] = dict(value) if isinstance(value, Mapping) else value
+    return state
 
 
 def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
@@ -339,8 +320,19 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
         )
 
 
-def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What version 2 adds, with the position under the names of version 1."""
+@dataclasses.dataclass(frozen=True)
+class _Extension:
+    """What a state of version 2 adds; the place is an epoch and a place, not checked yet."""
+
+    place: tuple[Any, Any] | None = None
+    unit: str = "samples"
+    node: int = 0
+    cursor: Cursor | None = None
+    schedule: Mapping[str, Any] | None = None
+    edits: tuple[Mapping[str, Any], ...] = ()
+
+
+def _parse_extension(source: Mapping[str, Any]) -> _Extension:
     unit = source.get("unit")
     if unit not in UNITS:
         raise StateError(f"the state has unit {_short(unit)}; expected {' or '.join(UNITS)}.")
@@ -357,51 +349,70 @@ def _extension(source: Mapping[str, Any]) -> dict[str, Any]:
         raise StateError(f"the state has edits {_short(edits)}; expected a list of dicts.")
     if len(edits) > MAX_EDITS:
         raise StateError(f"the state has {len(edits)} edits; expected at most {MAX_EDITS}.")
-    room = _Room(_MAX_NUMBERS)
-    return {
-        "position": {"epoch": position["epoch"], "sample_in_epoch": position["in_epoch"]},
-        "unit": unit,
-        "cursors": _cursors(position.get("cursors")),
-        "turn": _as_int("turn", position.get("turn", 0)),
-        "schedule": None if schedule is None else room.plain("schedule", schedule, 0),
-        "edits": tuple(room.plain("edits", edit, 0) for edit in edits),
-    }
+    room, node = _Room(_MAX_NUMBERS), _as_int("turn", position.get("turn", 0))
+    windows = _parse_windows(position.get("cursors"))
+    return _Extension(
+        (position["epoch"], position["in_epoch"]),
+        unit,
+        node,
+        None if windows is None else Cursor(windows, node),
+        None if schedule is None else room.plain("schedule", schedule, 0),
+        tuple(room.plain("edits", edit, 0) for edit in edits),
+    )
 
 
-def _cursors(value: Any) -> tuple[tuple[int, int], ...] | None:
-    if value is None:
+def _parse_windows(pairs: Any) -> tuple[tuple[int, int], ...] | None:
+    if pairs is None:
         return None
-    is_list = isinstance(value, (list, tuple)) and len(value) <= MAX_CANONICAL_NODES
-    if not is_list or not all(isinstance(c, (list, tuple)) and len(c) == 2 for c in value):
+    is_list = isinstance(pairs, (list, tuple)) and len(pairs) <= MAX_CANONICAL_NODES
+    if not is_list or not all(isinstance(c, (list, tuple)) and len(c) == 2 for c in pairs):
         raise StateError(
-            f"the state has cursors {_short(value)}; expected a window and a pack for each "
+            f"the state has cursors {_short(pairs)}; expected a window and a pack for each "
             "canonical node."
         )
-    found = tuple((_as_int("cursors", w), _as_int("cursors", p)) for w, p in value)
-    if not all(0 <= number <= MAX_SAMPLES for cursor in found for number in cursor):
-        raise StateError(f"the state has cursors {_short(value)}; they count from 0.")
-    return found
+    windows = tuple((_as_int("cursors", w), _as_int("cursors", p)) for w, p in pairs)
+    if not all(0 <= number <= MAX_SAMPLES for window in windows for number in window):
+        raise StateError(f"the state has cursors {_short(pairs)}; they count from 0.")
+    return windows
+
+
+def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
+    """Refuse a cursor that is not of so many canonical nodes (StateError)."""
+    cursor = extension.cursor
+    if not 0 <= extension.node < canonical_nodes:
+        raise StateError(
+            f"the state has turn {extension.node} and num_canonical_nodes "
+            f"{canonical_nodes}; it is one of them, counted from 0."
+        )
+    # A schedule has one row of windows, for documents of all canonical nodes.
+    rows = canonical_nodes if extension.schedule is None else 1
+    if cursor is not None and len(cursor.windows) != rows:
+        raise StateError(
+            f"the state has {len(cursor.windows)} cursors and num_canonical_nodes "
+            f"{canonical_nodes}; each canonical node has one, and a run with a "
+            "schedule one in all."
+        )
 
 
 class _Room:
-    """Plain values of a nested dict as far as there is room for them."""
+    """Budget of values for copies of nested plain values."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, max_values: int) -> None:
+        self._remaining = max_values
 
     def plain(self, key: str, value: Any, depth: int) -> Any:
-        """A copy of what JSON could hold; StateError for anything else, or for more than fits."""
-        self._left -= 1
-        if self._left < 0 or depth > _MAX_DEPTH:
+        """Return a copy of a value that JSON can hold. Raises StateError for any other one."""
+        self._remaining -= 1
+        if self._remaining < 0 or depth > _MAX_DEPTH:
             raise StateError(f"the state has {key} that is too large or nested too deeply.")
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) and len(name) <= _MAX_TEXT for name in value):
                 raise StateError(f"the state has {key} with a name that is not a short text.")
-            return {name: self.plain(key, one, depth + 1) for name, one in value.items()}
+            return {name: self.plain(key, item, depth + 1) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
-            if len(value) > self._left:
+            if len(value) > self._remaining:
                 raise StateError(f"the state has {key} with {len(value)} entries in a list.")
-            return [self.plain(key, one, depth + 1) for one in value]
+            return [self.plain(key, item, depth + 1) for item in value]
         is_huge = isinstance(value, int) and value.bit_length() > 64
         is_plain = value is None or isinstance(value, (bool, str, int, float))
         if not is_plain or is_huge or (isinstance(value, str) and len(value) > _MAX_TEXT):
@@ -428,7 +439,7 @@ def _as_bool(key: str, value: Any) -> bool:
 
 
 def _facts(key: str, value: Any) -> dict[str, Any] | None:
-    """A mapping of names to plain values, as far as it is one."""
+    """Return a copy of a mapping of names to plain values. Raises StateError for any other."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -451,8 +462,8 @@ def _data(value: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(value, Mapping):
         raise StateError(f"the state has data {_short(value)}; expected a dict.")
-    found: dict[str, Any] = _Room(_MAX_DATA).plain("data", value, 0)
-    return found
+    data: dict[str, Any] = _Room(_MAX_DATA).plain("data", value, 0)
+    return data
 
 
 def _text(key: str, value: Any) -> str | None:
@@ -468,7 +479,7 @@ def _short(value: Any) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """The text of a plain value; of a number of thousands of digits its size."""
+    """Return a plain value as text; of a number of thousands of digits its size."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"a number of {value.bit_length()} bits"
     return str(value)

@@ -160,8 +160,8 @@ def test_edits_are_known(folder, tmp_path, kind):
     for _ in range(2):
         for batch in loader:
             count = loader._count
-            place = loader.dataset._order.place_after(*count.begun, count.samples - 1)
-            seen[count.begun[0] * steps + place // 8] = batch["id"].tolist()
+            place = loader.dataset._order.place_after(*count.begin[:2], count.samples - 1)
+            seen[count.begin.epoch * steps + place // 8] = batch["id"].tolist()
             if len(seen) == 6:
                 loader.skip(range(9, 12))
                 dropped = [seen[5][0], seen[2][1]]

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import mds.readers
 from mds import Stream, StreamingDataLoader, StreamingDataset
-from mds.dataset.epoch_counter import EpochStart
 from mds.errors import ConfigError, PlanError
 from mds.loader.batches import Batches
 from mds.loader.worker_batches import WorkerBatches
+from mds.plan.position import Position
+from mds.plan.state import ResumePoint
 from mds.world import World
 
 MANY = {
@@ -306,7 +307,7 @@ def test_the_order_hash_is_that_of_the_plan_at_every_step(make, kind, workers):
     """What arrived is what was planned, and a run can prove it; through a resume too."""
     dataset = kind(local=make(), batch_size=8, shuffle=True)
     loader = StreamingDataLoader(dataset, num_workers=workers)
-    plan = dataset._order.plan(EpochStart(0, None), dataset._world(max(workers, 1)))
+    plan = dataset._order.plan(ResumePoint(Position(0)), dataset._world(max(workers, 1)))
     for step, _ in enumerate(loader, 1):
         assert loader.order_hash == plan.order_hash(step)
         if step == 5:

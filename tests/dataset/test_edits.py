@@ -5,9 +5,11 @@ import pytest
 from runs import as_json, loader_over, write_streams
 
 from mds import Stream, StreamingDataLoader, StreamingDataset, World
-from mds.dataset.epoch_counter import EpochStart, SharedEpochCounter
+from mds.dataset.epoch_counter import SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderHash
+from mds.plan.position import Position
+from mds.plan.state import ResumePoint
 
 SIZES = (720, 240)
 SAMPLES = sum(SIZES)
@@ -71,9 +73,9 @@ def train(loaders, stop, edits=()):
 def place_before(loader, size):
     """The step of the batch that was given last."""
     count, ranks = loader._count, loader.dataset.num_ranks
-    epoch, begun = count.begun
+    epoch, first, *_ = count.begin
     order = loader.dataset._order
-    return epoch * STEPS + order.place_after(epoch, begun, (count.samples - size) * ranks) // BATCH
+    return epoch * STEPS + order.place_after(epoch, first, (count.samples - size) * ranks) // BATCH
 
 
 def drop(ids, why="", at_step=None):
@@ -173,7 +175,7 @@ def test_an_order_hash_proves_that_all_else_is_equal(folder):
     for loader in (plain, changed):
         for _ in loader:
             pass
-    start, order = EpochStart(0, None), changed.dataset._order
+    start, order = ResumePoint(Position(0)), changed.dataset._order
     plan = order.plan(start, changed.dataset._world())
     assert plan.order_hash(plan.steps) == changed.order_hash
     before = plain.dataset._order.plan(start, plain.dataset._world())
@@ -194,7 +196,7 @@ def test_locate_and_batch_know_the_edits(folder):
     loader.dataset.drop([7, 800])
     loader.dataset.drop(range(100, 300), at_step=20)
     loader.skip(range(40, 44))
-    plan = loader.dataset._order.plan(EpochStart(0, None), loader.dataset._world())
+    plan = loader.dataset._order.plan(ResumePoint(Position(0)), loader.dataset._world())
     assert plan.steps == STEPS - 4
     assert plan.epoch_steps == STEPS
     places = {}
@@ -213,11 +215,11 @@ def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
     dropped, world = [], loader.dataset._world()
     order = loader.dataset._order
     for turn in range(1, 12):
-        table = order.plan(EpochStart(0, None), world).drops
+        table = order.plan(ResumePoint(Position(0)), world).drops
         following = table.at(np.array([5]), np.array([turn * BATCH]))[0]
         assert loader.dataset.drop([following], at_step=turn) == turn
         dropped.append(int(following))
-    table = order.plan(EpochStart(0, None), world).drops
+    table = order.plan(ResumePoint(Position(0)), world).drops
     assert len({*dropped}) == 11
     for turn in range(1, 12):
         at = table.at(np.array([5]), np.array([turn * BATCH]))[0]
@@ -232,7 +234,9 @@ def test_the_reserve_of_a_stream_gives_each_sample_once(folder):
     with pytest.raises(ConfigError, match="half of a stream is the most"):
         loader.dataset.drop([370])
     for epoch in range(3):
-        table = loader.dataset._order.plan(EpochStart(epoch, None), loader.dataset._world()).drops
+        table = loader.dataset._order.plan(
+            ResumePoint(Position(epoch)), loader.dataset._world()
+        ).drops
         come = table.at(np.arange(360), np.zeros(360, np.int64))
         assert len({*come.tolist()}) == 360
         assert come.min() >= 360
@@ -396,7 +400,7 @@ def test_a_plan_carries_its_edits():
     ]
     plan = EpochPlan([{"shards": [100]}], World(1, 1, 1, 0), batch_size=4, edits=edits)
     state = plan.state(44)
-    assert state.sample_in_epoch == 60
+    assert state.position.place == 60
     assert state.edits == tuple(edits)
     again = EpochPlan([{"shards": [100]}], plan.world, batch_size=4, edits=edits, resume=state)
     assert np.array_equal(again.batch(0), plan.batch(11))

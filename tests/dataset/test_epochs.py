@@ -16,40 +16,41 @@ import torch.utils.data
 
 from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import SharedEpochCounter
+from mds.plan.position import Position
 from mds.plan.state import ResumePoint
 
 
 def test_workers_of_one_iteration_share_a_turn():
     """The same group gives the same epoch to every worker, once each."""
     book = SharedEpochCounter()
-    assert [book.begin_epoch(7, worker).epoch for worker in range(3)] == [0, 0, 0]
+    assert [book.begin_epoch(7, worker).position.epoch for worker in range(3)] == [0, 0, 0]
     assert book.next_epoch == 1
 
 
 def test_workers_of_iterations_that_begin_together_keep_their_epochs():
     """A worker that arrives after another iteration began reads the epoch of its own iteration."""
     book = SharedEpochCounter()
-    assert [book.begin_epoch(7, 0).epoch, book.begin_epoch(8, 0).epoch] == [0, 1]
-    assert [book.begin_epoch(7, 1).epoch, book.begin_epoch(8, 1).epoch] == [0, 1]
+    assert [book.begin_epoch(7, 0).position.epoch, book.begin_epoch(8, 0).position.epoch] == [0, 1]
+    assert [book.begin_epoch(7, 1).position.epoch, book.begin_epoch(8, 1).position.epoch] == [0, 1]
     assert book.next_epoch == 2
 
 
 def test_a_worker_that_asks_again_begins_the_next_iteration():
     """Persistent workers keep their group; asking twice means another epoch."""
     book = SharedEpochCounter()
-    assert [book.begin_epoch(7, w).epoch for w in (0, 1)] == [0, 0]
-    assert [book.begin_epoch(7, w).epoch for w in (1, 0)] == [1, 1]
+    assert [book.begin_epoch(7, w).position.epoch for w in (0, 1)] == [0, 0]
+    assert [book.begin_epoch(7, w).position.epoch for w in (1, 0)] == [1, 1]
 
 
 def test_a_loaded_state_is_the_next_turn_of_every_worker():
     """All workers resume from it, and the epoch after it has no offset."""
     book = SharedEpochCounter()
     book.begin_epoch(1, 0)
-    book.load(ResumePoint(5, 64, 1, 0))
+    book.load(ResumePoint(Position(5, 64), 1, 0))
     turns = [book.begin_epoch(2, w) for w in (0, 1)]
-    assert [t.epoch for t in turns] == [5, 5]
-    assert all(t.resume.sample_in_epoch == 64 for t in turns)
-    assert book.begin_epoch(3, 0).resume is None
+    assert [t.position.epoch for t in turns] == [5, 5]
+    assert all(t.position.place == 64 for t in turns)
+    assert book.begin_epoch(3, 0) == ResumePoint(Position(6))
     assert book.next_epoch == 7
 
 
@@ -58,16 +59,16 @@ def test_a_state_of_an_earlier_epoch_is_honoured():
     book = SharedEpochCounter()
     for group in range(4):
         book.begin_epoch(group, 0)
-    book.load(ResumePoint(1, 0, 1, 0))
-    assert book.begin_epoch(9, 0).epoch == 1
+    book.load(ResumePoint(Position(1), 1, 0))
+    assert book.begin_epoch(9, 0).position.epoch == 1
     assert book.next_epoch == 2
 
 
 def test_a_state_from_before_the_first_epoch_begins_epoch_0():
     """The state of a run that never began has epoch -1."""
     book = SharedEpochCounter()
-    book.load(ResumePoint(-1, 0, 1, 0))
-    assert book.begin_epoch(1, 0).epoch == 0
+    book.load(ResumePoint(Position(-1), 1, 0))
+    assert book.begin_epoch(1, 0).position.epoch == 0
 
 
 def test_copies_by_pickle_count_for_themselves():
@@ -90,7 +91,7 @@ class Epochs(torch.utils.data.IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
         turn = self.book.begin_epoch(info.seed - info.id, info.id)
-        return iter([(turn.epoch, info.id)])
+        return iter([(turn.position.epoch, info.id)])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -112,7 +113,7 @@ def test_ranks_forked_from_one_parent_count_for_themselves():
     queue = context.SimpleQueue()
 
     def rank():
-        queue.put([book.begin_epoch(-1, 0).epoch for _ in range(2)])
+        queue.put([book.begin_epoch(-1, 0).position.epoch for _ in range(2)])
 
     for _ in range(2):
         process = context.Process(target=rank)
@@ -130,7 +131,7 @@ def test_a_process_killed_while_it_holds_the_lock_blocks_nobody():
         with book._record():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert book.begin_epoch(1, 0).epoch == 0
+    assert book.begin_epoch(1, 0).position.epoch == 0
 
 
 def ranks_of(make, **options):

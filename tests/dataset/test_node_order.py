@@ -43,7 +43,8 @@ def epoch_of(world, shards, epoch=0, start=0, resume=None, **settings):
 
 
 def order_of(*args, **kwargs):
-    return NodeOrder(epoch_of(*args, **kwargs), AllSamples())
+    epoch = epoch_of(*args, **kwargs)
+    return NodeOrder(epoch.order, AllSamples(), epoch.start)
 
 
 def everything(order):
@@ -85,7 +86,7 @@ def test_a_resumed_epoch_has_the_times_of_the_whole_one():
     state = whole.plan.state(64)
     resumed = order_of(world, [10] * 12, resume=state)
     assert resumed.start == 32
-    assert resumed.team == NodeOrder(whole, AllSamples()).team
+    assert resumed.team == NodeOrder(whole.order, AllSamples()).team
     assert order_of(world, [10] * 12, epoch=2).start == 2 * EPOCH_TIME
     assert order_of(world, [10] * 12, epoch=2).team == resumed.team
 

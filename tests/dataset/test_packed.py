@@ -17,10 +17,7 @@ from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.cache.pack_files import PackFile
 from mds.cache.source import cache_root
 from mds.dataset import pack_counts, reading
-from mds.dataset.epoch_counter import EpochStart
-from mds.dataset.node_order import EPOCH_TIME
-from mds.dataset.packed_epoch import document_lengths
-from mds.dataset.packed_order import PackedNodeOrder
+from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
 from mds.index.companion import write_companion
 from mds.index.lengths import KIND, emit_lengths, lengths_name
@@ -408,28 +405,23 @@ def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
         for rank in (0, 1):
             for worker in (0, 1):
                 dataset = make(corpus, topology=world, batch_size=6)
-                plan = dataset._order.plan(EpochStart(epoch, None), world)
-                packs = PackPlan(plan, document_lengths(dataset))
+                packs = dataset._order.epoch_order(epoch, world)
                 ids = np.concatenate([p.ids for p in packs.rank_packs(world.node, rank, worker)])
                 expected += [(epoch * EPOCH_TIME + at, i) for at, i in enumerate(ids.tolist())]
     dataset = make(corpus, topology=world, batch_size=6)
-    plan = dataset._order.plan(EpochStart(0, None), world)
-    order = PackedNodeOrder(PackPlan(plan, document_lengths(dataset)), dataset._shards)
+    order = NodeOrder(dataset._order.epoch_order(0, world), dataset._shards)
     times, samples = map(np.concatenate, zip(*order.pieces(), strict=True))
     assert sorted(zip(times.tolist(), samples.tolist(), strict=True)) == sorted(expected)
     assert (np.diff(times) >= 0).all()
     other = make(corpus, topology=world, batch_size=6, packing=Packing(200, overflow="split"))
-    plan = other._order.plan(EpochStart(0, None), world)
-    assert (
-        PackedNodeOrder(PackPlan(plan, document_lengths(other)), other._shards).team != order.team
-    )
+    assert NodeOrder(other._order.epoch_order(0, world), other._shards).team != order.team
 
 
 def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, monkeypatch):
     """Before the first batch eviction is told of all documents of the epoch and of the next one."""
     told = []
 
-    class Listened(PackedNodeOrder):
+    class Listened(NodeOrder):
         """The order of a node, which notes what it is asked for."""
 
         def __init__(self, *given):
@@ -442,7 +434,7 @@ def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, 
                 self.told.append(piece)
                 yield piece
 
-    monkeypatch.setattr(reading, "PackedNodeOrder", Listened)
+    monkeypatch.setattr(reading, "NodeOrder", Listened)
     size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
                 "shuffle_block_size": 60, "batch_size": 24,

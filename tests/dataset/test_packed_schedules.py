@@ -275,7 +275,7 @@ def test_knots_count_tokens_for_any_global_batch(corpus):
     by_steps, by_tokens = plan_of(loader_of(corpus)), plan_of(loader_of(corpus, schedule=tokens))
     for epoch in (0, 1):
         mine, theirs = (plan_of(loader_of(corpus, schedule=s), epoch) for s in (SCHEDULE, tokens))
-        assert np.array_equal(*(next(p.pieces()) for p in (mine, theirs)))
+        assert np.array_equal(*(next(p.step_reads()) for p in (mine, theirs)))
     assert by_steps.windows.tolist() == by_tokens.windows.tolist()
     dataset = loader_of(corpus, schedule=tokens).dataset
     dataset.batch_size = BATCH // 2

@@ -12,7 +12,7 @@ from ordertools import joined, make_plan, uneven
 
 from mds.cache import checked_ids
 from mds.cache import order_files as cached
-from mds.cache.order_files import prepare, shared_plan
+from mds.cache.order_files import prepare, share_order
 
 SHARDS = uneven(120, 200_000)
 ORDER = {
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_computed_anew(change, want, tmp_path):
     exchange(path, change(right))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = shared_plan(plan_of(), str(tmp_path))
+        plan = share_order(plan_of(), str(tmp_path))
         assert np.array_equal(joined(plan.blocks(0, 0, 1)), want)
     with open(path, "rb") as file:
         assert file.read() == right
@@ -123,7 +123,7 @@ def test_a_file_with_the_name_of_another_is_computed_anew(want, tmp_path, caplog
     paths = [prepare(plan_of(epoch), str(tmp_path))[0] for epoch in range(2)]
     with open(paths[1], "rb") as file:
         exchange(paths[0], file.read())
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     assert np.array_equal(joined(plan.blocks(0, 0, 1)), want)
     assert "computed anew" in caplog.text
 
@@ -143,7 +143,7 @@ def test_ids_of_samples_that_there_are_not_are_never_given(value, want, tmp_path
     key = os.path.basename(path).split("-")[3].removesuffix(".ids").encode()
     data[BYTES:] = table + b"mdsorder" + struct.pack("<Q", xxhash.xxh3_64_intdigest(key + table))
     exchange(path, bytes(data))
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     assert np.array_equal(joined(plan.blocks(0, 0, 1)), want)
     assert "samples that there are not" in caplog.text
 
@@ -151,7 +151,7 @@ def test_ids_of_samples_that_there_are_not_are_never_given(value, want, tmp_path
 def test_a_file_that_is_damaged_while_it_is_read_is_noticed_in_what_was_not_read(want, tmp_path):
     """Each block is looked at before its first id is given."""
     (path,) = prepare(plan_of(), str(tmp_path))
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     blocks = plan.blocks(0, 0, 1)
     found = [next(blocks)]
     with open(path, "r+b") as file:
@@ -170,7 +170,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(make, want, tmp_path):
     (tmp_path / "key").write_bytes(data)
     os.unlink(path)
     make(tmp_path / "key", path)
-    plan = shared_plan(plan_of(), str(tmp_path / "orders"))
+    plan = share_order(plan_of(), str(tmp_path / "orders"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert np.array_equal(joined(plan.blocks(0, 0, 1)), want)

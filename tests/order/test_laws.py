@@ -199,7 +199,7 @@ def test_a_run_goes_on_with_what_its_state_set():
     }
     plan = make_plan([90, 30], (3, 2, 1), batch_size=4, shuffle=True, resume=state)
     following = plan.following()
-    assert (following.epoch, following.sample_in_epoch) == (5, 0)
+    assert following.begin[:2] == (5, 0)
     assert (following.num_canonical_nodes, following.shuffle_seed) == (4, 5)
     assert following.initial_physical_nodes == 4
     # Without the initial nodes 4 canonical nodes would not fit 3 physical ones.

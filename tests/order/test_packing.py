@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from ordertools import make_plan
 
+from mds.cache import order_files
+from mds.cache.order_files import prepare, share_order
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import OrderHash, Packing, PackPlan
 from mds.plan.packing import balance, best_fit_decreasing, pack_window
@@ -172,6 +174,26 @@ def packed(world, *, batch=None, state=None, lengths=LENGTHS, packing=None, **or
     return PackPlan(plan, Given(lengths))
 
 
+def test_workers_of_a_node_share_an_order_that_takes_long(tmp_path, monkeypatch):
+    """The first one computes the file, and the others read it instead of computing the order."""
+    world, order = (1, 1, 2), {"shuffle_algo": "py1e"}
+    expected = steps_of(packed(world, **order), world)
+    (stream_order,) = packed(world, **order, small_order=0).long_orders
+    assert not packed(world, **order).long_orders
+    prepare(packed(world, **order, small_order=0), str(tmp_path))
+
+    new_shuffle = type(stream_order).new_shuffle
+
+    def compute(self):
+        assert self.params.epoch == 1, "only a thread computes, for the next epoch"
+        return new_shuffle(self)
+
+    monkeypatch.setattr(type(stream_order), "new_shuffle", compute)
+    plan = share_order(packed(world, **order, small_order=0), str(tmp_path))
+    assert steps_of(plan, world) == expected
+    order_files._ahead.join(60)
+
+
 def steps_of(plan, world):
     """Of each step the pieces of its packs, as a sorted list, and where the epoch goes on."""
     nodes, ranks, workers = world
@@ -186,7 +208,7 @@ def steps_of(plan, world):
                         pack = zip(mine.ids[first:last].tolist(), mine.starts[first:last].tolist(),
                                    mine.sizes[first:last].tolist(), strict=True)  # fmt: skip
                         step[0].append(tuple(pack))
-                    step[1].append((mine.position, mine.cursors.tolist(), mine.turn))
+                    step[1].append(mine.end)
     assert sorted(found) == list(range(len(found)))
     for _, ends in found.values():
         assert all(end == ends[0] for end in ends)
@@ -223,10 +245,8 @@ def test_a_run_goes_on_exactly_in_any_other_world():
     expected = steps_of(packed((1, 1, 1)), (1, 1, 1))
     plan = packed((1, 1, 1)).plan
     for step in [*range(0, len(expected), 7), len(expected) - 1]:
-        position, cursors, turn = expected[step][1]
-        point = plan.state(0).at(0, position)
-        state = dict(emit_state(point), version=2, unit="packs")
-        state["position"] = {"epoch": 0, "in_epoch": position, "cursors": cursors, "turn": turn}
+        state = emit_state(plan.state(0).at(expected[step][1]))
+        assert state["version"] == 2
         world = WORLDS[step % len(WORLDS)]
         assert steps_of(packed(world, state=state), world) == expected[step + 1 :]
     rest = steps_of(packed((1, 2, 1), state=state, batch=5), (1, 2, 1))
@@ -245,7 +265,7 @@ def test_the_table_says_what_the_reading_gives():
     for step in (0, 1, len(expected) // 2, len(expected) - 1):
         batch = plan.batch(step)
         first = batch[0]
-        assert (first.position, first.cursors.tolist(), first.turn) == expected[step][1]
+        assert first.end == expected[step][1]
         ids = sorted(i for b in batch for i in b.ids.tolist())
         assert ids == sorted(p[0] for pack in expected[step][0] for p in pack)
     for sample in (0, 17, 2999, int(LENGTHS.argmax())):

@@ -13,7 +13,7 @@ from ordertools import DRAWN, joined, make_plan, uneven
 
 from mds.cache import order_files as cached
 from mds.cache.checked_ids import file_size
-from mds.cache.order_files import OrderFile, prepare, shared_plan
+from mds.cache.order_files import OrderFile, prepare, share_order
 from mds.shuffle import SequentialShuffle
 from mds.storage.locks import open_locks
 
@@ -103,7 +103,7 @@ def test_a_file_gives_the_same_ids(algo, canonical, tmp_path):
         plan = plan_of(**order)
         plan.world.node = place[0]
         folder = tmp_path / str(place[0])
-        shared_plan(plan, str(folder))
+        share_order(plan, str(folder))
         assert np.array_equal(joined(plan.blocks(*place, start=777)), ids[777:])
         cached._ahead.join(60)
         kept = 90_000 if canonical % 3 else 30_000
@@ -114,13 +114,13 @@ def test_a_file_gives_the_same_ids(algo, canonical, tmp_path):
 
 def test_the_next_epoch_is_prepared_and_a_restart_finds_it(monkeypatch, tmp_path):
     """After an epoch has begun there are two files, and neither is computed again."""
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     next(plan.blocks(0, 0, 0))
     cached._ahead.join(60)
     assert [name.split("-")[2] for name in files_in(tmp_path)] == ["000003", "000004"]
     monkeypatch.setattr(OrderFile, "compute", lambda self: pytest.fail("computed again"))
     want = want_of(plan.following(), WORKERS[:1])
-    following = shared_plan(plan.following(), str(tmp_path))
+    following = share_order(plan.following(), str(tmp_path))
     monkeypatch.setattr(cached._ahead, "begin", lambda *args: None)
     assert np.array_equal(joined(following.blocks(*WORKERS[0])), want[0])
 
@@ -152,7 +152,7 @@ def test_resampled_orders_are_kept_as_sample_ids(tmp_path):
     ):
         plan = make_plan(streams, (1, 2, 2), **ORDER | order)
         want = want_of(make_plan(streams, (1, 2, 2), **ORDER | order), [(0, 1, 1)])
-        shared_plan(plan, str(tmp_path))
+        share_order(plan, str(tmp_path))
         assert np.array_equal(joined(plan.blocks(0, 1, 1)), want[0])
         cached._ahead.join(60)
 
@@ -160,7 +160,7 @@ def test_resampled_orders_are_kept_as_sample_ids(tmp_path):
 def test_orders_that_cost_nothing_need_no_file(tmp_path):
     """Neither the seekable shuffle nor one that is off writes anything."""
     for order in ({"shuffle_algo": "seekable"}, {"shuffle": False}):
-        plan = shared_plan(make_plan(SHARDS, (1, 1, 1), **ORDER | order), str(tmp_path / "none"))
+        plan = share_order(make_plan(SHARDS, (1, 1, 1), **ORDER | order), str(tmp_path / "none"))
         assert joined(plan.blocks(0, 0, 0)).size
     assert not (tmp_path / "none").exists()
 
@@ -174,7 +174,7 @@ def _read_slice(folder, worker, counter):
         compute(self)
 
     OrderFile.compute = counted
-    plan = shared_plan(plan_of(world=(1, 1, 4)), folder)
+    plan = share_order(plan_of(world=(1, 1, 4)), folder)
     ids = joined(plan.blocks(0, 0, worker))
     cached._ahead.join(60)
     return ids
@@ -214,7 +214,7 @@ def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     assert len(left) == 1
     # Long after, so that it cannot belong to a process of another container.
     os.utime(tmp_path / left[0], (0, 0))
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
     assert left[0] not in os.listdir(tmp_path)
@@ -224,7 +224,7 @@ def test_a_file_of_the_wrong_size_is_computed_again(tmp_path):
     """It was cut short."""
     (path,) = prepare(plan_of(), str(tmp_path))
     os.truncate(path, 100)
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
 
@@ -245,14 +245,14 @@ def test_a_folder_that_cannot_be_used_costs_time_and_a_warning(tmp_path):
     """The order is the same, produced by every process for itself."""
     (tmp_path / "file").write_text("no folder")
     want = want_of(plan_of())
-    plan = shared_plan(plan_of(), str(tmp_path / "file" / "orders"))
+    plan = share_order(plan_of(), str(tmp_path / "file" / "orders"))
     with pytest.warns(UserWarning, match="cannot be kept in .*every process computes it"):
         assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
 
 
 def test_an_audit_may_ask_for_another_node(tmp_path):
     """What this node's file does not hold is computed."""
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     want = want_of(plan_of())
     assert np.array_equal(joined(plan.blocks(*WORKERS[2])), want[2])
     sample = int(want[1][1_000])
@@ -274,7 +274,7 @@ def test_a_lock_that_somebody_holds_is_left_to_them(tmp_path):
 
 def test_a_plan_travels_to_another_process(tmp_path):
     """Pickled, it leaves what is mapped behind and goes on by itself."""
-    plan = shared_plan(plan_of(), str(tmp_path))
+    plan = share_order(plan_of(), str(tmp_path))
     want = joined(plan.blocks(*WORKERS[0]))
     copy = pickle.loads(pickle.dumps(plan))
     assert np.array_equal(joined(copy.blocks(*WORKERS[0])), want)

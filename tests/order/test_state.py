@@ -8,6 +8,7 @@ import pytest
 from ordertools import joined, make_plan, steps_of
 
 from mds.errors import StateError
+from mds.plan.position import Cursor, Position
 from mds.plan.state import KEYS, ResumePoint, emit_state, parse_state
 
 THEIRS = {
@@ -46,8 +47,8 @@ def test_our_state_has_their_keys_and_fits_json():
 def test_numbers_of_other_kinds_are_taken_as_numbers():
     """Checkpoints come back from some formats as numpy integers or floats."""
     state = parse_state(THEIRS | {"epoch": np.int64(3), "sample_in_epoch": 30.0})
-    assert (state.epoch, state.sample_in_epoch) == (3, 30)
-    assert type(state.epoch) is int
+    assert state.position[:2] == (3, 30)
+    assert type(state.position.epoch) is int
 
 
 @pytest.mark.parametrize(
@@ -238,12 +239,12 @@ def test_a_state_of_a_later_epoch_is_followed_and_of_an_earlier_one_never_ignore
         make_plan([90], (1, 1, 1), epoch=4, resume=ours)
     with pytest.warns(UserWarning, match="nothing of it is used"):
         plan = make_plan([90], (1, 1, 1), epoch=4, resume=THEIRS)
-    assert (plan.epoch, plan.sample_in_epoch) == (4, 0)
+    assert plan.begin[:2] == (4, 0)
 
 
 def test_a_state_from_before_the_first_epoch_asks_for_the_first():
     """Its seed and nodes count."""
-    state = ResumePoint(-1, 0, 2, 5, 1, version=1)
+    state = ResumePoint(Position(-1), 2, 5, 1, version=1)
     plan = make_plan([90], (1, 1, 1), shuffle=True, resume=state)
     assert (plan.epoch, plan.num_canonical_nodes, plan.shuffle_seed) == (0, 2, 5)
 
@@ -283,8 +284,8 @@ EXTENDED = {
 def test_a_state_of_version_2_comes_back_as_it_was():
     """Text and back; the position lies apart, and the incumbent finds no number of samples."""
     point = parse_state(json.loads(json.dumps(EXTENDED)))
-    assert (point.epoch, point.sample_in_epoch, point.unit) == (3, 840, "packs")
-    assert point.cursors == ((0, 12),)
+    assert point.position[:3] == (3, 840, "packs")
+    assert point.position.cursor == Cursor(((0, 12),), 0)
     state = emit_state(point)
     keys = state.pop("keys")
     assert state == {**EXTENDED, "epoch": 3}
@@ -330,12 +331,11 @@ def test_without_extensions_nothing_changes():
                                  "order": {"shuffle": True}}  # fmt: skip
 
 
-def test_cursors_belong_to_their_position():
-    """At another position of the run they say nothing."""
-    point = parse_state(EXTENDED)
-    assert point.at(3, 840).cursors == point.cursors
-    assert point.at(3, 848).cursors is None
-    assert point.following().cursors is None
+def test_a_cursor_belongs_to_its_position():
+    """The beginning of the next epoch has none."""
+    position = parse_state(EXTENDED).position
+    assert position.cursor is not None
+    assert position.following() == Position(4, 0, "packs")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class VariableChecks:
         dataset = StreamingDataset(
             local=str(self.folder / "data"), batch_size=2, topology=World(1, 2, 1, 0)
         )
-        return NodeOrder(dataset._begin_epoch(0, 1, 0), dataset._shards).team
+        return NodeOrder(dataset._begin_epoch(0, 1, 0).order, dataset._shards).team
 
     def mds_cache_dir(self):
         return self.change("MDS_CACHE_DIR", "/other", lambda: Stream(remote="s3://b/x").local)

@@ -54,9 +54,7 @@ class EpochCount:
         if end is None:
             place = order.place_after(begin.epoch, begin.place, self.share * ranks)
             end = begin._replace(place=place)
-        return end._replace(
-            is_finished=self.is_finished and (begin.unit != "packs" or self.end is not None)
-        )
+        return end._replace(is_finished=self.is_finished)
 
 
 class CountedBatches:

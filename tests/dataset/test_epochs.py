@@ -210,6 +210,26 @@ def test_a_state_from_inside_the_loop_has_an_empty_rest_and_says_so(make, caplog
     assert [b["id"].tolist() for b in resumed] == [b["id"].tolist() for b in loader]
 
 
+def test_the_end_of_an_empty_rest_of_packs_is_the_end_of_the_epoch(make):
+    """A state from after an iteration without batches begins the next epoch."""
+    packing = Packing(40, lengths="tokens", overflow="split")
+    data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
+
+    def load(state=None):
+        dataset = StreamingDataset(local=data, batch_size=2, shuffle=True, packing=packing)
+        loader = StreamingDataLoader(dataset)
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        return loader
+
+    whole = load()
+    states = [whole.state_dict() for _ in whole]
+    following = [batch["tokens"].tolist() for batch in whole]
+    resumed = load(states[-1])
+    assert list(resumed) == []
+    assert [batch["tokens"].tolist() for batch in load(resumed.state_dict())] == following
+
+
 @pytest.mark.parametrize("options", [{"exact": True}, {"exact": "mask"}, {}])
 def test_ranks_agree_on_the_position_of_every_step(make, options):
     """Also at the end of an epoch, where with exact=True some have fewer samples than others."""

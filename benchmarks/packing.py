@@ -112,7 +112,7 @@ def budget(lengths: Any) -> Any:
     """Batches of documents of like lengths, each below 65,536 tokens when it is padded."""
     ids, packing, room = np.arange(len(lengths)), Packing(budget=8 * CAPACITY, overflow="split"), 0
     begun = time.process_time()
-    samples = packing.window(int(lengths.sum()), len(lengths))
+    samples = packing.window_documents(int(lengths.sum()), len(lengths))
     made = [
         pack_window(ids[at : at + samples], lengths[at : at + samples], packing, at)
         for at in range(0, len(lengths), samples)
@@ -147,7 +147,7 @@ class Lengths:
 def packer(lengths: Any, rounds: int) -> Any:
     """Documents a second through the packer, lengths in memory, the padding, and its bound."""
     ids, packing = np.arange(len(lengths)), Packing(CAPACITY, overflow="split")
-    samples = packing.window(int(lengths.sum()), len(lengths))
+    samples = packing.window_documents(int(lengths.sum()), len(lengths))
     best = 0.0
     for _ in range(rounds):
         begun, packs = time.process_time(), 0

@@ -22,7 +22,7 @@ from mds.dataset.settings import DATASET_RULES
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
-from mds.plan.pack_schedule import first_shares
+from mds.plan.pack_schedule import PackedRun, first_shares
 from mds.plan.position import Position
 from mds.plan.state import MAX_SAMPLES, VERSION, ResumePoint, emit_state, parse_state
 from mds.text.redaction import get_logger
@@ -133,6 +133,21 @@ class OrderState:
         """
         plan = self.plan(start, world)
         return plan if self.spec.packing is None else PackPlan(plan, self.lengths)
+
+    def warn_of_late_milestones(self, order: Order) -> None:
+        """Warn about milestones of a schedule that take effect only after their step."""
+        run = order.schedule
+        milestones = run.late_milestones() if isinstance(run, PackedRun) else []
+        if milestones:
+            unit = self.schedule.schedule.unit if self.schedule is not None else "steps"
+            clauses = [f"{unit[:-1]} {at:,} at {effect:,}" for at, effect in milestones[:3]]
+            rest = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
+            warnings.warn(
+                f"milestones of the schedule take effect where a window of documents begins: "
+                f"that of {', that of '.join(clauses)}{rest}. Packing(window=...) with fewer packs "
+                "than 1,024 makes windows shorter.",
+                stacklevel=2,
+            )
 
     def epoch_order(self, epoch: int, world: World) -> Order:
         """Return the order of a whole epoch."""

@@ -269,7 +269,10 @@ class Samples(DatasetFacts):
         otherwise.
         """
         start = self._order.epochs.begin_epoch(group, worker)
-        epoch = self._worker_epoch(start, self._world(workers, worker), for_loader=for_loader)
+        world = self._world(workers, worker)
+        epoch = self._worker_epoch(start, world, for_loader=for_loader)
+        if world.is_leader and not start.position.epoch:
+            self._order.warn_of_late_milestones(epoch.order)
         # Another that is under way is spoken of until this one gives a sample.
         if self._running is None or not self._running.is_under_way:
             self._running = epoch

@@ -136,9 +136,15 @@ class PackPlan:
         self.counts: list[Ids] | None = None
 
     def _window(self, plan: EpochPlan) -> int:
-        """Samples of a window: more of short documents, never more than a shuffle block."""
-        samples = self.packing.window(self.lengths.total, max(self.lengths.count, 1))
-        return max(min(samples, plan.shuffle_block_size), 1) if plan.spec.shuffle else samples
+        """Return the documents of a window, which are never more than a shuffle block.
+
+        A resumed run keeps the window of its state, unless the packing sets another one.
+        """
+        recorded = (plan.resume_point.order or {}).get("packing_window")
+        if self.packing.window is None and type(recorded) is int and recorded > 0:
+            return recorded
+        count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
+        return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
 
     def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
         """The plan with its schedule, if it has one, counted in windows."""

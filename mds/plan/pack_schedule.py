@@ -18,7 +18,7 @@ import numpy as np
 
 from mds.errors import ConfigError
 from mds.plan.mixture import MAX_STEPS, ONE, Mixture, ShareSpan
-from mds.plan.packing import MOST_SAMPLES
+from mds.plan.packing import MAX_WINDOW_DOCUMENTS
 from mds.plan.schedule import Schedule, ScheduledRun
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class PackedRun(ScheduledRun):
         windows = [1, -(-epoch_size // window)]
         for count, of_stream in documents:
             # Of short documents alone a window has no more than are packed at once.
-            windows.append(-(-tokens * count // (MOST_SAMPLES * max(of_stream, 1))))
+            windows.append(-(-tokens * count // (MAX_WINDOW_DOCUMENTS * max(of_stream, 1))))
         step = step_tokens if run.schedule.unit == "steps" else 1
         return cls(run.schedule, run.names, run.live, tuple(documents), tokens, max(windows), step)
 
@@ -152,9 +152,22 @@ class PackedRun(ScheduledRun):
         shares = _by_windows(self).mixture(_taken(samples, self.documents), 1)
         return TokenMixture(shares, self.documents, self.epoch_tokens, self.windows)
 
-    def window_of(self, at: int) -> int:
-        """The first window that begins at a knot or behind it."""
-        return -(-at * self.step_tokens * self.windows // self.epoch_tokens)
+    def window_of(self, milestone: int) -> int:
+        """Return the first window that begins at a milestone or after it."""
+        return -(-milestone * self.step_tokens * self.windows // self.epoch_tokens)
+
+    def late_milestones(self) -> list[tuple[int, int]]:
+        """Return milestones inside a window, and where each takes effect, in their unit.
+
+        A delay of one step, or of a hundredth of the time before, is left out.
+        """
+        effects = []
+        for milestone, _ in self.schedule.knots:
+            tokens = self.window_of(milestone) * self.epoch_tokens // self.windows
+            effect = -(-tokens // self.step_tokens)
+            if effect > milestone + max(1, milestone // 100):
+                effects.append((milestone, effect))
+        return effects
 
 
 def _taken(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ A window is a stretch of consecutive samples of one canonical node. Its document
 best fit, longest first; documents of one length go by their place in the order. Windows exchange
 nothing, so any of them is packed alone, from the lengths of its own samples. Measured with lengths
 of texts and sources and a capacity of 8,192, best fit needs the fewest packs that there can be for
-the tokens of a window. What is lost is half a pack a window, so a window has some thousand packs.
+the tokens of a window. Half a pack of each window is padding, so a window has some thousand packs.
 
 Best fit is a search for the smallest room that is large enough. Rooms are bits of a few integers,
 found by shifts; documents of one length are placed together, which changes nothing: what is left
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 
 OVERFLOWS = ("error", "split", "cut", "drop")
 BALANCES = ("attention", "tokens")
-#: Samples of a window at least and at most, where a shuffle block is not smaller; and how many
-#: packs it has where that goes: half of one of them is lost.
-WINDOW_SAMPLES = 16_384
-MOST_SAMPLES = 131_072
+#: Least packs of a window by default, of which half a pack is padding, and its most documents.
 WINDOW_PACKS = 1_024
+MAX_WINDOW_DOCUMENTS = 131_072
 #: Tokens of a pack that are plausible; beyond it squares of lengths would not fit.
 MAX_CAPACITY = 1 << 30
 _ALGORITHM = "best-fit-decreasing.1"
@@ -58,6 +56,9 @@ class Packing:
     - ``budget`` (int | None, default None, tokens): Instead of a capacity: a pack is a batch of
       documents of like lengths that takes at most so many tokens when all are padded to the
       longest; for models that take one document a row.
+    - ``window`` (int | None, default None, packs): Least packs that are made together, of
+      consecutive documents; None is 1,024. A schedule takes effect where a window begins, and half
+      a pack of each window is padding.
 
     Raises ConfigError (a ValueError) for anything else.
 
@@ -70,6 +71,7 @@ class Packing:
     overflow: str = "error"
     balance: str | None = None
     budget: int | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -83,6 +85,13 @@ class Packing:
                     f"{name} {value!r} of Packing must be a number of tokens from 1 to "
                     f"{MAX_CAPACITY}."
                 )
+        window: Any = self.window
+        is_number = isinstance(window, numbers.Integral) and not isinstance(window, bool)
+        if window is not None and not (is_number and 1 <= window <= MAX_WINDOW_DOCUMENTS):
+            raise ConfigError(
+                f"window {window!r} of Packing must be a number of packs from 1 to "
+                f"{MAX_WINDOW_DOCUMENTS}."
+            )
         column: Any = self.lengths
         if not isinstance(column, str) or not column:
             raise ConfigError(f"lengths {self.lengths!r} of Packing must be the name of a column.")
@@ -98,12 +107,16 @@ class Packing:
         """Tokens of the longest document that fits a pack."""
         return int(self.capacity or self.budget or 0)
 
-    def window(self, tokens: int, documents: int) -> int:
-        """Samples of a window of documents that have so many tokens together; a power of two."""
-        samples = WINDOW_SAMPLES
-        while samples < MOST_SAMPLES and samples * tokens < WINDOW_PACKS * self.room * documents:
-            samples *= 2
-        return samples
+    def window_documents(self, tokens: int, documents: int) -> int:
+        """Return the documents of a window, a power of two.
+
+        ``documents`` have so many ``tokens`` together, so a window has as many packs as were asked
+        for, or up to twice as many.
+        """
+        packs, count = self.window or WINDOW_PACKS, 1
+        while count < MAX_WINDOW_DOCUMENTS and count * tokens < packs * self.room * documents:
+            count *= 2
+        return count
 
     def tokens(self, lengths: Ids) -> int:
         """The tokens of documents that are packed: those that overflow are cut, or left out."""

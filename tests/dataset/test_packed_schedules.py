@@ -5,6 +5,8 @@ import functools
 import itertools
 import json
 import os
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -19,7 +21,10 @@ from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.schedule import ScheduledRun
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:milestones of the schedule take effect"),
+]
 
 CAPACITY, BATCH = 128, 24
 MEAN = {"web": 40, "code": 60, "math": 12}
@@ -71,6 +76,28 @@ def documents_of(batch):
 
 def stream_of(number):
     return next(name for name in reversed([*FIRST]) if FIRST[name] <= number)
+
+
+@pytest.mark.filterwarnings("default:milestones of the schedule")
+def test_a_milestone_inside_a_window_is_a_warning_with_its_step(corpus):
+    """Windows of a few packs begin so close to it that there is none."""
+    schedule = Schedule({0: {"web": 1}, 7: {"code": 1}})
+
+    def load(window):
+        packing = Packing(CAPACITY, window=window)
+        return loader_of(corpus, packing=packing, schedule=schedule, shuffle_block_size=1000)
+
+    loader = load(128)
+    with pytest.warns(UserWarning, match=r"step 7 at \d+\. Packing\(window=") as caught:
+        next(iter(loader))
+    effect = int(re.search(r"step 7 at (\d+)", str(caught[0].message))[1])
+    seen = [batch["tokens"].numpy() for batch in load(128)]
+    is_code = [bool((tokens > FIRST["code"]).all()) for tokens in seen]
+    assert not any(is_code[: effect - 1])
+    assert all(is_code[effect:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(load(8)))
 
 
 train = functools.partial(runs.train, documents_of)

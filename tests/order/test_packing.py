@@ -1,5 +1,7 @@
 """Packs: best fit as it is defined, windows that stand alone, the same packs in every world."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from ordertools import make_plan
@@ -326,12 +328,34 @@ def test_a_window_stands_alone():
 
 
 def test_a_window_is_never_more_than_a_shuffle_block():
-    """Else it is of some thousand packs: of short documents it has more."""
+    """Otherwise it has 1,024 to 2,047 packs, or as many as were asked for, if they are not tiny."""
     assert packed((1, 1, 1)).window == 200
-    assert packed((1, 1, 1), shuffle=False).window == 16_384
+    whole = packed((1, 1, 1), shuffle=False, packing=Packing(512, overflow="split", window=8))
+    packs = [len(whole.load(0, window)) for window in range(int(whole.windows[0]) - 1)]
+    assert 4 <= min(packs) <= max(packs) <= 20
     packing = Packing(8192)
-    for mean, samples in [(1e6, 1), (512, 1), (511, 2), (256, 2), (250, 4), (90, 8), (1, 8)]:
-        assert packing.window(int(mean), 1) == samples * 16_384
+    for mean in (8192, 8000, 2000, 512, 511, 90):
+        assert 1024 <= packing.window_documents(mean, 1) * mean / 8192 < 2048
+    assert packing.window_documents(1, 1) == 131_072
+    assert packing.window_documents(10**9, 1) == 1
+    for window in (0, -1, 1.5, True, 1 << 20, "8"):
+        with pytest.raises(ConfigError, match="window"):
+            Packing(8192, window=window)
+
+
+def test_a_resumed_run_keeps_its_window():
+    """A state records it, also one of a version with other windows; another one is refused."""
+    world = (1, 1, 1)
+    before = packed(world, shuffle=False, packing=Packing(512, overflow="split", window=64))
+    end = next(before.rank_packs(0, 0, 0)).end
+    point = dataclasses.replace(before.plan.state(0), order=before.order_facts()).at(end)
+    resumed = packed(world, shuffle=False, state=point)
+    assert resumed.window == before.window != packed(world, shuffle=False).window
+    assert steps_of(resumed, world) == steps_of(before, world)[1:]
+    assert resumed.following().window == before.window
+    other = packed(world, shuffle=False, packing=Packing(512, overflow="split", window=32))
+    with pytest.raises(StateError, match="packing_window was"):
+        other.check(point)
 
 
 def test_a_state_of_another_packing_is_refused():

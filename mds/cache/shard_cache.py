@@ -6,6 +6,7 @@ every process that uses it (forked, spawned, or the one that made it) has a runt
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from mds.cache.process_cache import ProcessCache
 from mds.cache.random_access import RandomAccess
 from mds.cache.recovery import control_bytes, processes_using, used_bytes
 from mds.cache.tuning import CacheTuning
-from mds.errors import CacheLimitError
+from mds.errors import CacheLimitError, MdsError
 from mds.process.fork_safe import call_in_child, new_lock
 from mds.readers import ColumnSelection
 from mds.readers.fields import check_columns
@@ -157,6 +158,25 @@ class ShardCache:
         _caches.add(self)
 
     # ------------------------------------------------------------------ shards
+
+    def prepare(self, shard: int, *, blocking: bool = True) -> None:
+        """Fetch a shard; without ``blocking``, start to fetch it in a thread and return at once.
+
+        An error of the thread is logged, and raised where the shard is read.
+        """
+        if not blocking:
+            threading.Thread(target=self._prepare_or_log, args=(shard,), daemon=True).start()
+            return
+        self.hold(shard)
+        self.release(shard)
+
+    def _prepare_or_log(self, shard: int) -> None:
+        try:
+            self.prepare(shard)
+        except MdsError as error:
+            log.warning(
+                "Shard %d was not fetched ahead, and will be when it is read: %s", shard, error
+            )
 
     def hold(self, shard: int) -> Reader:
         """An open reader of a whole shard, fetched and checked first if need be.

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mds.dataset.reading import ReadableDataset, read_stretches
 from mds.errors import IterationError, StateError
@@ -14,13 +14,12 @@ from mds.plan.state import MAX_SAMPLES, ResumePoint, emit_state, parse_state
 from mds.process.fork_safe import call_in_child
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mds.dataset.worker_epoch import WorkerEpoch
 
-
-class SeekableDataset(ReadableDataset, Protocol):
-    """What the iterator needs of a dataset."""
-
-    def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch: ...
+    #: Returns the part of this worker in the epoch of a point, from a place of it on.
+    Seek = Callable[[ResumePoint, int], WorkerEpoch]
 
 
 class EpochIterator(itertools.chain[Any]):
@@ -37,12 +36,12 @@ class EpochIterator(itertools.chain[Any]):
     _stretches: _Stretches
 
     @classmethod
-    def over(cls, dataset: SeekableDataset, epoch: WorkerEpoch) -> EpochIterator:
+    def over(cls, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> EpochIterator:
         """The samples of ``epoch``."""
-        stretches = _Stretches(dataset, epoch)
+        stretches = _Stretches(dataset, epoch, seek)
         iterator = cls.from_iterable(stretches.generate())
         assert isinstance(iterator, cls)
-        iterator._stretches = stretches
+        iterator._stretches = stretches  # noqa: SLF001 - of this class
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,8 +93,8 @@ class EpochIterator(itertools.chain[Any]):
 class _Stretches:
     """Iterators over the samples of one window after the other."""
 
-    def __init__(self, dataset: SeekableDataset, epoch: WorkerEpoch) -> None:
-        self._dataset, self.epoch = dataset, epoch
+    def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> None:
+        self._dataset, self.epoch, self._seek = dataset, epoch, seek
         self._begin(epoch)
         _living.add(self)
 
@@ -134,7 +133,7 @@ class _Stretches:
     def seek(self, start: ResumePoint, position: int) -> None:
         """Go on with the samples from a place of an epoch on."""
         self.close()
-        self._begin(self._dataset._seek(start, position))
+        self._begin(self._seek(start, position))
 
     def close(self) -> None:
         """Give nothing more, of this window either."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from mds.errors import EncodingError, FormatError, FunctionError
 from mds.transforms.chain import FunctionChain
+from mds.transforms.column_function import ColumnFunction
 from mds.transforms.links import Link
 from mds.transforms.runner import SampleRunner
 
@@ -57,11 +58,9 @@ class SampleFilter:
         keeps_everything = not self.skip_broken and not self.chain.drops
         object.__setattr__(self, "keeps_everything", keeps_everything)
 
-    def with_function(
-        self, kind: str, function: Callable[..., Any], *, is_ours: bool = False
-    ) -> SampleFilter:
-        """The same with one more function, which sees what the others made and kept."""
-        link = Link.parse(kind, function, is_ours=is_ours)
+    def with_function(self, kind: str, function: Callable[..., Any]) -> SampleFilter:
+        """Return a filter with one more function, which gets what the others made and kept."""
+        link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
         return dataclasses.replace(self, chain=self.chain.with_link(link))
 
     def judge(

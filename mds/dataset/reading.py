@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mds.cache import ShardCache
     from mds.dataset.shard_map import ShardMap
     from mds.process.stopwatch import Stopwatch
+    from mds.readers import ColumnSelection
 
     Ids = npt.NDArray[np.int64]
 
@@ -39,7 +40,7 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 class ReadableDataset(Protocol):
-    """What these functions need of a dataset."""
+    """Dataset as these functions use it."""
 
     cache_limit: int | None
     predownload: int
@@ -51,7 +52,10 @@ class ReadableDataset(Protocol):
 
     shuffle_seed: int
 
+    _columns: ColumnSelection
+
     def __getitem__(self, at: Any) -> Any: ...
+    def get_item(self, sample_id: int) -> Any: ...  # noqa: D102 - see Samples
     def _stored_item(self, number: int) -> Any: ...
     @property
     def _has_own_items(self) -> bool: ...

@@ -115,7 +115,7 @@ class Rewind:
         if select is not None:
             self.dataset = self.dataset.select(select)
         self.dataset.load_state_dict(state)
-        self._steps = TrainingSteps(self.dataset)
+        self._steps = TrainingSteps(self.dataset._order, self.dataset._world())
         self._orders: dict[int, Order] = {}
 
     def order(self, epoch: int) -> Order:

@@ -1,39 +1,45 @@
-"""Samples of streams by number and in order: the order, the cache and the readers joined.
+"""Samples of streams, by number and in order.
 
-Making one reads the indexes and nothing else: no process group, no accelerator, no thread, no
-barrier. Every iteration asks the plan for this worker's sample ids and the prefetcher for the
-shards behind them; a sample then costs one lookup and one decode. Copies in worker processes agree
-on the epoch through a SharedEpochCounter and need nothing else of each other.
+A dataset is put together of objects: the order of its epochs (`OrderState`), changes of that order
+(`OrderEdits`), the shards of all streams (`ShardMap`), their cache (`ShardCache`), and the caller's
+functions (`SampleFilter`). Making one reads the indexes and nothing else: no process group, no
+accelerator, no thread, no barrier. Copies in worker processes agree on the epoch through a
+SharedEpochCounter, and exchange nothing else.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mds.arguments import plain_scalar, takes_names
+import numpy as np
+
+from mds.arguments import check_arguments, plain_scalar, takes_names
 from mds.cache import ShardCache
 from mds.cache.order_files import share_order
 from mds.cache.source import cache_root
-from mds.dataset import cached_shards, editing, mapping, subsets
-from mds.dataset.editing import RunningLoop, no_loop
 from mds.dataset.epoch_iterator import EpochIterator
-from mds.dataset.explain import explain
-from mds.dataset.facts import DatasetFacts
-from mds.dataset.filtering import DropCount, SampleFilter
+from mds.dataset.explain import describe, explain
+from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
 from mds.dataset.indexing import resolve
+from mds.dataset.mapping import applying_class
+from mds.dataset.order_edits import OrderEdits
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.pack_counts import count_packs
+from mds.dataset.schema import HasColumns
 from mds.dataset.settings import (
+    LIMIT_RULES,
     FixedSetting,
     check_schedule,
     check_settings,
     resolve_predownload,
 )
-from mds.dataset.shard_map import ShardMap
+from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
+from mds.dataset.subsets import choose_numbers, choose_parts
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, Packing, PackPlan, Schedule
@@ -51,8 +57,15 @@ from mds.world import (
     worker_place,
 )
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Self
 
-class Samples(DatasetFacts):
+    from mds.index import Index
+    from mds.storage import Store
+
+
+class Samples(HasColumns):
     """Samples of one or several streams, in an order that is a function of its arguments alone.
 
     `StreamingDataset` is this and a torch IterableDataset; its help lists the arguments. Torch is
@@ -156,26 +169,98 @@ class Samples(DatasetFacts):
             sources, limit=self.cache_limit, allow_unsafe_types=allow_unsafe_types, columns=chosen
         )
         self._ranks: Ranks | None = None
-        self._loop: Callable[[], RunningLoop | None] = no_loop
         self._reset(ShardMap([source.index for source in sources]))
 
     def _check_streams(self) -> None:
-        """Refuse streams that this kind of dataset cannot have; before any of them is opened."""
+        """Refuse streams that this kind of dataset cannot have, before any of them is opened."""
 
     def _reset(self, shards: ShardMap) -> None:
-        """Be a dataset of these shards that has not begun yet."""
+        """Become a dataset of these shards that has not begun."""
         self._shards = shards
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
         self._order = self._order.reset(shards, self.streams, self._cache.sources)
         vars(self)["epoch_size"] = self._order.weights.epoch_size
+        self._edits = OrderEdits(self._order, shards.num_samples)
         self._dropped = DropCount()
-        self._running: WorkerEpoch | None = None  # the iteration that state_dict() speaks of
-        self._loop = no_loop  # the loader whose batches are being trained on
+        self._running: WorkerEpoch | None = None  # the iteration that state_dict() is about
 
-    # ------------------------------------------------------------------ what it became
+    def _part(self, numbers: npt.NDArray[np.int64]) -> Self:
+        """Return a dataset of these of its samples, which has not begun."""
+        part = copy.copy(self)
+        part._reset(self._shards.part(numbers))
+        return part
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams, before anything is left out or repeated."""
+        return self._shards.num_samples
+
+    @property
+    def size(self) -> int:
+        """Samples of all streams; the same as ``num_samples``."""
+        return self._shards.num_samples
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all streams."""
+        return self._shards.num_shards
+
+    @property
+    def num_streams(self) -> int:
+        """Number of streams."""
+        return len(self.streams)
+
+    @property
+    def shards(self) -> ShardList:
+        """Facts about each shard, made when they are asked for."""
+        return ShardList(self._shards)
+
+    @property
+    def spanner(self) -> Spanner:
+        """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._shards)
+
+    @property
+    def length(self) -> int:
+        """Samples of an epoch that this rank sees, rounded up."""
+        return math.ceil(self.epoch_size / self._world().num_ranks)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getattr__(self, name: str) -> Any:
+        # Sizes and maps that other code reads are attributes of the shard map.
+        if name in SIZES and "_shards" in self.__dict__:
+            return getattr(self._shards, name)
+        if name == "left_out":  # the former name
+            return self.skipped
+        if "_shards" not in self.__dict__ and not name.startswith("__"):
+            own = type(self).__name__
+            raise AttributeError(
+                f"{own!r} object has no attribute {name!r} yet: {own}.__init__ has not called "
+                "super().__init__(local=..., batch_size=...). Call it first."
+            )
+        if name == "epoch_seed_change":  # of mosaicml-streaming
+            return self.sampling_method == "balanced"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
+        from mds.storage import open_store
+
+        for source in self._cache.sources:
+            if source.data is not None:
+                yield source.index, None  # files in a format, whose index was made of them
+                continue
+            place = source.remote or source.folder
+            yield source.index, source.store or open_store(place, options=source.options)
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def explain(self) -> str:
-        """What every setting became and why, and what it will cost; a text to print.
+        """Return what every setting became and why, and what it will cost, as a text to print.
 
         A notebook shows it as a table.
         """
@@ -206,17 +291,126 @@ class Samples(DatasetFacts):
             costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],
         )
 
+    # ------------------------------------------------------------------ parts and functions
+
+    def select(
+        self,
+        choice: Any = None,
+        *,
+        where: Callable[[Any], Any] | None = None,
+        key: str | None = None,
+    ) -> Self:
+        """Return a dataset of the chosen samples, which are numbered from 0.
+
+        Order, resume and ranks are those of a whole dataset.
+
+        - ``choice`` (Any, default None): Distinct sample numbers, a boolean mask of
+          ``num_samples``, or a ``.npy`` file of either.
+        - ``where`` (Callable | None, default None): Instead, a function of a sample, which is
+          called for every sample now, once on a node, so that batches are full.
+        - ``key`` (str | None, default None): Name of what ``where`` chooses. The result is kept in
+          the cache folder, and later runs use it as it is; so use another key when the function
+          changes.
+
+        Raises ConfigError for numbers that no sample has.
+
+        >>> long = dataset.select(where=lambda s: len(s["text"]) > 99, key="long")  # doctest: +SKIP
+        """
+        return self._part(choose_numbers(self, choice, where, key))
+
+    def limit(self, samples: int | str) -> Self:
+        """Return a dataset of the first samples.
+
+        - ``samples`` (int | str): Their number, or a text such as "10k"; 0 is none.
+        """
+        check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
+        count = min(parse_count(samples), self.num_samples)
+        return self._part(np.arange(count))
+
+    def split(
+        self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
+    ) -> dict[str, Self]:
+        """Return disjoint datasets that together are this one, by name.
+
+        A sample's part depends on its number and ``seed`` alone, so it stays when samples are
+        added at the end.
+
+        - ``shares`` (Mapping[str, float]): Share of each part; their sum is 1.
+        - ``by`` (str | None, default None): Column whose value decides instead of the number, so
+          that samples of one value (a user, a book) share a part. Every sample is read once.
+        - ``seed`` (int, default 0): Another seed gives other parts.
+
+        >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
+        """
+        parts = choose_parts(self, shares, by, seed)
+        return {name: self._part(numbers) for name, numbers in parts.items()}
+
+    def filter(self, keep: Callable[[Any], bool]) -> Self:
+        """Return a dataset that drops the samples for which ``keep`` is false, while iterating.
+
+        A batch of a loader holds what is kept of its places in the order: it is smaller by what was
+        dropped and never filled up, so the number of steps is that of the unfiltered dataset, the
+        same on all ranks. Every batch gets a ``mask``; where nothing of a batch is kept, it holds a
+        single sample whose mask is False. ``skipped`` and `stats` show what was dropped. With
+        worker processes that are spawned, it must be possible to pickle ``keep``. For full batches
+        decide beforehand: `select`.
+        """
+        return self._with_function("filter", keep)
+
+    def map(self, function: Callable[..., Any]) -> Self:
+        """Return a dataset whose samples are what ``function`` returns for each of these.
+
+        A function with an argument ``rng`` gets a numpy Generator, whose numbers follow from seed,
+        epoch and place in the order alone: they are the same on any number of ranks and workers,
+        and after a resume. It is valid until the function returns. ``dataset[i]`` draws the same
+        numbers every time. With worker processes that are spawned, it must be possible to pickle
+        ``function``.
+
+        What the function raises comes as FunctionError (a RuntimeError), which names the sample.
+
+        >>> def crop(sample, rng):
+        ...     start = rng.integers(len(sample["tokens"]) - 128)
+        ...     return {"tokens": sample["tokens"][start : start + 128]}
+        >>> dataset = dataset.map(crop)  # doctest: +SKIP
+        """
+        return self._with_function("map", function)
+
+    def map_batches(self, function: Callable[..., Any]) -> Self:
+        """Return a dataset whose batches are what ``function`` makes of them, in a loader.
+
+        The function gets a dict of columns: an array where all values have one shape, else a list.
+        It may change the arrays. What it returns is the batch; arrays and lists of numbers in a
+        dict become tensors. A function with an argument ``keys`` gets a uint64 for each row, from
+        which `mds.transforms.RowGenerator` draws random numbers that do not depend on ranks and
+        workers. Functions of `mds.transforms`, such as ``pad()``, are accepted as well.
+
+        What the function raises comes as FunctionError (a RuntimeError), which names the samples.
+
+        >>> def shift(columns):
+        ...     tokens = columns["tokens"]
+        ...     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}
+        >>> dataset = dataset.map_batches(shift)  # doctest: +SKIP
+        """
+        return self._with_function("map_batches", function)
+
+    def _with_function(self, kind: str, function: Callable[..., Any]) -> Self:
+        """Return a dataset with one more function, which has not begun."""
+        part = copy.copy(self)
+        part._filter = self._filter.with_function(kind, function)
+        if kind != "filter":
+            part.__class__ = applying_class(type(self))
+        part._reset(self._shards)
+        return part
+
+    @property
+    def skipped(self) -> list[SkippedSample]:
+        """Samples that a filter or on_error="skip" dropped; the first 10,000 of them."""
+        return self._dropped.listed
+
     # ------------------------------------------------------------------ samples by number
 
-    select = subsets.select
-    limit = subsets.limit
-    filter = subsets.filter
-    map = mapping.map
-    map_batches = mapping.map_batches
-    split = subsets.split
-
     def __getitem__(self, at: Any) -> Any:
-        """The sample of that number, or lists of samples for slices, lists and arrays.
+        """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.
         """
@@ -225,9 +419,9 @@ class Samples(DatasetFacts):
         return resolve(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
-        """One sample by its number; what a subclass overrides to change what a sample is.
+        """Return one sample by its number; subclasses override this to change what a sample is.
 
-        ``retry`` is taken for the sake of old callers: a sample comes or the error does.
+        ``retry`` has no effect; callers of mosaicml-streaming pass it.
         """
         del retry
         shard, row = self._shards.locate(sample_id)
@@ -239,7 +433,7 @@ class Samples(DatasetFacts):
         return self._cache.sample(shard, row)
 
     def _stored_item(self, number: int) -> Any:
-        """A sample before the functions of map; as a subclass makes it."""
+        """Return a sample before the functions of `map`, as a subclass makes it."""
         return self[number]
 
     # ------------------------------------------------------------------ an epoch
@@ -256,24 +450,24 @@ class Samples(DatasetFacts):
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
             epochs.append(epoch)
-        return EpochIterator.over(self, epoch)
+        return EpochIterator.over(self, epoch, self._seek)
 
     def _begin_epoch(
         self, worker: int, workers: int, group: int, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        """Take the next epoch, or the one of a loaded state, and make its plan.
+        """Begin the next epoch, or that of a loaded state, and return this worker's part of it.
 
-        Done when an iteration starts and not at its first sample: all workers of a loader, which
-        share a ``group``, must agree, and the last of them may be asked much later than the first.
-        ``for_loader``: a loader counts it, and marks the padding of exact="mask", which is left out
-        otherwise.
+        This is done when an iteration starts and not at its first sample: all workers of a loader,
+        which share a ``group``, must agree, and the last of them may start much later than the
+        first. ``for_loader``: a loader counts the samples, and marks the padding of exact="mask",
+        which is left out otherwise.
         """
         start = self._order.epochs.begin_epoch(group, worker)
         world = self._world(workers, worker)
         epoch = self._worker_epoch(start, world, for_loader=for_loader)
         if world.is_leader and not start.position.epoch:
             self._order.warn_of_late_milestones(epoch.order)
-        # Another that is under way is spoken of until this one gives a sample.
+        # state_dict() is about an iteration that is under way until this one gives a sample.
         if self._running is None or not self._running.is_under_way:
             self._running = epoch
         return epoch
@@ -317,7 +511,7 @@ class Samples(DatasetFacts):
         return self._world().num_ranks
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
-        """The world after replication; the ranks are looked up once, when first needed."""
+        """Return the world after replication; ranks are looked up once, when first needed."""
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
         world = self._ranks.world(workers, worker)
@@ -325,7 +519,7 @@ class Samples(DatasetFacts):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iteration begins, unless a state is loaded."""
+        """Epoch of the next iteration, unless a state is loaded."""
         return self._order.epochs.next_epoch
 
     @next_epoch.setter
@@ -335,12 +529,12 @@ class Samples(DatasetFacts):
     def state_dict(
         self, num_samples: int | None = None, from_beginning: bool = False
     ) -> dict[str, Any]:
-        """Everything that the order depends on, after ``num_samples`` samples of all ranks.
+        """Return the state after ``num_samples`` samples of all ranks, which can be saved as JSON.
 
-        They count from the beginning of the epoch, or else from where this epoch was resumed.
-        Without a number it is what this object itself yielded, times the ranks, for loops without
-        a loader: of the iteration that began to give samples last. Before the first epoch the
-        epoch is -1. Plain numbers and texts: fit for JSON. Asking changes nothing.
+        The samples count from the beginning of the epoch, or else from where this epoch was
+        resumed. Without a number it is what this object itself yielded, times the ranks, for loops
+        without a loader: of the iteration that began to give samples last. Before the first epoch
+        the epoch is -1.
         """
         if self.packing is not None and num_samples:
             raise ConfigError(
@@ -352,40 +546,91 @@ class Samples(DatasetFacts):
         return self._order.state(world, position)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
-        """Let the next iteration go on from a state, of this library or of the incumbent.
+        """Begin the next iteration from a state, of this library or of mosaicml-streaming.
 
-        To be called on every rank. A state that was saved after an epoch had ended lets the next
-        epoch begin; the incumbent's gives an empty one first, as there. Raises StateError (a
-        ValueError), listing the differences, when the state is of another dataset or another order.
+        Call it on every rank. After a state that was saved when an epoch had ended, the next epoch
+        begins; a state of mosaicml-streaming gives an empty one first, as there. Raises StateError
+        (a ValueError), listing the differences, when the state is of another dataset or order.
         """
         if in_worker():
-            # Only torchdata's loader does this, and it brings the position to the iterator too.
+            # Only torchdata's loader does this, and it gives the position to the iterator too.
             return
         point = self._order.load(obj, self._world(), follows_finished=self._is_strict)
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
-    set_weights = editing.set_weights
-    drop = editing.drop
+    def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> int:
+        """Give the streams of a schedule other weights; return the step from which they hold.
+
+        - ``weights`` (Mapping[str, float]): Weights by name, as at a milestone of the Schedule.
+        - ``at_step`` (int | None, default None, steps): Global batch since the run began from
+          which they hold; None is the next one that the loader gives.
+
+        They hold to the end: later milestones of the schedule, and weights that were set for later
+        steps, no longer count. In a run of packs the window of documents that is under way comes
+        first, and the returned step has the first pack after it. Call it on every rank after the
+        same step with the same arguments: ranks exchange nothing, and different arguments show in
+        the order hash. Without a StreamingDataLoader under way, weights hold from the next epoch
+        on. They are part of the state.
+
+        Raises ConfigError for weights that make no sense, a step that is over, and without a
+        schedule.
+
+        >>> step = dataset.set_weights({"web": 0.2, "math": 0.8})  # doctest: +SKIP
+        """
+        return self._edits.set_weights(self._world(), weights, at_step)
+
+    def drop(self, samples: Iterable[int], why: str = "", *, at_step: int | None = None) -> int:
+        """Leave samples out from now on; return the step from which they no longer come.
+
+        - ``samples`` (Iterable[int]): Their numbers, as in ``dataset[number]``.
+        - ``why`` (str, default ''): A few words, kept in the state.
+        - ``at_step`` (int | None, default None, steps): Global batch since the run began from
+          which they do not come; None is the next one that the loader gives.
+
+        Another sample of the stream takes the place of each: the next of a reserve, which is the
+        stream in an order of its own. It may come by itself in the epoch, too. All other places
+        stay as they are. At most half of a stream can be dropped. Call it on every rank after the
+        same step with the same arguments: ranks exchange nothing, and different arguments show in
+        the order hash. Without a StreamingDataLoader under way it holds from the next epoch on. It
+        is part of the state.
+
+        Raises ConfigError for numbers that no sample has, for more than can be dropped, and for a
+        step that is over.
+
+        >>> step = dataset.drop([77123, 88012], why="gibberish")  # doctest: +SKIP
+        """
+        return self._edits.drop(self._world(), samples, why, at_step)
 
     # ------------------------------------------------------------------ the cache
 
     @property
     def cache_usage(self) -> int:
-        """Bytes that this dataset's shards take in the cache folders of this node."""
+        """Bytes of this dataset's shards in the cache folders of this node."""
         return self._cache.usage
 
-    prepare_shard = cached_shards.prepare_shard
-    evict_shard = cached_shards.evict_shard
-    evict_coldest_shard = cached_shards.evict_coldest_shard
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Fetch a shard; without ``blocking``, start to fetch it and return at once.
+
+        A shard that could not be fetched in the background is fetched again when it is read, and
+        its error is raised there.
+        """
+        self._cache.prepare(shard_id, blocking=blocking)
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Delete a shard from the cache folder; what the library did not fetch stays."""
+        self._cache.evict(shard_id)
+
+    def evict_coldest_shard(self) -> None:
+        """Delete the shard that is needed last from the cache folder, if one can be deleted."""
+        self._cache.evict_coldest()
 
     def stats(self, *, node: bool = False) -> dict[str, float]:
-        """Counts of this rank: bytes, hits, waits, retries, evictions, seconds waited.
+        """Return counts of this rank: bytes, hits, waits, retries, evictions, seconds waited.
 
         - ``node`` (bool, default False): Count all ranks of this machine instead that use one of
-          the cache folders now, of whatever job.
+          the cache folders now, of any job.
 
-        Those of worker processes are among them, also of workers that have ended. docs/cache.md
-        has the names.
+        Worker processes are counted too, also those that have ended. docs/cache.md lists the names.
         """
         counts = self._dropped
         dropped = {} if self._filter.keeps_everything and not counts.count else counts.as_dict()
@@ -402,5 +647,4 @@ class Samples(DatasetFacts):
             "topology": None,
             "_order": copy.copy(self._order),
             "_running": None,
-            "_loop": no_loop,
         }

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from mds.dataset.selection import Selection
 from mds.format.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.dataset.selection import Selection
     from mds.index import Index, ShardInfo
 
 
@@ -92,8 +92,13 @@ class ShardMap:
         self.__dict__.update(state)
         self._make_views()
 
+    def part(self, samples: npt.NDArray[np.int64]) -> ShardMap:
+        """Return the map of these of the samples, sorted and distinct."""
+        within = self.selection.within(samples) if self.selection is not None else None
+        return ShardMap(self.indexes, Selection(samples) if within is None else within)
+
     def locate(self, sample: int) -> tuple[int, int]:
-        """(shard, row in it) of sample number ``sample``, which must be in range."""
+        """Return the shard of a sample and its row there; the number must be in range."""
         if self.selection is not None:
             sample = self.selection.stored(sample)
         shard = bisect_right(self._bounds, sample) - 1

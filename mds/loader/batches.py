@@ -128,7 +128,7 @@ class Batches(IterableDataset[Any]):
         maker, size = self._maker, self._size
         keys = epoch.key_stream() if maker.is_keyed else None
         if not (self.is_plain and size is not None and maker.takes_columns and self._is_columnar):
-            samples = EpochIterator.over(dataset, epoch)
+            samples = EpochIterator.over(dataset, epoch, dataset._seek)
             return _with_info(epoch, watch, self._collated_batches(epoch, watch, samples, keys))
         windows = read_windows(dataset, epoch.blocks(), epoch)
         least = size if self._drop_last else 1

@@ -20,7 +20,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds.arguments import check_arguments, plain_scalar
-from mds.dataset.editing import skip
 from mds.dataset.pack_counts import count_steps
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
@@ -353,7 +352,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Let the state, and changes of the order, be about this iteration from now on."""
         assert self._streaming is not None
         self._count = batches.count
-        self._streaming._loop = weakref.ref(batches)
+        self._streaming._edits.find_loop = weakref.ref(batches)
 
     def _make_batches(self) -> Iterator[Any]:
         """The batches of an epoch that begins now, with their bookkeeping."""
@@ -474,7 +473,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
-        return skip(self._streaming, steps)
+        return self._streaming._edits.skip(self._streaming._world(), steps)
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
         """Let the next iteration go on from ``obj``; to be called on every rank.

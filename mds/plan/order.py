@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from typing_extensions import Self
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
     from mds.plan.audit import OrderHash, Place
     from mds.plan.global_batches import Shape

@@ -3,6 +3,7 @@
 import json
 
 from mds import MDSWriter, StreamingDataLoader
+from mds.dataset.steps import TrainingSteps
 from mds.plan import OrderHash
 
 
@@ -55,3 +56,8 @@ def train(documents_of, loaders, epochs=1, edits=(), stop=None):
         if steps == stop:
             break
     return found, hashes, loaders[0].state_dict()
+
+
+def steps_of(loader):
+    """Return the steps of the run of a loader."""
+    return TrainingSteps(loader.dataset._order, loader.dataset._world())

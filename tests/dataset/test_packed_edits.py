@@ -6,11 +6,10 @@ import itertools
 import numpy as np
 import pytest
 import runs
-from runs import loader_over
+from runs import loader_over, steps_of
 
 from mds import MDSWriter, Packing, StreamingDataset, World
 from mds.dataset import steps
-from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
 from mds.plan import PackPlan
 
@@ -136,7 +135,7 @@ def test_every_world_has_the_same_global_batches(corpus, edits, edited, ranks, w
     rows, hashes, state = train(loaders, 2, edits)
     assert (rows, hashes) == edited[:2]
     assert state["edits"] == edited[2]["edits"]
-    plan = TrainingSteps(loaders[0].dataset).packs(1)
+    plan = steps_of(loaders[0]).packs(1)
     assert str(plan.order_hash(plan.steps)) == hashes[1]
 
 
@@ -157,7 +156,7 @@ def test_plans_of_packs_know_the_edits(corpus, edits, edited):
     """Each batch alone, the number of steps, and every place of a document."""
     loader = loader_of(corpus)
     train([loader], 1, edits)
-    plan = TrainingSteps(loader.dataset).packs(0)
+    plan = steps_of(loader).packs(0)
     rows = edited[0][0]
     assert plan.steps == len(rows)
     # The past was packed with what was dropped later: its windows had begun by then.
@@ -179,7 +178,7 @@ def test_a_pack_of_dropped_documents_alone_is_padding(corpus, pack_as):
     loader = loader_of(corpus)
     batches = iter(loader)
     next(batches)
-    left = TrainingSteps(loader.dataset).packs(0).batch(1)[0]
+    left = steps_of(loader).packs(0).batch(1)[0]
     loader.dataset.drop(left.ids)
     loader._pack_as = loader._batches._pack_as = pack_as
     batch = next(batches)

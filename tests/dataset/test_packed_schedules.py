@@ -11,11 +11,11 @@ import warnings
 import numpy as np
 import pytest
 import runs
+from runs import steps_of
 
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
 from mds.dataset.rewind import Rewind, compare
 from mds.dataset.run_mixture import read_mixture
-from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun
@@ -104,7 +104,7 @@ train = functools.partial(runs.train, documents_of)
 
 
 def plan_of(loader, epoch=0):
-    return TrainingSteps(loader.dataset).packs(epoch)
+    return steps_of(loader).packs(epoch)
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,11 @@ class Rewind:
     def _number(self, epoch: int, inside: int) -> int | None:
         """Which of the steps of an epoch that are not skipped a step is; None for one that is."""
         gaps, place = self._gaps(epoch), inside * self._steps.batch
-        return gaps.number(place) // self._steps.batch if gaps.is_left(np.array([place])) else None
+        return (
+            gaps.number(place) // self._steps.batch
+            if gaps.is_in_no_gap(np.array([place]))
+            else None
+        )
 
     def rows(self, step: int) -> list[StepRow]:
         """The samples of a global batch, rank by rank."""

@@ -25,7 +25,7 @@ _MASK = (1 << 64) - 1
 
 
 class Place(NamedTuple):
-    """Where a sample is: global batch, rank (of all, after replication), worker, place in batch."""
+    """Place of a sample: global batch, rank (of all, after replication), worker, place in batch."""
 
     step: int
     rank: int
@@ -48,7 +48,7 @@ class OrderHash:
     count: int = 0
 
     def add(self, marks: Ids, ids: Ids) -> None:
-        """Take in samples ``ids`` that were due at ``marks``; padding (-1) is left out."""
+        """Add samples ``ids`` that were due at ``marks``; padding (-1) is left out."""
         if len(ids) and int(ids.min()) < 0:
             real = ids >= 0
             marks, ids = marks[real], ids[real]
@@ -56,12 +56,12 @@ class OrderHash:
         self.count += len(ids)
 
     def take(self, total: int, count: int) -> None:
-        """Take in a sum of ``count`` summands, modulo 2**64."""
+        """Add a sum of ``count`` summands, modulo 2**64."""
         self.total = (self.total + total) & _MASK
         self.count += count
 
     def merge(self, other: OrderHash) -> None:
-        """Take in what another worker or rank saw."""
+        """Add the hash of another worker or rank."""
         self.take(other.total, other.count)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class OrderHash:
 
     @classmethod
     def parse(cls, text: str) -> OrderHash:
-        """The hash that was printed so. Raises StateError for anything else."""
+        """Return the hash of its text. Raises StateError for anything else."""
         total, _, count = text.partition("-")
         try:
             return cls(int(total, 16), int(count))
@@ -78,7 +78,7 @@ class OrderHash:
 
 
 def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
-    """What each sample adds to an order hash; ids are real, without padding."""
+    """Return what each sample adds to an order hash; ids are real, without padding."""
     # A product of odd numbers, so that neither id nor mark alone decides a bit.
     mixed = hash_counters(_ID, ids) | np.uint64(1)
     mixed *= hash_counters(_MARK, marks) | np.uint64(1)

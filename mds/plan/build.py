@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochInputs:
-    """All inputs of one epoch: its data, and its parameters as they are in force."""
+    """Inputs of one epoch: its data, and the parameters in force."""
 
     sizes: Sequence[NDArray[np.int64]]
     weights: Weights
@@ -47,7 +47,7 @@ class EpochInputs:
     scheduled: ScheduledEpoch | None = None
 
     def streams(self) -> list[int]:
-        """The streams that take part. Raises PlanError when one gives nothing that has to."""
+        """Return the streams that take part. Raises PlanError if a required one gives no samples."""
         giving = [i for i, count in enumerate(self.weights.choose) if count]
         by_stream = self.spec.batching_method != "random"
         if by_stream and len(giving) < len(self.sizes) and not self.spec.skip_empty_streams:
@@ -60,7 +60,7 @@ class EpochInputs:
         return giving
 
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
-        """One order of all streams for random batching, else one for each that takes part.
+        """Return one order of all streams for random batching, else one for each that takes part.
 
         With a schedule one of all streams, over all their passes.
         """
@@ -85,7 +85,7 @@ class EpochInputs:
         ]
 
     def global_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
-        """The global batches, made of orders of so many samples."""
+        """Return the global batches, made of orders of so many samples."""
         method = self.spec.batching_method
         if not samples:
             return NoBatches()
@@ -113,7 +113,7 @@ class EpochInputs:
         return UnshuffledOrder(resampling, params, self.small_order)
 
     def _pass_of(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
-        """What makes the order of a pass through a stream."""
+        """Return a function that makes the order of a pass through a stream."""
 
         def make(number: int) -> StreamOrder:
             return self._order([share], self.params._replace(epoch=number, block=block))

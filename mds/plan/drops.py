@@ -39,7 +39,7 @@ _MAX_RESERVE = 1 << 32  # samples of a stream that are in its reserve
 
 
 class DropTable:
-    """What was dropped of an epoch, sorted: ``ids``, from where on (``begins``), and what comes.
+    """Dropped samples of an epoch, sorted by ``ids``, with the places from which they are dropped.
 
     ``follow``: the samples that take their places, which may be dropped themselves.
     """
@@ -54,29 +54,29 @@ class DropTable:
     def of(
         cls, drops: Iterable[Drop], per_stream: Sequence[int], seed: int, epoch: int
     ) -> DropTable:
-        """That of an epoch: what is dropped in it later, or was in an earlier one."""
-        given = [drop for drop in drops if drop.epoch <= epoch and len(drop.ids)]
-        if not given:
+        """Return the table of an epoch: samples dropped in it, or in an earlier one."""
+        past_drops = [drop for drop in drops if drop.epoch <= epoch and len(drop.ids)]
+        if not past_drops:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
-        every = np.concatenate([drop.ids for drop in given])
+        every = np.concatenate([drop.ids for drop in past_drops])
         begins = np.repeat(
-            [drop.begin if drop.epoch == epoch else 0 for drop in given],
-            [len(drop.ids) for drop in given],
+            [drop.begin if drop.epoch == epoch else 0 for drop in past_drops],
+            [len(drop.ids) for drop in past_drops],
         )
-        edits = np.repeat(np.arange(len(given)), [len(drop.ids) for drop in given])
-        ids, first, of = np.unique(every, return_index=True, return_inverse=True)
+        edits = np.repeat(np.arange(len(past_drops)), [len(drop.ids) for drop in past_drops])
+        ids, first, positions = np.unique(every, return_index=True, return_inverse=True)
         earliest = np.full(len(ids), np.iinfo(np.int64).max)
-        np.minimum.at(earliest, of, begins)
+        np.minimum.at(earliest, positions, begins)
         follow = np.empty(len(ids), np.int64)
         ends = np.cumsum(np.asarray(per_stream, np.int64))
         stream = np.searchsorted(ends, ids, side="right")
-        for one in np.unique(stream).tolist():
-            mine = np.flatnonzero(stream == one)
+        for number in np.unique(stream).tolist():
+            mine = np.flatnonzero(stream == number)
             mine = mine[np.argsort(first[mine], kind="stable")]
-            size = int(per_stream[one])
-            key = derive_key(_RESERVE, seed, epoch, one)
-            follow[mine] = _from_reserve(
-                ids[mine], edits[first[mine]], int(ends[one]) - size, size, key
+            size = int(per_stream[number])
+            key = derive_key(_RESERVE, seed, epoch, number)
+            follow[mine] = _replacements(
+                ids[mine], edits[first[mine]], int(ends[number]) - size, size, key
             )
         return cls(ids, earliest, follow)
 
@@ -84,7 +84,7 @@ class DropTable:
         return len(self.ids)
 
     def replace(self, ids: Ids, marks: Callable[[], Ids]) -> Ids:
-        """The ids of steps and slots with what comes for those that are dropped there.
+        """Return the ids of steps and slots with dropped samples replaced.
 
         ``marks`` gives their places in the epoch, where that matters.
         """
@@ -100,34 +100,34 @@ class DropTable:
         return flat.reshape(ids.shape)
 
     def at(self, ids: Ids, marks: Ids) -> Ids:
-        """What comes for samples at places of the epoch; themselves, where they are not dropped."""
+        """Return what comes for samples at places of the epoch: themselves unless dropped there."""
         ids = ids.copy()
         moving = np.arange(len(ids) if len(self.ids) else 0)
         while len(moving):
-            found = self._find(ids[moving])
-            gone = (found >= 0) & (self.begins[found] <= marks[moving])
-            moving = moving[gone]
-            ids[moving] = self.follow[found[gone]]
+            positions = self._find(ids[moving])
+            is_dropped = (positions >= 0) & (self.begins[positions] <= marks[moving])
+            moving = moving[is_dropped]
+            ids[moving] = self.follow[positions[is_dropped]]
         return ids
 
     def sources(self, sample: int) -> list[int]:
-        """The samples for which this one comes somewhere, itself among them."""
-        found, waiting = [], [sample]
+        """Return the samples that this one replaces somewhere, and itself."""
+        sources, waiting = [], [sample]
         while waiting:
-            found.append(waiting.pop())
-            waiting += self.ids[self.follow == found[-1]].tolist()
-        return found
+            sources.append(waiting.pop())
+            waiting += self.ids[self.follow == sources[-1]].tolist()
+        return sources
 
     def _find(self, ids: Ids) -> Ids:
-        """Where in the table ids are; -1 for those that are not."""
-        at = np.searchsorted(self.ids, ids)
-        at[at == len(self.ids)] = 0
-        found: Ids = np.where(self.ids[at] == ids, at, -1)
-        return found
+        """Return the positions of ids in the table, -1 for those that are not in it."""
+        nearest = np.searchsorted(self.ids, ids)
+        nearest[nearest == len(self.ids)] = 0
+        positions: Ids = np.where(self.ids[nearest] == ids, nearest, -1)
+        return positions
 
 
 class DroppedBatches:
-    """Global batches of an epoch in which samples are dropped; see `GlobalBatches`."""
+    """Global batches of an epoch in which samples are replaced; see `GlobalBatches`."""
 
     def __init__(self, batches: GlobalBatches, table: DropTable) -> None:
         self._batches, self._table = batches, table
@@ -136,18 +136,18 @@ class DroppedBatches:
         self.canonical_nodes_of = batches.canonical_nodes_of
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of steps and slots."""
+        """Return the sample ids of steps and slots."""
         ids = self._batches.block(steps, slots, lookups)
         return self._table.replace(ids, lambda: self.marks(steps, slots))
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
         ids = self._batches.whole(first, last, lookups)
         slots = np.arange(ids.shape[1])
         return self._table.replace(ids, lambda: self.marks(np.arange(first, last), slots))
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Steps and slots at which positions of a stream's order are, whatever comes there."""
+        """Return the steps and slots of positions of a stream's order, whatever comes there."""
         return self._batches.find(stream, positions)
 
 
@@ -156,26 +156,28 @@ class _Candidate(NamedTuple):
     edit: int  # that drops it, counted on for those that none does
 
 
-def _from_reserve(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list[int]:
-    """The samples of a stream that come for ``ids``, dropped by edits in this order."""
-    reserve = _reserve(dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key)
-    found = []
+def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list[int]:
+    """Return the samples of a stream that replace ``ids``, dropped by edits in this order."""
+    reserve = _spare_samples(dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key)
+    replacements = []
     for edit in edits.tolist():
-        taken = next((one for one in reserve if one.edit > edit), None)
-        if taken is None:
+        spare = next((candidate for candidate in reserve if candidate.edit > edit), None)
+        if spare is None:
             raise PlanError(
                 f"more samples are dropped than the {size:,} samples of their stream can stand in "
                 "for: leave them out with select()."
             )
-        found.append(taken.sample)
-    return found
+        replacements.append(spare.sample)
+    return replacements
 
 
-def _reserve(dropped: dict[int, int], first: int, size: int, key: int) -> Iterator[_Candidate]:
-    """The samples of a stream in the order of the reserve, and by which edit each is dropped."""
+def _spare_samples(
+    dropped: dict[int, int], first: int, size: int, key: int
+) -> Iterator[_Candidate]:
+    """Yield the spare samples of a stream in their order, and the edit that drops each."""
     never, size = 1 << 62, min(size, _MAX_RESERVE)
-    for at in range(0, size, _AT_ONCE):
-        numbers = np.arange(at, min(at + _AT_ONCE, size))
+    for start in range(0, size, _AT_ONCE):
+        numbers = np.arange(start, min(start + _AT_ONCE, size))
         keys = np.full(len(numbers), key, np.uint64)
         sizes = np.full(len(numbers), size, np.int64)
         for sample in (permute_below(numbers, sizes, keys) + first).tolist():

@@ -53,7 +53,7 @@ class Drop(NamedTuple):
 
 
 def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledRun | None:
-    """The schedule of a run with the weights that were set meanwhile."""
+    """Return the schedule of a run with the weights that were set while it ran."""
     for edit in edits:
         if run is not None and "weights" in edit:
             run = run.with_weights(edit.get("window", edit["step"]), edit["weights"])
@@ -61,7 +61,7 @@ def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledR
 
 
 def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
-    """The places of an epoch that never come, each range by its first and the one behind it."""
+    """Return the ranges of places of an epoch that never come, each with its end."""
     return tuple(
         (edit["from"], edit["from"] + edit["skip"])
         for edit in edits
@@ -70,17 +70,17 @@ def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
 
 
 def place_after(skips: Sequence[tuple[int, int]], begin: int, given: int) -> int:
-    """The place of an epoch that comes after ``given`` places from ``begin`` on."""
+    """Return the place that comes ``given`` places after ``begin``."""
     return Gaps([(0, begin), *skips]).place(given) if skips else begin + given
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:
-    """How many places from ``begin`` on come before a place of an epoch."""
+    """Return how many places from ``begin`` on come before a place of an epoch."""
     return Gaps([(0, begin), *skips]).number(place)
 
 
 def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
-    """What was dropped, in the order in which that was said."""
+    """Return the drops, oldest first."""
     return tuple(
         Drop(
             edit["epoch"],
@@ -94,7 +94,7 @@ def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
 
 
 def describe_edit(edit: Edit) -> str:
-    """An edit in words."""
+    """Describe an edit in words."""
     if "weights" in edit:
         return f"other weights from step {edit['step']:,} on: {dict(edit['weights'])}"
     where = f"place {edit['from']:,} of epoch {edit['epoch']}"
@@ -159,7 +159,7 @@ def check_reserve(drops: Iterable[Drop], per_stream: Mapping[str, int]) -> None:
 
 
 def too_many_dropped(count: str) -> ConfigError:
-    """What is said of more dropped samples than a state is to carry."""
+    """Return the error for more dropped samples than a state can hold."""
     return ConfigError(
         f"{count} samples would be dropped, and {MAX_DROPPED:,} is the most: leave them out with "
         "select()."
@@ -201,7 +201,7 @@ def _check_drop(edit: Edit, samples: int) -> None:
 
 
 def _within(edit: Edit, name: str, least: int, most: int) -> int:
-    """A number of an edit, checked."""
+    """Return a number of an edit, checked."""
     value = edit[name]
     if type(value) is not int or not least <= value <= most:
         raise StateError(

@@ -130,7 +130,7 @@ class EpochPlan:
 
     @property
     def proportions(self) -> tuple[float, ...]:
-        """The share of each stream in the epoch."""
+        """Share of each stream in the epoch."""
         return self.weights.proportion
 
     @property
@@ -153,7 +153,7 @@ class EpochPlan:
 
     @cached_property
     def inputs(self) -> EpochInputs:
-        """The epoch's data and parameters."""
+        """Data and parameters of the epoch."""
         params = ShuffleParams(
             self.num_canonical_nodes, self.shuffle_seed, self.epoch, self.shuffle_block_size
         )
@@ -163,7 +163,7 @@ class EpochPlan:
 
     @cached_property
     def scheduled(self) -> ScheduledEpoch | None:
-        """Which global batches of a scheduled training the epoch is."""
+        """Global batches of a schedule that the epoch has."""
         if self.schedule is None:
             return None
         batch = self.shape.global_batch
@@ -171,38 +171,38 @@ class EpochPlan:
 
     @cached_property
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
-        """The orders behind the global batches."""
+        """Orders of the streams behind the global batches."""
         with self._named_streams():
             return self.inputs.orders()
 
     @cached_property
     def long_orders(self) -> list[StreamOrder]:
-        """Those that take long to compute; mds.cache.order_files shares them on a node."""
+        """Orders of streams that take long to compute, which a node shares in files."""
         parts = (part for order in self.orders for part in order.parts)
         return [part for part in parts if not part.is_cheap]
 
     @property
     def is_cheap(self) -> bool:
-        """Whether every process computes the orders as fast as it would read them from a file."""
+        """Whether no order of a stream takes long to compute."""
         return not self.long_orders
 
     @cached_property
     def global_batches(self) -> GlobalBatches:
-        """The global batches."""
+        """Global batches of the epoch."""
         if not self.edits:  # as in most runs
             return self._batches(self.begin.place)
-        found = self._batches(self.begin.place, skips_of(self.edits, self.epoch))
-        return DroppedBatches(found, self.drops) if len(self.drops) else found
+        batches = self._batches(self.begin.place, skips_of(self.edits, self.epoch))
+        return DroppedBatches(batches, self.drops) if len(self.drops) else batches
 
-    def _batches(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
-        partition = self._partition(seen, skips)
+    def _batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
+        partition = self._partition(place, skips)
         samples = [order.samples for order in self.orders]
         with self._named_streams():
             return self.inputs.global_batches(samples, partition)
 
     @contextmanager
     def _named_streams(self) -> Iterator[None]:
-        """Call a stream by its name in an error about it."""
+        """Use the names of streams in errors about them."""
         try:
             yield
         except StreamPlanError as error:
@@ -210,13 +210,13 @@ class EpochPlan:
             error.args = (str(error).replace(f"stream {error.stream} ", f"stream {title} ", 1),)
             raise
 
-    def _partition(self, seen: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
+    def _partition(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
         return PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
             self.spec.partition_algo,
             self.initial_physical_nodes,
-            seen,
+            place,
             self.resume_point.version is not None,  # written by this library
             bool(self.spec.exact),
             skips,
@@ -225,7 +225,7 @@ class EpochPlan:
 
     @cached_property
     def _shape_begun(self) -> Shape | None:
-        """The shape for which batches by stream are padded, None for that of this world.
+        """Shape for which batches by stream are padded; None is that of this world.
 
         The padding decides how many batches a stream has, so a run keeps it on other ranks.
         """
@@ -241,7 +241,7 @@ class EpochPlan:
 
     @property
     def epoch_steps(self) -> int:
-        """Global batches of the whole epoch, those that were seen or skipped among them."""
+        """Global batches of the whole epoch, with those that were seen or skipped."""
         if self.schedule is not None:
             return self.schedule.epoch_steps(self.epoch_size, self.shape.global_batch)
         return self._batches(0).count
@@ -266,24 +266,24 @@ class EpochPlan:
 
     @cached_property
     def drops(self) -> DropTable:
-        """The samples that were dropped, and what comes for them in this epoch."""
+        """Samples that were dropped, and what replaces them in this epoch."""
         drops, seed = drops_of(self.edits), self.shuffle_seed
         return DropTable.of(drops, self.stream_samples, seed, self.epoch)
 
     @property
     def steps(self) -> int:
-        """Global batches left, the last of which may be short."""
+        """Global batches that remain, the last of which may be short."""
         return self.global_batches.count
 
     @property
     def length(self) -> int:
-        """Ids of one worker, with padding."""
+        """Number of ids of one worker, with padding."""
         return -(-self.global_batches.count // self.shape.workers) * self.shape.batch
 
     def blocks(
         self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
     ) -> Iterator[Ids]:
-        """The ids of one worker from its ``start``-th on, in 1-D int64 arrays, -1 for padding.
+        """Yield the ids of a worker from its ``start``-th on: int64 of shape (n,), -1 for padding.
 
         ``rank`` counts within the node, ``worker`` within the rank, both after replication. Without
         ``is_padded``, what follows the last id of a worker may be left out.
@@ -324,7 +324,7 @@ class EpochPlan:
             yield times, ids
 
     def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
-        """The ids of all workers of a node side by side, from the ``start``-th of each on.
+        """Yield the ids of all workers of a node side by side, from the ``start``-th of each on.
 
         2-D int64 arrays (ids, workers), the workers of the first rank first; -1 for padding, of
         which what follows the last id may be left out. Of the ranks only each ``every``-th takes
@@ -348,7 +348,7 @@ class EpochPlan:
             first, skip, size = until, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
-        """When the ids ``start`` to ``stop`` - 1 of a worker are due, for an OrderHash."""
+        """Return the places in the epoch of the ids ``start`` to ``stop`` - 1 of a worker."""
         batch = self.shape.batch
         first, skip = divmod(start, batch)
         mine = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
@@ -358,7 +358,7 @@ class EpochPlan:
         return marks[skip : skip + stop - start]
 
     def batch(self, step: int) -> Ids:
-        """The ids of a global batch, int64 (ranks, batch size), -1 for padding.
+        """Return the ids of a global batch, int64 (ranks, batch size), -1 for padding.
 
         Steps are counted from where this plan begins. Raises IndexError beyond the last.
         """
@@ -386,24 +386,24 @@ class EpochPlan:
 
     def locate(self, sample: int) -> list[Place]:
         """Return every place where a sample is in the rest of the epoch, by step; often one."""
-        found = set()
+        places = set()
         for number, order in enumerate(self.orders):
             for source in self.drops.sources(sample):
                 steps, slots = self.global_batches.find(number, order.find(source))
                 for step, slot in zip(steps.tolist(), slots.tolist(), strict=True):
                     mark = self.global_batches.marks(np.array([step]), np.array([slot]))[0]
                     if self.drops.at(np.array([source]), mark)[0] == sample:
-                        rank, at = divmod(slot, self.shape.batch)
-                        found.add(Place(step, rank, step % self.shape.workers, at))
-        return sorted(found)
+                        rank, slot_of_rank = divmod(slot, self.shape.batch)
+                        places.add(Place(step, rank, step % self.shape.workers, slot_of_rank))
+        return sorted(places)
 
     def place_after(self, num_samples: int) -> int:
-        """The sample of the epoch that comes after so many of all ranks, from where this began."""
+        """Return the place ``num_samples`` of all ranks after the beginning of this plan."""
         return place_after(skips_of(self.edits, self.epoch), self.begin.place, num_samples)
 
     def order_hash(self, steps: int) -> OrderHash:
-        """The hash of the first ``steps`` global batches, computed without running anything."""
-        found = OrderHash()
+        """Return the hash of the next ``steps`` global batches, without reading any data."""
+        order_hash = OrderHash()
         lookups = [order.lookup() for order in self.orders]
         slots = np.arange(self.shape.global_batch)
         step = max(1, _BLOCK_IDS // self.shape.global_batch)
@@ -411,11 +411,11 @@ class EpochPlan:
             last = min(first + step, steps, self.steps)
             ids = self.global_batches.whole(first, last, lookups)
             marks = self.global_batches.marks(np.arange(first, last), slots)
-            found.add(marks.reshape(-1), ids.reshape(-1))
-        return found
+            order_hash.add(marks.reshape(-1), ids.reshape(-1))
+        return order_hash
 
     def dataset_facts(self) -> dict[str, Any]:
-        """What a state remembers of the data; plain JSON."""
+        """Return what a state records of the data, as plain JSON."""
         return {
             "samples": self.num_samples,
             "shards": sum(len(sizes) for sizes in self._sizes),
@@ -425,18 +425,18 @@ class EpochPlan:
         }
 
     def order_facts(self) -> dict[str, Any]:
-        """What a state remembers of the order parameters; plain JSON."""
+        """Return what a state records of the settings, as plain JSON."""
         shape = self.shape
-        found = self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
+        facts = self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
         if self.schedule is not None:
-            found |= self.schedule.facts(self.choose, shape.global_batch, self.epoch_size)
+            facts |= self.schedule.facts(self.choose, shape.global_batch, self.epoch_size)
         if self.spec.batching_method == "per_stream":
-            found["batches_of_streams"] = self._batches_of_streams
-        return found
+            facts["batches_of_streams"] = self._batches_of_streams
+        return facts
 
     @cached_property
     def _batches_of_streams(self) -> str:
-        """How many all streams have, and a digest for those of each."""
+        """Number of batches of all streams, and a digest of those of each."""
         counts = full_batches([order.samples for order in self.orders], self._partition(0))
         return f"{sum(counts)} ({digest(*counts)[:8]})"
 
@@ -457,7 +457,7 @@ class EpochPlan:
         point.check(self.dataset_facts(), self.order_facts())
 
     def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> ResumePoint:
-        """The point after ``num_samples`` samples of all ranks, counted from where this began."""
+        """Return the resume point ``num_samples`` of all ranks after the beginning of this plan."""
         nodes = self.initial_physical_nodes
         return ResumePoint(
             Position(self.epoch, self.place_after(num_samples)),
@@ -473,11 +473,11 @@ class EpochPlan:
         )
 
     def following(self) -> EpochPlan:
-        """The plan of the next epoch, with what a state set still in force."""
+        """Return the plan of the next epoch, with the settings of a loaded state in force."""
         return self._like(self.resume_point.at(self.begin.following()), self.schedule)
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
-        """The same plan with a schedule that is counted in another way."""
+        """Return the same plan with a schedule that counts something else."""
         return self._like(self.resume_point, run)
 
     def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
@@ -490,7 +490,7 @@ class EpochPlan:
         return plan
 
     def _slots(self, node: int, rank: int) -> Ids:
-        """The slots of a rank that may have samples."""
+        """Return the slots of a rank that may have samples."""
         device = node * self.shape.ranks + rank
         return self.shape.slots(device, device + 1, self.global_batches.filled)
 

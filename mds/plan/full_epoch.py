@@ -23,7 +23,7 @@ _CHUNK_IDS = 1 << 18
 
 
 def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any) -> Ids:
-    """All ids of an epoch, int64 (nodes, ranks, workers, batches, batch size), -1 for padding.
+    """Return all ids of an epoch, int64 (nodes, ranks, workers, batches, batch), -1 for padding.
 
     Takes the arguments of EpochPlan and raises what it raises.
     """
@@ -44,7 +44,7 @@ def get_partitions(
     drop_first: int = 0,
     initial_physical_nodes: int | None = None,
 ) -> Ids:
-    """Positions as int64 (nodes, ranks, workers, batches, batch size), -1 for padding.
+    """Return positions, int64 (nodes, ranks, workers, batches, batch size), -1 for padding.
 
     Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that do not fit.
     """
@@ -56,7 +56,7 @@ def get_partitions(
 def all_batches(
     shape: Shape, batches: GlobalBatches, lookups: Sequence[Callable[[Ids], Ids]]
 ) -> Ids:
-    """All global batches, cut for workers."""
+    """Return all global batches, cut for workers."""
     count = -(-batches.count // shape.workers)
     out = np.empty((shape.nodes, shape.ranks, shape.workers, count, shape.batch), np.int64)
     # The same memory, step by step.

@@ -1,4 +1,4 @@
-"""Gaps of an order: places that are passed over, and the numbers of those that are left.
+"""Gaps of an order: places that are left out, and the numbers of the remaining places.
 
 The beginning that a run saw before it was resumed is a gap, and so is each stretch of steps that
 was skipped. All of it is a few numbers, so any place is found alone, in well below 1 us.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Gaps:
-    """Gaps at ``ranges`` of places, each the first and the one behind the last.
+    """Gaps at ``ranges`` of places, each from its first place to the one after its last.
 
     They may overlap and come in any order.
     """
@@ -36,37 +36,37 @@ class Gaps:
         self._passed = np.zeros(len(pairs) + 1, np.int64)
         np.cumsum(self.lasts - self.firsts, out=self._passed[1:])
         self._numbers = self.firsts - self._passed[:-1]
-        # Mostly nothing is passed over but the beginning.
+        # Most runs have one gap at most, at the beginning of the epoch.
         self._is_beginning = not merged or (len(merged) == 1 and merged[0][0] == 0)
         self._total = int(self._passed[-1])
 
     def places(self, numbers: Ids) -> Ids:
-        """The places of those that are left, by their numbers."""
+        """Return the remaining places with these numbers."""
         if self._is_beginning:
             return numbers + self._total if self._total else numbers
-        found: Ids = numbers + self._passed[np.searchsorted(self._numbers, numbers, side="right")]
-        return found
+        places: Ids = numbers + self._passed[np.searchsorted(self._numbers, numbers, side="right")]
+        return places
 
     def place(self, number: int) -> int:
-        """The place of one of them."""
+        """Return the remaining place with a number."""
         return int(self.places(np.array([number]))[0])
 
     def numbers(self, places: Ids) -> Ids:
-        """How many are left before places."""
+        """Return the number of remaining places before each place."""
         gap = np.searchsorted(self.firsts, places, side="right")
-        found = places - self._passed[gap]
+        numbers = places - self._passed[gap]
         inside = np.flatnonzero(gap)
         inside = inside[places[inside] < self.lasts[gap[inside] - 1]]
-        found[inside] += self.lasts[gap[inside] - 1] - places[inside]
-        return found
+        numbers[inside] += self.lasts[gap[inside] - 1] - places[inside]
+        return numbers
 
     def number(self, place: int) -> int:
-        """How many are left before one place."""
+        """Return the number of remaining places before a place."""
         return int(self.numbers(np.array([place]))[0])
 
-    def is_left(self, places: Ids) -> NDArray[np.bool_]:
-        """Which places are in no gap."""
+    def is_in_no_gap(self, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the places that are in no gap."""
         gap = np.searchsorted(self.firsts, places, side="right")
         lasts = np.concatenate([[np.iinfo(np.int64).min], self.lasts])
-        found: NDArray[np.bool_] = places >= lasts[gap]
-        return found
+        mask: NDArray[np.bool_] = places >= lasts[gap]
+        return mask

@@ -102,7 +102,7 @@ class PartitionSpec:
 
 
 class GlobalBatches(Protocol):
-    """The global batches of an epoch.
+    """Global batches of an epoch.
 
     Of the slots of a rank, those from ``filled`` on have no sample in any step.
     """
@@ -112,52 +112,52 @@ class GlobalBatches(Protocol):
 
     @property
     def shares(self) -> tuple[int, int]:
-        """The fewest and the most samples that a rank gets."""
+        """Fewest and most samples that a rank gets."""
         ...
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids, int64 (steps, slots), -1 for nothing."""
+        """Return sample ids, int64 (steps, slots), -1 for nothing."""
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Steps and slots at which positions of a stream's order are."""
+        """Return the steps and slots of positions of a stream's order."""
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Where in the epoch, int64 (steps, slots): equal in worlds with equal global batches."""
+        """Return places in the epoch, int64 (steps, slots), equal in worlds with equal batches."""
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """The canonical nodes whose samples a physical node reads."""
+        """Return the canonical nodes whose samples a physical node reads."""
 
 
 class NoBatches:
-    """Null object: the global batches of an epoch without samples."""
+    """Global batches of an epoch without samples."""
 
     count = filled = 0
     shares = (0, 0)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Nothing."""
+        """Return nothing."""
         del lookups
         return np.empty((len(steps), len(slots)), np.int64)
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Nothing."""
+        """Return nothing."""
         del first, last, lookups
         return np.empty((0, 0), np.int64)
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Nowhere."""
+        """Return nothing."""
         del stream, positions
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Nothing."""
+        """Return nothing."""
         return np.empty((len(steps), len(slots)), np.int64)
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """None."""
+        """Return none."""
         del node
         return np.empty(0, np.int64)
 
@@ -175,8 +175,8 @@ class RandomBatches:
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
         # Where padding is that of another world, samples are still dealt to the ranks of this one.
-        self._is_begun_here = spec.begun is None or spec.begun == shape
-        self._dealt_shape = self.partition_shape if self._is_begun_here else shape
+        self._has_initial_shape = spec.begun is None or spec.begun == shape
+        self._dealt_shape = self.partition_shape if self._has_initial_shape else shape
         grid: PaddedGrid | ExactGrid
         if spec.is_exact:
             grid = ExactGrid(samples, spec.canonical)
@@ -202,7 +202,7 @@ class RandomBatches:
 
     @property
     def shares(self) -> tuple[int, int]:
-        """The fewest and the most samples that a rank gets."""
+        """Fewest and most samples that a rank gets."""
         rest = self.partition.total - self.full * self.partition_shape.global_batch
         slots = self._shape.slots(0, self._shape.world, self.filled)
         fewest, most = self._shape.shares(self._dealt_shape.deal(slots) < rest)
@@ -210,7 +210,7 @@ class RandomBatches:
         return full + fewest, full + most
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of steps and slots."""
+        """Return the sample ids of steps and slots."""
         numbers = (
             steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         ).reshape(-1)
@@ -223,7 +223,7 @@ class RandomBatches:
         return out.reshape(len(steps), len(slots))
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
         shape = self._dealt_shape
         begin, end = first * shape.global_batch, last * shape.global_batch
         ids = lookups[0](self.partition.position_range(begin, min(end, self.partition.total)))
@@ -235,20 +235,20 @@ class RandomBatches:
         return steps
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Steps and slots at which positions are."""
+        """Return the steps and slots of positions."""
         del stream
         step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
         return step, self._dealt_shape.dealt(number)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """The element of the reading of all canonical nodes."""
+        """Return the element of the reading of all canonical nodes."""
         return self.partition.gaps.places(
             steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         )
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """The canonical nodes whose samples a physical node reads."""
-        if not self._is_begun_here:
+        """Return the canonical nodes whose samples a physical node reads."""
+        if not self._has_initial_shape:
             return np.arange(self.partition.grid.canonical)
         mine, theirs = self._shape.per_node, self.partition_shape.per_node
         nodes = range(node * mine // theirs, ((node + 1) * mine - 1) // theirs + 1)
@@ -256,7 +256,7 @@ class RandomBatches:
 
 
 def _shape_to_partition(spec: PartitionSpec) -> Shape:
-    """The shape to partition for: that of before where canonical nodes do not fit this one."""
+    """Return the shape to partition for: the initial one if canonical nodes do not fit this one."""
     shape, canonical, initial = spec.begun or spec.shape, spec.canonical, spec.initial
     fits = canonical % shape.nodes == 0 or shape.nodes % canonical == 0
     if spec.algo == "orig" or initial is None or fits:
@@ -271,7 +271,7 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
 
 
 def warn_repeated(samples: int) -> None:
-    """Warn that a state of the incumbent is rounded down, as it would do itself."""
+    """Warn that a state of mosaicml-streaming is rounded down, as it does itself."""
     if samples:
         warnings.warn(
             f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "

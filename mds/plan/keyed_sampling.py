@@ -68,7 +68,7 @@ class KeyedResampling:
         return np.cumsum(self.virtual_shards)
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Sample ids of virtual ids."""
+        """Return the sample ids of virtual ids."""
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         shard = np.searchsorted(self._ends, virtual, side="right")
@@ -82,7 +82,7 @@ class KeyedResampling:
         return offset
 
     def find(self, sample: int) -> Ids:
-        """All virtual ids of a sample."""
+        """Return all virtual ids of a sample."""
         if not self._first <= sample < self.top:
             return np.zeros(0, np.int64)
         full = np.flatnonzero(self._sizes)
@@ -94,15 +94,15 @@ class KeyedResampling:
         return there
 
     def key(self) -> str:
-        """A name for all that the samples depend on."""
+        """Return a name for all that the samples depend on."""
         return shares_key("keyed", self._shares, self._params)
 
     def data_key(self) -> str:
-        """A name for what they are chosen from, the same in every epoch."""
+        """Return a name for what they are chosen from, the same in every epoch."""
         return shares_key("data", self._shares, None)
 
     def _chosen(self, offset: Ids, shard: Ids) -> Ids:
-        """Samples of shards that give a part of theirs: the ``offset``-th chosen."""
+        """Return the ``offset``-th chosen sample of shards that give a part of theirs."""
         size, grain = self._sizes[shard], self._params.granularity
         whole = size // grain
         pick, inside = offset // grain, offset % grain
@@ -116,7 +116,7 @@ class KeyedResampling:
 
 
 def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
-    """How many samples each shard gives, int64, ``choose`` in all, in picks of ``granularity``.
+    """Return the samples that each shard gives, int64, ``choose`` in all, in picks of ``granularity``.
 
     Raises PlanError when there is nothing to choose from.
     """
@@ -160,7 +160,7 @@ class _SystematicSample:
         self._phase = derive_key(key, _PHASE) / 2.0**64
 
     def marked(self, marks: int) -> Ids:
-        """How many samples each shard gives when so many marks fall."""
+        """Return how many samples each shard gives when so many marks fall."""
         if marks >= self.picks:
             return np.array(self._sizes)
         # Rounding moves a mark by a pick at most, and never past another.

@@ -52,7 +52,7 @@ class ShareSpan(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A change of shares: what has come of each stream, and by when it was due, or came early."""
+    """Change of shares: what each stream has given, and the time by which that was due."""
 
     step: int
     counts: Ids
@@ -81,19 +81,19 @@ class Mixture:
             self._base[k] = self._base[k - 1] + self._since(k - 1, length)[0]
 
     def changed(self, step: int, shares: tuple[int, ...]) -> Mixture:
-        """The same up to a step, and other shares from there on, to the end."""
-        made = Mixture(
+        """Return the same mixture up to a step, and other shares from there to the end."""
+        mixture = Mixture(
             [*(s for s in self._stretches if s.first < step), ShareSpan(step, shares)], self.batch
         )
         found, time = (each[0] for each in self._counts(np.array([step])))
         begin = step * self.batch
         early = np.maximum(found - self._due(np.array([begin]))[0][0], 0).sum()
-        made.change = _Change(step, found, min(int(time), begin), int(early))
-        made._earlier = (*self._earlier, self)
-        return made
+        mixture.change = _Change(step, found, min(int(time), begin), int(early))
+        mixture._earlier = (*self._earlier, self)
+        return mixture
 
     def counts(self, steps: Ids) -> Ids:
-        """Samples of each stream in the global batches before each of ``steps``.
+        """Return the samples of each stream in the global batches before each of ``steps``.
 
         int64 (steps, streams). Raises PlanError for a step that no run reaches.
         """
@@ -110,7 +110,7 @@ class Mixture:
         return out
 
     def ranges(self, steps: Ids) -> tuple[Ids, Ids]:
-        """The counts before and behind the global batches ``steps``, which ascend."""
+        """Return the counts before and after the global batches ``steps``, which ascend."""
         number = len(steps)
         if number and int(steps[-1]) - int(steps[0]) == number - 1:
             # Each begins where the one before it ends.
@@ -120,7 +120,7 @@ class Mixture:
         return counts[:number], counts[number:]
 
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
-        """The counts, and the time up to which all that was due has come."""
+        """Return the counts, and the time up to which all that was due has come."""
         wanted = steps * self.batch
         # What came before the change has come, whatever is due by now.
         _, come, time, early = self.change
@@ -155,7 +155,7 @@ class Mixture:
         return found, low
 
     def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
-        """The steps in which samples of a stream come, by their number since the beginning.
+        """Return the steps in which samples of a stream come, by their number since the beginning.
 
         MAX_STEPS - 1 for those that never do.
         """
@@ -168,20 +168,20 @@ class Mixture:
         return np.where(is_never, MAX_STEPS - 1, low)
 
     def steps_of(self, stream: int, samples: int) -> int:
-        """How many whole global batches so many samples of a stream are enough for."""
+        """Return how many whole global batches so many samples of a stream suffice for."""
         return int(self.steps_of_turns(stream, np.array([samples]))[0])
 
     def integrals(self, steps: Ids) -> NDArray[np.float64]:
-        """The samples of each stream that its shares amount to before steps, (steps, streams)."""
+        """Return the samples that the shares of each stream amount to before steps."""
         return self.integral(steps).astype(np.float64) * (self.batch / ONE)
 
     def shares(self, step: int) -> list[float]:
-        """The share of each stream in the global batch ``step``."""
+        """Return the share of each stream in the global batch ``step``."""
         first, last = self.integral(np.array([step, step + 1]))
         return [value / ONE for value in (last - first).tolist()]
 
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        """Samples due by times: how many, how far the next is (of ONE), and the shares there."""
+        """Return the samples due by times, the way to the next one (of ONE), and the shares there."""
         step, offset = np.divmod(times, self.batch)
         flat, shape = step.reshape(-1), (*step.shape, self.streams)
         here = self.integral(flat).reshape(shape)
@@ -189,13 +189,13 @@ class Mixture:
         return _due(self.batch, here, offset[..., None], share)
 
     def _near(self, steps: Ids) -> _Near:
-        """The same for times in the global batches on both sides of the begin of ``steps``."""
+        """Return the same for times in the global batches next to the begin of ``steps``."""
         around = self.integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
         before, here, after = around.reshape(3, len(steps), self.streams)
         return _Near(self.batch, steps * self.batch, here, here - before, after - here)
 
     def integral(self, steps: Ids) -> Ids:
-        """Integrals of the shares before steps, (steps, streams), in global batches of ONE."""
+        """Return the integrals of the shares before steps, (steps, streams), in ONEs."""
         stretch = np.searchsorted(self._starts, steps, side="right") - 1
         if len(stretch) and int(stretch.min()) == int(stretch.max()):
             k = int(stretch[0])
@@ -208,7 +208,7 @@ class Mixture:
         return out
 
     def _since(self, k: int, length: Ids) -> Ids:
-        """What stretch k adds in so many global batches."""
+        """Return what span k adds in so many global batches."""
         found: Ids = self._begin[k] * length[:, None]
         ramp = self._ramps[k]
         if ramp is not None:
@@ -234,7 +234,7 @@ class _Near(NamedTuple):
 
 
 def _due(batch: int, here: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
-    """Samples due so many units of time after, or before, a place with integrals ``here``."""
+    """Return the samples due so many units of time after, or before, a place."""
     rest = batch * (here & _MASK) + offset * share + _HALF
     return batch * (here >> SHARE_BITS) + (rest >> SHARE_BITS), rest & _MASK, share
 
@@ -255,7 +255,7 @@ class _Ramp:
         self._before = np.concatenate([[0], np.cumsum(self._heights * np.diff(edges))])
 
     def integral(self, length: Ids) -> Ids:
-        """From the beginning on; behind the end it stays at 1."""
+        """Return the integral from the beginning; after the end the value stays at 1."""
         inside = np.minimum(length, self._length)
         stair = np.minimum(inside // self._width, len(self._heights) - 1)
         found: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
@@ -264,7 +264,7 @@ class _Ramp:
 
 
 def _sine(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sine from -pi/2 to pi/2, by sums and products alone: the same to the bit everywhere."""
+    """Return the sine from -pi/2 to pi/2 by sums and products, equal to the bit on all machines."""
     square = angle * angle
     found = np.zeros_like(angle)
     for k in range(23, 1, -2):

@@ -48,7 +48,7 @@ _WINDOW = 32  # bits for the place of a document in its window
 
 
 class DocumentLengths(Protocol):
-    """Lengths of samples by number."""
+    """Lengths of samples, by number."""
 
     digest: str
     #: Tokens and documents of all that is stored.
@@ -56,14 +56,14 @@ class DocumentLengths(Protocol):
     count: int
 
     def take(self, ids: Ids) -> Ids:
-        """The lengths of samples, int64."""
+        """Return the lengths of samples, int64."""
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
-        """The documents of streams of so many samples, and their tokens as they are packed."""
+        """Return the documents of streams of so many samples, with their tokens as packed."""
 
 
 class RankPacks(NamedTuple):
-    """The packs of one rank in one step.
+    """Packs of one rank in one step.
 
     ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``places`` those
     of their documents in the order, ``counts`` how many pieces each place of the batch has: 0 for a
@@ -82,21 +82,21 @@ class RankPacks(NamedTuple):
     packs: int
     dropped: int
 
-    def without(self, gone: NDArray[np.bool_]) -> RankPacks:
-        """The same where some pieces are padding."""
-        left = np.repeat(np.arange(len(self.counts)), self.counts)[~gone]
+    def without(self, is_padding: NDArray[np.bool_]) -> RankPacks:
+        """Return the packs with some pieces turned into padding."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)[~is_padding]
         return self._replace(
-            ids=self.ids[~gone],
-            starts=self.starts[~gone],
-            sizes=self.sizes[~gone],
-            places=self.places[~gone],
-            counts=np.bincount(left, minlength=len(self.counts)),
-            dropped=self.dropped + int(gone.sum()),
+            ids=self.ids[~is_padding],
+            starts=self.starts[~is_padding],
+            sizes=self.sizes[~is_padding],
+            places=self.places[~is_padding],
+            counts=np.bincount(rows, minlength=len(self.counts)),
+            dropped=self.dropped + int(is_padding.sum()),
         )
 
 
 class _StepPacks(NamedTuple):
-    """The packs of a global batch, and the place of each in the epoch."""
+    """Packs of a global batch, and the place of each in the epoch."""
 
     taken: TakenPacks
     places: Ids
@@ -147,7 +147,7 @@ class PackPlan:
         return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
 
     def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
-        """The plan with its schedule, if it has one, counted in windows."""
+        """Return the plan with its schedule, if there is one, counted in windows."""
         if plan.schedule is None or isinstance(plan.schedule, PackedRun):
             return plan
         documents = self.lengths.packed(plan.stream_samples, self.packing)
@@ -174,7 +174,7 @@ class PackPlan:
 
     @cached_property
     def _documents(self) -> DocumentWindows:
-        """The windows of the epoch."""
+        """Windows of the epoch."""
         plan = self.plan
         order = plan.orders[0] if plan.orders else None
         if plan.scheduled is None:
@@ -186,12 +186,12 @@ class PackPlan:
 
     @property
     def windows(self) -> Ids:
-        """How many windows each canonical node has; with a schedule how many there are."""
+        """Number of windows of each canonical node; with a schedule a single number."""
         return self._documents.counts
 
     def load(self, node: int, window: int) -> Packs:
         """Pack one window of a canonical node."""
-        ids = self._drops.left(self._documents.ids(node, window), node, window)
+        ids = self._drops.remaining(self._documents.ids(node, window), node, window)
         plan = self.plan
         key = None
         if plan.spec.shuffle:
@@ -200,11 +200,11 @@ class PackPlan:
         return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
     def reading(self) -> PackReading:
-        """All packs from where this plan begins."""
+        """Return a reading of all packs from the beginning of this plan on."""
         return PackReading(self.load, self.windows, self.begin.cursor)
 
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
-        """The packs of one worker, step by step, from its ``start``-th batch on.
+        """Yield the packs of a worker, step by step, from its ``start``-th batch on.
 
         ``rank`` counts within the node, ``worker`` within the rank, both after replication.
         """
@@ -249,26 +249,26 @@ class PackPlan:
     def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
         """Yield for each global batch the documents of each ``every``-th rank of a node."""
         for taken, places in self._steps(self.reading()):
-            found = []
+            documents = []
             for numbers in self._numbers(taken, node)[::every]:
                 pieces = taken.pieces(numbers)
-                of = self._of_pieces(places, numbers, pieces.counts)
-                found.append(pieces.ids[~self._drops.gone(pieces.ids, of)])
-            yield found
+                piece_places = self._of_pieces(places, numbers, pieces.counts)
+                documents.append(pieces.ids[~self._drops.mask(pieces.ids, piece_places)])
+            yield documents
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
-        """The packs of all ranks, step by step, without those that were skipped."""
-        size, at = self.shape.global_batch, self.begin.place
+        """Yield the packs of all ranks, step by step, without those that were skipped."""
+        size, next_place = self.shape.global_batch, self.begin.place
         for seen in itertools.count(self._seen, size):
             places = self._gaps.places(np.arange(seen, seen + size))
             parts = []
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
-                reading.pass_over(int(run[0]) - at)
+                reading.skip(int(run[0]) - next_place)
                 parts.append(reading.take(len(run)))
-                at = int(run[-1]) + 1
+                next_place = int(run[-1]) + 1
             taken = TakenPacks.joined(parts)
             if not len(taken):
-                if at == size and self.windows.any():
+                if next_place == size and self.windows.any():
                     raise PlanError(
                         f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
                         f"also for being longer than {self.packing.room} tokens under "
@@ -280,20 +280,20 @@ class PackPlan:
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
         taken, places = packs
         pieces = taken.pieces(numbers)
-        gone = self._drops.gone(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
+        is_dropped = self._drops.mask(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
         order = self._summed(packs, numbers, pieces)
         end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
-        found = RankPacks(*pieces, order, end, len(taken), 0)
-        return found.without(gone) if gone.any() else found
+        rank_packs = RankPacks(*pieces, order, end, len(taken), 0)
+        return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
 
     @staticmethod
     def _of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
-        """The place in the epoch of the pack of each piece."""
+        """Return the place in the epoch of the pack of each piece."""
         real = numbers < len(places)
         return np.repeat(places[numbers[real]], counts[real])
 
     def _numbers(self, taken: TakenPacks, node: int) -> Ids:
-        """Which of the packs of a step are of each rank; beyond the last: places without one."""
+        """Return which packs of a step each rank of a node has, int64 (ranks, batch)."""
         shape = self.shape
         first = node * shape.ranks
         of_node = shape.deal(shape.slots(first, first + shape.ranks))
@@ -305,19 +305,19 @@ class PackPlan:
         return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
 
     def _summed(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
-        """What packs add to the order hash: of each piece its place, its sample and its start."""
+        """Return what packs add to the order hash: of each piece place, sample and start."""
         ids, starts, _, _, counts = pieces
         ends = np.cumsum(counts)
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
         of_pieces = self._of_pieces(packs.places, numbers, counts)
         sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
-        sums[self._drops.gone(ids, of_pieces)] = 0
+        sums[self._drops.mask(ids, of_pieces)] = 0
         return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.taken)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
     def count(self) -> list[Ids]:
-        """How many packs each window of each canonical node has; packs the whole epoch once."""
+        """Return the number of packs of each window, by packing the whole epoch once."""
         return [
             np.array([len(self.load(node, w)) for w in range(windows)], np.int64)
             for node, windows in enumerate(self.windows.tolist())
@@ -325,17 +325,17 @@ class PackPlan:
 
     @cached_property
     def table(self) -> PackTable:
-        """Where each pack of the epoch is: by the counts that were found, else by `count`."""
+        """Table of all packs of the epoch, made of known counts or else of `count`."""
         return PackTable(self.counts if self.counts is not None else self.count())
 
     @property
     def steps(self) -> int:
-        """Global batches left, the last of which may have places without a pack."""
+        """Global batches that remain, the last of which may have places without a pack."""
         left = self._gaps.number(self.table.total) - self._seen
         return -(-max(left, 0) // self.shape.global_batch)
 
     def batch(self, step: int) -> list[RankPacks]:
-        """The packs of every rank in a global batch, counted from where this plan begins.
+        """Return the packs of every rank in a global batch, counted from where this plan begins.
 
         Raises IndexError beyond the last.
         """
@@ -350,42 +350,45 @@ class PackPlan:
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
-        """The packs of a step by the table, which finds it alone."""
+        """Return the packs of a step, found by the table."""
         size = self.shape.global_batch
         places = self._gaps.places(np.arange(size) + self._seen + step * size)
         places = places[places < self.table.total]
         node, window, pack = self.table.at(places)
-        held: list[Packs] = []
-        of = np.empty(len(node), np.int64)
-        for one, at in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
-            of[(node == one) & (window == at)] = len(held)
-            held.append(self.load(one, at))
-        return _StepPacks(TakenPacks(held, of, pack), places)
+        windows: list[Packs] = []
+        window_of = np.empty(len(node), np.int64)
+        for row, number in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
+            window_of[(node == row) & (window == number)] = len(windows)
+            windows.append(self.load(row, number))
+        return _StepPacks(TakenPacks(windows, window_of, pack), places)
 
     def locate(self, sample: int) -> list[Place]:
-        """Every place where a piece of a sample is in what is left of the epoch, by step.
+        """Return every place where a piece of a sample is in the rest of the epoch, by step.
 
         ``place`` is that of its pack in the batch of the rank.
         """
         shape, places = self.shape, set()
         for node, window in self._documents.find(sample):
             packs = self.load(node, window)
-            at = np.flatnonzero(packs.ids == sample)
-            for pack in (np.searchsorted(packs.bounds, at, side="right") - 1).tolist():
+            positions = np.flatnonzero(packs.ids == sample)
+            for pack in (np.searchsorted(packs.bounds, positions, side="right") - 1).tolist():
                 places.add(self.table.find(node, window, pack))
-        found = set()
-        here = np.array(sorted(places), np.int64)
-        here = here[(here >= self.begin.place) & self._gaps.is_left(here)]
-        here = here[~self._drops.gone(np.full(len(here), sample), here)]
-        for left in (self._gaps.numbers(here) - self._seen).tolist():
-            step, number = divmod(left, shape.global_batch)
+        located = set()
+        remaining = np.array(sorted(places), np.int64)
+        remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
+        remaining = remaining[~self._drops.mask(np.full(len(remaining), sample), remaining)]
+        for number_of_pack in (self._gaps.numbers(remaining) - self._seen).tolist():
+            step, number = divmod(number_of_pack, shape.global_batch)
             taken = self._step_packs(step).taken
             for node in range(shape.nodes):
                 for rank, numbers in enumerate(self._numbers(taken, node)):
                     mine = np.flatnonzero(numbers == number)
-                    whole = node * shape.ranks + rank
-                    found |= {Place(step, whole, step % shape.workers, at) for at in mine.tolist()}
-        return sorted(found)
+                    global_rank = node * shape.ranks + rank
+                    located |= {
+                        Place(step, global_rank, step % shape.workers, place)
+                        for place in mine.tolist()
+                    }
+        return sorted(located)
 
     def step_rows(self, step: int) -> list[StepSample]:
         """Return the pieces of a global batch, rank by rank.
@@ -404,21 +407,21 @@ class PackPlan:
         """Yield for each remaining global batch a number of every piece, ascending."""
         for taken, places in self._steps(self.reading()):
             ids, starts, _, _, counts = taken.pieces(np.arange(len(taken)))
-            gone = self._drops.gone(ids, np.repeat(places, counts))
-            yield np.sort((ids + (starts << _START))[~gone])
+            is_dropped = self._drops.mask(ids, np.repeat(places, counts))
+            yield np.sort((ids + (starts << _START))[~is_dropped])
 
     def order_hash(self, steps: int) -> OrderHash:
-        """The hash of the first ``steps`` global batches, computed without reading anything."""
-        found = OrderHash()
+        """Return the hash of the next ``steps`` global batches, without reading any data."""
+        order_hash = OrderHash()
         for packs in itertools.islice(self._steps(self.reading()), steps):
             numbers = np.arange(len(packs.taken))
-            found.take(*self._summed(packs, numbers, packs.taken.pieces(numbers)))
-        return found
+            order_hash.take(*self._summed(packs, numbers, packs.taken.pieces(numbers)))
+        return order_hash
 
     # ------------------------------------------------------------------ states
 
     def order_facts(self) -> dict[str, Any]:
-        """What a state remembers of the order parameters; plain JSON."""
+        """Return what a state records of the settings, as plain JSON."""
         mine = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
         return {**self.plan.order_facts(), **mine}
 

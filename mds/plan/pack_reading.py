@@ -30,7 +30,7 @@ _PASSED_AT_ONCE = 1 << 14
 
 
 class Pieces(NamedTuple):
-    """Pieces of packs end to end, and in ``counts`` how many each of the packs has.
+    """Pieces of packs, end to end; ``counts`` is the number of pieces of each pack.
 
     ``places``: of their documents in the order.
     """
@@ -44,75 +44,81 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TakenPacks:
-    """Consecutive packs of a reading: pack ``numbers[i]`` of ``windows[of[i]]``."""
+    """Consecutive packs of a reading: pack ``numbers[i]`` of ``windows[window_of[i]]``."""
 
     windows: Sequence[Packs]
-    of: Ids
+    window_of: Ids
     numbers: Ids
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.window_of)
 
     @classmethod
     def joined(cls, parts: Sequence[TakenPacks]) -> TakenPacks:
-        """Packs one after the other."""
+        """Return packs one after the other."""
         if len(parts) == 1:
             return parts[0]
         windows: list[Packs] = []
-        of = []
+        window_of = []
         for part in parts:
-            of.append(part.of + len(windows))
+            window_of.append(part.window_of + len(windows))
             windows += part.windows
-        return cls(windows, np.concatenate(of), np.concatenate([part.numbers for part in parts]))
+        return cls(
+            windows, np.concatenate(window_of), np.concatenate([part.numbers for part in parts])
+        )
 
     def weights(self, places: Ids, what: str) -> Ids:
-        """The attention work or the tokens of packs; 0 for places beyond the last."""
-        found = np.zeros(len(places), np.int64)
+        """Return the attention work or the tokens of packs; 0 for places after the last one."""
+        totals = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
-        of, numbers = self.of[places[real]], self.numbers[places[real]]
-        for window in np.unique(of).tolist():
-            mine = of == window
+        window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
+        for window in np.unique(window_of).tolist():
+            mine = window_of == window
             packs = self.windows[window]
             weights = packs.work if what == "attention" else packs.tokens
-            found[real[mine]] = weights[numbers[mine]]
-        return found
+            totals[real[mine]] = weights[numbers[mine]]
+        return totals
 
     def pieces(self, places: Ids) -> Pieces:
-        """The pieces of packs; places beyond the last have none."""
+        """Return the pieces of packs; places after the last one have none."""
         counts = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
-        of, numbers = self.of[places[real]], self.numbers[places[real]]
+        window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
         begins = np.zeros(len(real), np.int64)
-        windows = np.unique(of).tolist()
+        windows = np.unique(window_of).tolist()
         for window in windows:
-            mine = of == window
+            mine = window_of == window
             bounds = self.windows[window].bounds
             begins[mine] = bounds[numbers[mine]]
             counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
         sizes = counts[real]
         if len(windows) == 1:
-            packs, at = self.windows[windows[0]], _ranges(begins, sizes)
+            packs, indices = self.windows[windows[0]], _ranges(begins, sizes)
             return Pieces(
-                packs.ids[at], packs.starts[at], packs.sizes[at], packs.places[at], counts
+                packs.ids[indices],
+                packs.starts[indices],
+                packs.sizes[indices],
+                packs.places[indices],
+                counts,
             )
-        found = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
+        columns_out = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
         firsts = np.cumsum(sizes) - sizes
         for window in windows:
-            mine, packs = of == window, self.windows[window]
-            at, to = _ranges(begins[mine], sizes[mine]), _ranges(firsts[mine], sizes[mine])
+            mine, packs = window_of == window, self.windows[window]
+            indices, to = _ranges(begins[mine], sizes[mine]), _ranges(firsts[mine], sizes[mine])
             columns = packs.ids, packs.starts, packs.sizes, packs.places
-            for column, values in zip(found, columns, strict=True):
-                column[to] = values[at]
-        ids, starts, of_pieces, where = found
+            for column, values in zip(columns_out, columns, strict=True):
+                column[to] = values[indices]
+        ids, starts, of_pieces, where = columns_out
         return Pieces(ids, starts, of_pieces, where, counts)
 
 
 def _ranges(begins: Ids, sizes: Ids) -> Ids:
-    """The numbers from each beginning on, so many of each."""
+    """Return the integers from each begin on, ``sizes`` of them, end to end."""
     ends = np.cumsum(sizes)
-    found: Ids = np.repeat(begins - ends + sizes, sizes)
-    found += np.arange(len(found))
-    return found
+    numbers: Ids = np.repeat(begins - ends + sizes, sizes)
+    numbers += np.arange(len(numbers))
+    return numbers
 
 
 class PackReading:
@@ -136,7 +142,7 @@ class PackReading:
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
         self._alive = np.zeros(0, np.int64)
-        self._is_begun = False
+        self._has_loaded = False
 
     @property
     def cursor(self) -> Cursor:
@@ -145,27 +151,27 @@ class PackReading:
         return Cursor(tuple(windows), self._turn)
 
     def take(self, count: int) -> TakenPacks:
-        """The next ``count`` packs, or as many as there are."""
-        if not self._is_begun:
-            self._begin()
-        of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
-        held: list[Packs] = []
-        place = np.full(len(self._windows), -1, np.int64)  # of the window of a node in `held`
+        """Return the next ``count`` packs, or as many as there are."""
+        if not self._has_loaded:
+            self._load_windows()
+        window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        windows: list[Packs] = []
+        position_of = np.full(len(self._windows), -1, np.int64)  # of a node's window in `windows`
         filled = 0
         while filled < count and len(self._alive):
             alive = self._alive
             row = int(np.searchsorted(alive, self._turn)) % len(alive)
-            left = int((self._count[alive] - self._pack[alive]).min())
-            columns = min(left, (count - filled) // len(alive)) if row == 0 else 0
+            columns_left = int((self._count[alive] - self._pack[alive]).min())
+            columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
             nodes = alive if columns else alive[row : row + count - filled]
-            for node in nodes[place[nodes] < 0].tolist():
+            for node in nodes[position_of[nodes] < 0].tolist():
                 packs = self._packs[node]
                 assert packs is not None
-                place[node] = len(held)
-                held.append(packs)
+                position_of[node] = len(windows)
+                windows.append(packs)
             columns = max(columns, 1)
             end = filled + columns * len(nodes)
-            of[filled:end] = np.tile(place[nodes], columns)
+            window_of[filled:end] = np.tile(position_of[nodes], columns)
             numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
             self._pack[nodes] += columns
             last = int(nodes[-1])
@@ -174,21 +180,21 @@ class PackReading:
             for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
                 self._window[node] += 1
                 self._pack[node] = 0
-                self._open(node)
-                place[node] = -1
+                self._load_next_window(node)
+                position_of[node] = -1
             if (self._count[nodes] == 0).any():
                 self._alive = np.flatnonzero(self._count)
-        return TakenPacks(held, of[:filled], numbers[:filled])
+        return TakenPacks(windows, window_of[:filled], numbers[:filled])
 
-    def pass_over(self, count: int) -> None:
-        """Go on behind the next ``count`` packs."""
-        while count and len(self.take(some := min(count, _PASSED_AT_ONCE))):
-            count -= some
+    def skip(self, count: int) -> None:
+        """Skip the next ``count`` packs."""
+        while count and len(self.take(step := min(count, _PASSED_AT_ONCE))):
+            count -= step
 
-    def _begin(self) -> None:
+    def _load_windows(self) -> None:
         for node in range(len(self._windows)):
             before = int(self._window[node])
-            self._open(node)
+            self._load_next_window(node)
             is_same = int(self._window[node]) == before
             if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
                 raise StateError(
@@ -198,10 +204,10 @@ class PackReading:
                     "order."
                 )
         self._alive = np.flatnonzero(self._count)
-        self._is_begun = True
+        self._has_loaded = True
 
-    def _open(self, node: int) -> None:
-        """Pack the window of a node's cursor, or the next one that has packs."""
+    def _load_next_window(self, node: int) -> None:
+        """Pack the window of a node's cursor, or the next window that has packs."""
         while self._window[node] < self._windows[node]:
             packs = self._load(node, int(self._window[node]))
             if len(packs):
@@ -212,7 +218,7 @@ class PackReading:
 
 
 class PackTable:
-    """Table of the packs of an epoch: how many each window of each canonical node has."""
+    """Table of the packs of an epoch, made of the number of packs of each window."""
 
     def __init__(self, counts: Sequence[Ids]) -> None:
         self._ends = [np.cumsum(of_node) for of_node in counts]
@@ -220,14 +226,14 @@ class PackTable:
         self.total = int(self._totals.sum())
 
     def find(self, node: int, window: int, pack: int) -> int:
-        """Where in the reading a pack of a window is."""
+        """Return the place of a pack of a window in the epoch."""
         before = int(self._ends[node][window - 1]) if window else 0
         column = before + pack
         earlier = int(np.minimum(self._totals, column).sum())
         return earlier + int((self._totals[:node] > column).sum())
 
     def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
-        """Canonical node, window and pack of the elements ``first`` to ``last`` - 1."""
+        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1."""
         last = min(last, self.total)
         low, high = 0, int(self._totals.max(initial=0))
         while low < high:  # the column of the first one
@@ -237,30 +243,34 @@ class PackTable:
             else:
                 high = middle - 1
         skip = first - int(np.minimum(self._totals, low).sum())
-        nodes, columns, found, column = [], [], -skip, low
-        while found < last - first:
+        nodes, columns, filled, column = [], [], -skip, low
+        while filled < last - first:
             alive = np.flatnonzero(self._totals > column)
             nodes.append(alive)
             columns.append(np.full(len(alive), column))
-            found += len(alive)
+            filled += len(alive)
             column += 1
         nothing = np.zeros(0, np.int64)
         node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
-        at = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
+        column_of = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
         window, pack = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
-        for one in np.unique(node).tolist():
-            mine = node == one
-            window[mine] = np.searchsorted(self._ends[one], at[mine], side="right")
-            pack[mine] = at[mine] - np.concatenate([[0], self._ends[one]])[window[mine]]
+        for canonical_node in np.unique(node).tolist():
+            mine = node == canonical_node
+            window[mine] = np.searchsorted(
+                self._ends[canonical_node], column_of[mine], side="right"
+            )
+            pack[mine] = (
+                column_of[mine] - np.concatenate([[0], self._ends[canonical_node]])[window[mine]]
+            )
         return node, window, pack
 
     def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
-        """Canonical node, window and pack of elements, by their places in ascending order."""
+        """Return canonical node, window and pack of ascending places."""
         runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
-        found = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
-        if not found:
+        parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        if not parts:
             return self.places(0, 0)
-        node, window, pack = (np.concatenate(each) for each in zip(*found, strict=True))
+        node, window, pack = (np.concatenate(each) for each in zip(*parts, strict=True))
         return node, window, pack
 
     def cursor(self, place: int) -> Cursor:

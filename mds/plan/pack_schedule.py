@@ -3,7 +3,7 @@
 A run of packs has one sequence of windows since the training began, over all epochs, each for as
 many tokens. Document j of a stream is due where the stream's share of the tokens, summed up over
 windows, passes j - 1/2 times its mean length. So the documents of any window follow from whole
-numbers alone, and the windows do not depend on ranks, workers or batches. What a knot counts
+numbers alone, and the windows do not depend on ranks, workers or batches. A milestone
 becomes the first window that begins there or later, so a schedule is followed to within a window.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Documents(NamedTuple):
-    """The documents of a stream: how many are ``stored``, and their tokens as they are packed."""
+    """Documents of a stream: the number that is ``stored``, and their tokens as packed."""
 
     stored: int
     tokens: int
@@ -52,45 +52,49 @@ class TokenMixture(Mixture):
         self._tokens, self._windows = epoch_tokens, windows
 
     def integral(self, steps: Ids) -> Ids:
-        """Integrals of the shares before windows, (windows, streams), in windows of ONE."""
+        """Return the integrals of the shares before windows, (windows, streams), in ONEs."""
         return self._shares.integral(steps)
 
     def counts(self, steps: Ids) -> Ids:
-        """Documents of each stream in the windows before each of ``steps``, (steps, streams).
+        """Return the documents of each stream in the windows before ``steps``, (steps, streams).
 
         Raises PlanError for a window that no run reaches.
         """
         self._shares.counts(steps[:0])
-        due = self.integral(steps).tolist()
-        found = [[self._come(i, share) for i, share in enumerate(row)] for row in due]
-        return np.array(found, np.int64).reshape(len(steps), self.streams)
+        shares_due = self.integral(steps).tolist()
+        counts = [
+            [self._due_documents(i, share) for i, share in enumerate(row)] for row in shares_due
+        ]
+        return np.array(counts, np.int64).reshape(len(steps), self.streams)
 
-    def _come(self, stream: int, integral: int) -> int:
-        """The documents of a stream that are due, by the nearest whole number."""
+    def _due_documents(self, stream: int, integral: int) -> int:
+        """Return the documents of a stream that are due, rounded to the nearest number."""
         count, tokens = self._documents[stream]
-        whole = 2 * self._windows * ONE * tokens
-        return (2 * integral * self._tokens * count + whole // 2) // whole if tokens else 0
+        denominator = 2 * self._windows * ONE * tokens
+        return (
+            (2 * integral * self._tokens * count + denominator // 2) // denominator if tokens else 0
+        )
 
     def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
-        """The windows in which documents of a stream come; MAX_STEPS - 1: they never do."""
+        """Return the windows in which documents of a stream come, MAX_STEPS - 1 for never."""
 
         def due(window: int) -> int:
-            return self._come(stream, int(self.integral(np.array([window]))[0, stream]))
+            return self._due_documents(stream, int(self.integral(np.array([window]))[0, stream]))
 
-        every = range(MAX_STEPS)
-        found = [bisect.bisect_right(every, turn, key=due) - 1 for turn in turns.tolist()]
-        return np.array(found, np.int64)
+        all_windows = range(MAX_STEPS)
+        windows = [bisect.bisect_right(all_windows, turn, key=due) - 1 for turn in turns.tolist()]
+        return np.array(windows, np.int64)
 
     def tokens(self, steps: Ids) -> NDArray[np.float64]:
-        """About the tokens of each stream in the windows before each of ``steps``."""
+        """Return about the tokens of each stream in the windows before each of ``steps``."""
         means = [tokens / max(count, 1) for count, tokens in self._documents]
-        found: NDArray[np.float64] = self.counts(steps) * np.array(means)
-        return found
+        tokens: NDArray[np.float64] = self.counts(steps) * np.array(means)
+        return tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedRun(ScheduledRun):
-    """A schedule for packs of documents, whose steps are windows; live weights hold from them on.
+    """Schedule of packs, whose steps are windows; live weights hold from a window on.
 
     An epoch has so many ``windows`` for ``epoch_tokens`` together. ``step_tokens``: of a global
     batch, where knots count these.
@@ -112,12 +116,12 @@ class PackedRun(ScheduledRun):
         window: int,
         step_tokens: int,
     ) -> PackedRun:
-        """A run for windows of about ``window`` documents.
+        """Return a run for windows of about ``window`` documents.
 
         ``choose``: documents that a pass takes of each stream; ``epoch_size``: of an epoch.
         """
-        taken = sum(_taken(choose, documents))
-        tokens = max(epoch_size * taken // max(sum(choose), 1), 1)
+        pass_tokens = sum(_pass_tokens(choose, documents))
+        tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
         windows = [1, -(-epoch_size // window)]
         for count, of_stream in documents:
             # Of short documents alone a window has no more than are packed at once.
@@ -126,30 +130,30 @@ class PackedRun(ScheduledRun):
         return cls(run.schedule, run.names, run.live, tuple(documents), tokens, max(windows), step)
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:
-        """Windows of an epoch."""
+        """Return the number of windows of an epoch."""
         del epoch_size, batch
         return self.windows
 
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
-        """What a state must agree with; the global batch only where knots count these."""
+        """Return the settings that a resumed run must have."""
         del epoch_size
-        found: dict[str, Any] = {"epoch_windows": self.windows}
+        facts: dict[str, Any] = {"epoch_windows": self.windows}
         if self.schedule.unit == "steps":
-            found["global_batch_size"] = batch
-        return {**found, "schedule": self.key(samples, batch)}
+            facts["global_batch_size"] = batch
+        return {**facts, "schedule": self.key(samples, batch)}
 
     def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """The shares of the tokens as the schedule was written, in windows."""
+        """Return the shares of the tokens as the schedule was written, in windows."""
         del batch
-        return _by_windows(self).stretches(_taken(samples, self.documents), 1)
+        return _by_windows(self).stretches(_pass_tokens(samples, self.documents), 1)
 
     def mixture(self, samples: Sequence[int], batch: int) -> TokenMixture:
-        """The documents that windows have of streams of so many a pass.
+        """Return the documents that windows have of streams of so many a pass.
 
         Raises ConfigError when a stream without tokens has a share.
         """
         del batch
-        shares = _by_windows(self).mixture(_taken(samples, self.documents), 1)
+        shares = _by_windows(self).mixture(_pass_tokens(samples, self.documents), 1)
         return TokenMixture(shares, self.documents, self.epoch_tokens, self.windows)
 
     def window_of(self, milestone: int) -> int:
@@ -170,29 +174,31 @@ class PackedRun(ScheduledRun):
         return effects
 
 
-def _taken(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:
-    """Tokens that a pass of so many samples takes of each stream."""
+def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:
+    """Return the tokens that a pass of so many samples takes of each stream."""
     both = zip(samples, documents, strict=True)
     return tuple(n * tokens // max(count, 1) for n, (count, tokens) in both)
 
 
 @functools.lru_cache(maxsize=32)
 def _by_windows(run: PackedRun) -> ScheduledRun:
-    """The run with knots that count windows."""
+    """Return the run with milestones that count windows."""
     return _by_steps(run, run.window_of)
 
 
 def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
-    """A run with knots at steps; of those at one step the last one holds."""
-    told = run.schedule.to_json()
+    """Return a run with milestones at steps; the last of those at one step holds."""
+    written = run.schedule.to_json()
     kind = "temperature" if run.schedule.is_temperature else "knots"
-    told[kind] = [[step_of(at), value] for at, value in told[kind]]
-    rest = {key: value for key, value in told.items() if key not in {"unit", "tokens_per_sample"}}
-    return ScheduledRun(Schedule.from_json(rest), run.names, run.live)
+    written[kind] = [[step_of(at), value] for at, value in written[kind]]
+    options = {
+        key: value for key, value in written.items() if key not in {"unit", "tokens_per_sample"}
+    }
+    return ScheduledRun(Schedule.from_json(options), run.names, run.live)
 
 
 def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
-    """The share of each stream with which a training begins, whatever knots count.
+    """Return the share of each stream with which a run begins.
 
     Raises ConfigError when a stream without samples has a share, at any time.
     """
@@ -200,7 +206,7 @@ def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
 
 
 def check_packed_schedule(schedule: Schedule, packing: Packing) -> None:
-    """Refuse what the knots of a schedule cannot count with packs (ConfigError)."""
+    """Refuse milestones that cannot be counted with packs (ConfigError)."""
     if schedule.unit == "samples" or schedule.tokens_per_sample is not None:
         what = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
         raise ConfigError(

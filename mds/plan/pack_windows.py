@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class DocumentWindows(Protocol):
-    """The windows of an epoch, in rows that are read side by side."""
+    """Windows of an epoch, in rows that are read side by side."""
 
-    #: How many each row has.
+    #: Number of windows of each row.
     counts: Ids
 
     def ids(self, row: int, window: int) -> Ids:
-        """The documents of a window, in their order."""
+        """Return the documents of a window, in their order."""
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """The row and the window of each place of a document."""
+        """Return the row and the window of each place of a document."""
 
     def key(self) -> str:
-        """A name for all that the documents depend on."""
+        """Return a name for all that the documents depend on."""
 
 
 class OrderWindows:
@@ -56,20 +56,20 @@ class OrderWindows:
         return self._order.lookup()
 
     def ids(self, row: int, window: int) -> Ids:
-        """The documents of a window, in their order."""
+        """Return the documents of a window, in their order."""
         first = int(self._starts[row]) + window * self._size
         return self._lookup(np.arange(first, min(first + self._size, int(self._starts[row + 1]))))
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """The row and the window of each place of a document."""
-        found = []
+        """Return the row and the window of each place of a document."""
+        windows = []
         for position in self._order.find(sample).tolist() if self._order is not None else ():
             row = int(np.searchsorted(self._starts, position, side="right")) - 1
-            found.append((row, (position - int(self._starts[row])) // self._size))
-        return found
+            windows.append((row, (position - int(self._starts[row])) // self._size))
+        return windows
 
     def key(self) -> str:
-        """A name for all that the documents depend on."""
+        """Return a name for all that the documents depend on."""
         return self._order.key() if self._order is not None else ""
 
 
@@ -89,10 +89,10 @@ class ScheduledWindows:
         return self._passes.lookup()
 
     def ids(self, row: int, window: int) -> Ids:
-        """The documents of a window: of each stream those that are due, evenly spread."""
+        """Return the documents of a window: those of each stream that are due, evenly spread."""
         del row
-        at = self._epoch.first + window
-        first, last = self._epoch.mixture.counts(np.array([at, at + 1]))
+        step = self._epoch.first + window
+        first, last = self._epoch.mixture.counts(np.array([step, step + 1]))
         sizes = last - first
         streams = np.repeat(np.arange(len(sizes)), sizes)
         within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -101,13 +101,13 @@ class ScheduledWindows:
         return self._lookup(np.stack([streams, first[streams] + within])[:, order])
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """The row and the window of each place of a document."""
-        found = []
+        """Return the row and the window of each place of a document."""
+        windows = []
         for stream, turn in self._passes.find(sample).T if self._passes is not None else ():
             (window,) = self._epoch.mixture.steps_of_turns(int(stream), np.array([turn]))
-            found.append((0, int(window) - self._epoch.first))
-        return found
+            windows.append((0, int(window) - self._epoch.first))
+        return windows
 
     def key(self) -> str:
-        """A name for all that the documents depend on."""
+        """Return a name for all that the documents depend on."""
         return digest(self._name, self._epoch.first, self._epoch.last)

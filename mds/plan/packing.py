@@ -43,7 +43,7 @@ _PACKS = 0x7061636B  # what the key is for
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """How documents become packs: full sequences for a language model, without padding.
+    """Settings by which documents become packs: full sequences without padding.
 
     - ``capacity`` (int | None, default None, tokens): Length of a pack.
     - ``lengths`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
@@ -119,7 +119,7 @@ class Packing:
         return count
 
     def tokens(self, lengths: Ids) -> int:
-        """The tokens of documents that are packed: those that overflow are cut, or left out."""
+        """Return the tokens of documents as packed: those that overflow are cut, or left out."""
         if self.overflow == "cut":
             lengths = np.minimum(lengths, self.room)
         elif self.overflow == "drop":
@@ -127,7 +127,7 @@ class Packing:
         return int(lengths.sum())
 
     def facts(self) -> dict[str, Any]:
-        """What a state must agree with; plain JSON."""
+        """Return the settings that a resumed run must have, as plain JSON."""
         kind = {"packing_capacity": self.capacity} if self.capacity else {}
         kind |= {"packing_budget": self.budget} if self.budget else {}
         return {
@@ -142,7 +142,7 @@ Packing.__init__ = takes_names(Packing.__init__)  # type: ignore[method-assign]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packs:
-    """Packs of a window: pieces of documents, and where each pack begins among them.
+    """Packs of a window: pieces of documents, and the bounds of each pack among them.
 
     Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
     the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
@@ -172,7 +172,7 @@ class Packs:
 
 
 def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
-    """The packs of one window: of samples with their lengths, in the order of the samples.
+    """Pack one window of samples with their lengths, in the order of the samples.
 
     ``key`` permutes the packs; None leaves them in the order of their first documents. ``place``:
     that of the window's first sample. Raises PlanError for a document that is too long under
@@ -180,40 +180,40 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     """
     places, starts, sizes, dropped, cut = _fit(ids, lengths, packing)
     if packing.capacity is not None:
-        of, count = best_fit_decreasing(sizes, packing.room)
+        pack_of, count = best_fit_decreasing(sizes, packing.room)
     else:
-        of, count = _like_lengths(sizes, packing.room)
+        pack_of, count = _like_lengths(sizes, packing.room)
     if key is None:
-        first = np.full(count, len(of), np.int64)
-        np.minimum.at(first, of, np.arange(len(of)))
-        turn = np.argsort(first, kind="stable")
+        first = np.full(count, len(pack_of), np.int64)
+        np.minimum.at(first, pack_of, np.arange(len(pack_of)))
+        order_of_packs = np.argsort(first, kind="stable")
     else:
-        turn = keyed_order(derive_key(_PACKS, key), count)
+        order_of_packs = keyed_order(derive_key(_PACKS, key), count)
     new = np.empty(count, np.int64)
-    new[turn] = np.arange(count)
-    of = new[of]
-    order = _sorted(of, count)
+    new[order_of_packs] = np.arange(count)
+    pack_of = new[pack_of]
+    order = _sorted(pack_of, count)
     bounds = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(of, minlength=count), out=bounds[1:])
+    np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
     places = places[order]
     return Packs(ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut)
 
 
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
-    """The pack of each document, none of them larger than a pack or empty, and how many packs."""
+    """Return the pack of each document, and the number of packs; every document fits a pack."""
     order = _sorted(capacity - sizes, capacity)
     ordered = sizes[order]
     # No two of the long ones fit together, so each begins a pack.
     long = int(np.searchsorted(-ordered, -(capacity // 2), side="left"))
     packs, counts, total = _place(ordered, long, capacity)
-    of = np.empty(len(sizes), np.int64)
-    of[order[:long]] = np.arange(long)
-    of[order[long:]] = np.repeat(np.array(packs, np.int64), np.array(counts, np.int64))
-    return of, total
+    pack_of = np.empty(len(sizes), np.int64)
+    pack_of[order[:long]] = np.arange(long)
+    pack_of[order[long:]] = np.repeat(np.array(packs, np.int64), np.array(counts, np.int64))
+    return pack_of, total
 
 
 def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int], int]:
-    """The packs of all but the ``long`` first, as runs of documents; and how many packs."""
+    """Return the packs of all documents but the ``long`` first, as runs, and their number."""
     packs: list[int] = []
     counts: list[int] = []
     total = long
@@ -223,7 +223,7 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
     first = np.concatenate([[long], changes])
     lengths = ordered[first].tolist()
     repeats = np.diff(np.concatenate([first, [len(ordered)]])).tolist()
-    least = lengths[-1]
+    shortest = lengths[-1]
     stacks: list[list[int]] = [[] for _ in range(capacity + 1)]
     # Of 1,024 rooms each: with longer ones shifts cost more than a second level.
     words = [0] * ((capacity >> 10) + 1)
@@ -231,52 +231,52 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
     rooms = (capacity - ordered[:long]).tolist()
     for pack in range(long - 1, -1, -1):
         room = rooms[pack]
-        if room >= least:
+        if room >= shortest:
             stacks[room].append(pack)
             words[room >> 10] |= 1 << (room & 1023)
     summary = sum(1 << number for number, word in enumerate(words) if word)
 
-    def put_back(room: int, some: range | tuple[int]) -> None:
+    def put_back(room: int, packs_of_room: range | tuple[int]) -> None:
         nonlocal summary
-        if room >= least and some:
+        if room >= shortest and packs_of_room:
             if not stacks[room]:
                 words[room >> 10] |= 1 << (room & 1023)
                 summary |= 1 << (room >> 10)
-            stacks[room].extend(some)
+            stacks[room].extend(packs_of_room)
 
     for length, repeat in zip(lengths, repeats, strict=True):
         count = repeat
         high, low = length >> 10, length & 1023
         while count:
-            found = words[high] >> low
-            if found:
-                room = length + (found & -found).bit_length() - 1
-                at = high
+            word_above = words[high] >> low
+            if word_above:
+                room = length + (word_above & -word_above).bit_length() - 1
+                index = high
             else:
                 above = summary >> (high + 1)
                 if not above:
                     # Nothing has room: packs of this length alone.
                     each = capacity // length
-                    whole, left = divmod(count, each)
+                    whole, last = divmod(count, each)
                     packs.extend(range(total, total + whole))
                     counts.extend([each] * whole)
                     put_back(capacity - each * length, range(total + whole - 1, total - 1, -1))
                     total += whole
-                    if left:
+                    if last:
                         packs.append(total)
-                        counts.append(left)
-                        put_back(capacity - left * length, (total,))
+                        counts.append(last)
+                        put_back(capacity - last * length, (total,))
                         total += 1
                     break
-                at = high + (above & -above).bit_length()
-                word = words[at]
-                room = (at << 10) + (word & -word).bit_length() - 1
+                index = high + (above & -above).bit_length()
+                word = words[index]
+                room = (index << 10) + (word & -word).bit_length() - 1
             stack = stacks[room]
             pack = stack.pop()
             if not stack:
-                words[at] ^= 1 << (room & 1023)
-                if not words[at]:
-                    summary ^= 1 << at
+                words[index] ^= 1 << (room & 1023)
+                if not words[index]:
+                    summary ^= 1 << index
             fit = min(room // length, count)
             packs.append(pack)
             counts.append(fit)
@@ -286,20 +286,20 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
 
 
 def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
-    """The same for batches that are padded to their longest: neighbours in the order of length."""
+    """Return the same for batches that are padded to their longest document."""
     order = _sorted(budget - sizes, budget)
     ordered = sizes[order].tolist()
-    bounds, at = [0], 0
-    while at < len(ordered):
-        at += min(budget // ordered[at], len(ordered) - at)
-        bounds.append(at)
-    of = np.empty(len(sizes), np.int64)
-    of[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    return of, len(bounds) - 1
+    bounds, next_document = [0], 0
+    while next_document < len(ordered):
+        next_document += min(budget // ordered[next_document], len(ordered) - next_document)
+        bounds.append(next_document)
+    pack_of = np.empty(len(sizes), np.int64)
+    pack_of[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return pack_of, len(bounds) - 1
 
 
 def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
-    """Pieces that fit: their documents, starts and sizes; documents and tokens left out."""
+    """Return pieces that fit: documents, starts, sizes, and what was left out."""
     room, places = packing.room, np.arange(len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
         places = places[lengths > 0]
@@ -314,12 +314,12 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
             f"{room}: give Packing an overflow, 'split', 'cut' or 'drop', or a larger capacity."
         )
     if packing.overflow == "drop":
-        kept = ~is_long
-        places, lengths = places[kept], lengths[kept]
+        fits = ~is_long
+        places, lengths = places[fits], lengths[fits]
         return places, np.zeros(len(places), np.int64), lengths, int(is_long.sum()), 0
     if packing.overflow == "cut":
-        cut = int((lengths[is_long] - room).sum())
-        return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut
+        cut_tokens = int((lengths[is_long] - room).sum())
+        return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
     pieces = -(-lengths // room)
     ends = np.cumsum(pieces)
     number = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
@@ -329,32 +329,32 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
 
 
 def balance(weights: Ids, groups: int) -> Ids:
-    """The group of each pack, int64, so that the groups have alike sums of weights.
+    """Return the group of each pack, int64, so that groups have similar sums of weights.
 
     Every group gets as many, so ``groups`` divides their number. The heaviest first, each to the
     group that has least so far; then neighbours exchange what makes the heaviest group lighter.
     """
-    of = np.empty(len(weights), np.int64)
+    group_of = np.empty(len(weights), np.int64)
     places = len(weights) // groups
     order = np.argsort(-weights, kind="stable").tolist()
     loads = [0] * groups
     members: list[list[int]] = [[] for _ in range(groups)]
     values = weights.tolist()
     open_groups = list(range(groups))
-    for at in order:
+    for pack in order:
         group = min(open_groups, key=loads.__getitem__)
-        members[group].append(at)
-        loads[group] += values[at]
+        members[group].append(pack)
+        loads[group] += values[pack]
         if len(members[group]) == places:
             open_groups.remove(group)
     _exchange(values, members, loads)
     for group, packs in enumerate(members):
-        of[packs] = group
-    return of
+        group_of[packs] = group
+    return group_of
 
 
 def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> None:
-    """Exchange packs of the heaviest group while that makes it lighter than it was."""
+    """Exchange packs of the heaviest group with others while that makes it lighter."""
     mean = sum(loads) / len(loads)
     for _ in range(4 * len(loads)):
         heavy = max(range(len(loads)), key=loads.__getitem__)
@@ -381,7 +381,7 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
 
 
 def _sorted(keys: Ids, top: int) -> NDArray[np.intp]:
-    """A stable argsort of numbers from 0 to ``top``: of short ones it is a radix sort."""
+    """Return a stable argsort of numbers from 0 to ``top``, by a radix sort if they are short."""
     return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
 
 

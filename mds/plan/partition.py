@@ -57,7 +57,7 @@ class PaddedGrid:
 
     @cached_property
     def starts(self) -> Ids:
-        """Where each row begins, and the end."""
+        """Places where rows begin, and the end."""
         nodes = self.canonical
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
@@ -67,7 +67,7 @@ class PaddedGrid:
         return 0 if self.is_cyclic else max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Positions in the order of elements, in reading order, of the grid."""
+        """Return the positions in the order of elements, in reading order, of the grid."""
         if self.canonical == 1 and not self._pad:
             return elements
         column = elements // self.canonical
@@ -86,7 +86,7 @@ class PaddedGrid:
         return column
 
     def position_range(self, first: int, last: int) -> Ids:
-        """Positions of the elements ``first`` to ``last`` - 1."""
+        """Return the positions of the elements ``first`` to ``last`` - 1."""
         if self.is_cyclic or last > self.regular:
             return self.positions(np.arange(first, last))
         return _position_range(self.starts, first, last)
@@ -111,7 +111,7 @@ class ExactGrid:
         return max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Positions in the order of elements, in reading order."""
+        """Return the positions in the order of elements, in reading order."""
         if self.canonical == 1:
             return elements
         column = elements // self.canonical
@@ -122,7 +122,7 @@ class ExactGrid:
         return column
 
     def position_range(self, first: int, last: int) -> Ids:
-        """Positions of the elements ``first`` to ``last`` - 1."""
+        """Return the positions of the elements ``first`` to ``last`` - 1."""
         if last > self.regular:
             return self.positions(np.arange(first, last))
         return _position_range(self.starts, first, last)
@@ -163,13 +163,13 @@ class Partition:
             )
 
     def positions(self, indices: Ids) -> Ids:
-        """Positions of elements, by index: element t is number t // (nodes * ranks) of its rank."""
+        """Return positions of elements; element t is number t // (nodes * ranks) of its rank."""
         if len(indices) and int(indices.max()) >= self.left:
             indices = self._repeat_to_even(indices)
         return self.grid.positions(self.gaps.places(indices))
 
     def position_range(self, first: int, last: int) -> Ids:
-        """Positions of the elements ``first`` to ``last`` - 1 as dealt."""
+        """Return the positions of the elements ``first`` to ``last`` - 1 as dealt."""
         ends = self.gaps.places(np.array([first, last - 1]))
         begin, end = int(ends[0]), int(ends[1]) + 1
         if last > self.left or end - begin != last - first:
@@ -190,19 +190,19 @@ class Partition:
         return indices
 
     def find(self, positions: Ids) -> Ids:
-        """Indices of all elements at which positions are: the inverse of `positions`."""
+        """Return the indices of all elements at positions: the inverse of `positions`."""
         starts = self.grid.starts
         irregular = min(self.gaps.number(self.grid.regular), self.left)
         row = np.searchsorted(starts, positions, side="right") - 1
         elements = (positions - starts[row]) * self.grid.canonical + row
-        indices = self.gaps.numbers(elements[self.gaps.is_left(elements)])
+        indices = self.gaps.numbers(elements[self.gaps.is_in_no_gap(elements)])
         indices = indices[indices < irregular]
         # The end is irregular and short: a few elements for each rank and canonical node.
         ends = np.arange(irregular, self.total)
         return np.concatenate([indices, ends[np.isin(self.positions(ends), positions)]])
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """The canonical nodes that a node reads."""
+        """Return the canonical nodes that a node reads."""
         canonical = self.grid.canonical
         share = (node + self.offset) % self.nodes
         # Of too few samples, and of a closed-up last column, any may go to any node.
@@ -218,7 +218,7 @@ class Partition:
 
 
 def _position_range(starts: Ids, first: int, last: int) -> Ids:
-    """Positions of consecutive elements, all of whose columns are in every row."""
+    """Return the positions of consecutive elements, all of whose columns are in every row."""
     canonical = len(starts) - 1
     columns = np.arange(first // canonical, -(-last // canonical))
     skip = first % canonical

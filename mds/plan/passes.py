@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-_KEPT = 4  # orders of passes that are at hand; an iteration is in one or two
+_KEPT = 4  # orders of passes that are kept; an iteration is in one or two
 
 
 class PassOrders:
@@ -48,7 +48,7 @@ class PassOrders:
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """The orders behind it that take long to compute; all of them are kept."""
+        """Orders behind it that take long to compute; all of them are kept."""
         if not self._passes or self._order(self._passes[0]).is_cheap:
             return []
         return [self._order(number) for number in self._passes]
@@ -59,13 +59,13 @@ class PassOrders:
         return bool(self._passes) and _is_plain(self._order(self._passes[0]))
 
     def first_order(self) -> RandomAccessOrder:
-        """The order of the first pass, where any position is computed and every sample is once."""
+        """Return the order of the first pass, for a random-access order with every sample once."""
         order = self._order(self._passes[0])
         assert _is_plain(order)
         return order
 
     def lookup(self) -> Lookup:
-        """A new function from turns to sample ids; cheapest when turns ascend."""
+        """Return a function from turns to sample ids, which is fastest when turns ascend."""
         held: dict[int, Lookup] = {}
 
         def take(turns: Ids) -> Ids:
@@ -86,7 +86,7 @@ class PassOrders:
         return take
 
     def find(self, sample: int) -> Ids:
-        """All turns of a sample among those that are asked for."""
+        """Return all turns of a sample among the wanted ones."""
         found = [np.zeros(0, np.int64)]
         for number in self._passes:
             elements = self._partition.find(self._order(number).find(sample))

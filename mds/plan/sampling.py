@@ -33,7 +33,7 @@ def get_sampling(
     epoch: int,
     use_epoch: bool = True,
 ) -> Ids:
-    """How many samples to take from each shard, int64, to have ``choose`` in all.
+    """Return how many samples to take from each shard, int64, to have ``choose`` in all.
 
     ``granularity``: how many consecutive samples are picked together. Raises PlanError for
     negative numbers or a granularity below one.
@@ -80,7 +80,7 @@ def _picked(sizes: Ids, wanted: int, granularity: int, seed: int) -> Ids:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamShare:
-    """One stream's share of an epoch: shard sizes, first sample id, how many samples to choose."""
+    """Share of a stream in an epoch: shard sizes, first sample id, samples to choose."""
 
     sizes: Ids
     first: int
@@ -114,7 +114,7 @@ class VirtualIdTable:
     samples: Ids
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Sample ids of virtual ids."""
+        """Return the sample ids of virtual ids."""
         shard = np.searchsorted(self.ends, virtual, side="right")
         ids = virtual + self.shift[shard]
         listed = np.flatnonzero(self.is_listed[shard])
@@ -122,7 +122,7 @@ class VirtualIdTable:
         return ids
 
     def find(self, sample: int) -> Ids:
-        """All virtual ids of a sample."""
+        """Return all virtual ids of a sample."""
         starts = self.ends - np.diff(self.ends, prepend=0)
         first = starts + self.shift
         inside = (first <= sample) & (sample < self.ends + self.shift) & ~self.is_listed
@@ -134,7 +134,7 @@ class VirtualIdTable:
 
 
 class SequentialResampling:
-    """Resampling by a sequential generator, as the incumbent's, of one stream or several."""
+    """Resampling by a sequential generator, as in mosaicml-streaming, of one stream or several."""
 
     def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
         self.shares, self.params = tuple(shares), params
@@ -150,24 +150,24 @@ class SequentialResampling:
         return self._tables[0]
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Sample ids of virtual ids."""
+        """Return the sample ids of virtual ids."""
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         return self._tables[1].to_sample_ids(virtual)
 
     def find(self, sample: int) -> Ids:
-        """All virtual ids of a sample."""
+        """Return all virtual ids of a sample."""
         if self.is_plain:
             virtual = sample - self._first
             return np.array([virtual] if 0 <= virtual < self.samples else [], np.int64)
         return self._tables[1].find(sample)
 
     def key(self) -> str:
-        """A name for all that the samples depend on."""
+        """Return a name for all that the samples depend on."""
         return shares_key("drawn", self.shares, self.params)
 
     def data_key(self) -> str:
-        """A name for what they are chosen from, the same in every epoch."""
+        """Return a name for what they are chosen from, the same in every epoch."""
         return shares_key("data", self.shares, None)
 
     @cached_property
@@ -194,7 +194,7 @@ class SequentialResampling:
 def _resample_stream(
     share: StreamShare, params: ResamplingParams, rng: np.random.Generator, placed: int, chosen: int
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
-    """Virtual shards of one stream: sizes, shifts, which are listed, and the listed samples.
+    """Return the virtual shards of a stream: sizes, shifts, which are listed, listed samples.
 
     ``placed`` virtual ids and ``chosen`` listed samples were there before.
     """
@@ -226,7 +226,7 @@ def _resample_stream(
 
 
 def shares_key(how: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
-    """A digest of all that chosen samples depend on; of the params only when not all are plain."""
+    """Return a digest of all that chosen samples depend on."""
     names: list[str | int | Ids] = [how]
     for share in shares:
         names += [share.sizes, share.first, share.choose]

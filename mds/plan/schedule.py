@@ -36,7 +36,7 @@ _MAX_PASSES = 1 << 40
 
 
 class Schedule:
-    """Shares of streams that change in the course of a training.
+    """Shares of streams that change during a run.
 
     - ``knots`` (Mapping[int, Mapping[str, float]]): Weights of the streams by name, by when they
       hold; one is for 0. Weights need not sum to one; a stream that is left out gets nothing.
@@ -89,7 +89,7 @@ class Schedule:
         spent: str = "again",
         max_passes: int | Mapping[str, int] | None = None,
     ) -> Schedule:
-        """A schedule in which a stream of n samples has the weight ``n ** (1 / temperature)``.
+        """Return a schedule in which a stream of n samples has weight ``n ** (1 / temperature)``.
 
         - ``knots`` (Mapping[int, float]): Temperatures, by when they hold; 1 takes streams by their
           sizes, more brings them nearer to each other.
@@ -100,15 +100,15 @@ class Schedule:
         >>> Schedule.temperature({0: 1.0, 50_000: 3.0})
         Schedule.temperature({0: 1.0, 50000: 3.0})
         """
-        found = []
+        pairs = []
         for at, degree in _sorted_knots(knots):
             if not _is_number(degree) or not 0 < degree < math.inf:
                 raise ConfigError(
                     f"schedule: the temperature at {at} is {degree!r}; it must be a positive "
                     "number, 1 for shares by size."
                 )
-            found.append((at, float(degree)))
-        made = cls(
+            pairs.append((at, float(degree)))
+        schedule = cls(
             {0: {"any": 1}},
             between,
             unit,
@@ -116,8 +116,8 @@ class Schedule:
             spent=spent,
             max_passes=max_passes,
         )
-        made.is_temperature, made.knots = True, tuple(found)
-        return made
+        schedule.is_temperature, schedule.knots = True, tuple(pairs)
+        return schedule
 
     def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
         self.between, self.unit, self.spent = between, unit, spent
@@ -145,33 +145,33 @@ class Schedule:
 
     @property
     def names(self) -> set[str]:
-        """The streams that it speaks of."""
+        """Names of the streams in the schedule."""
         limits = self.max_passes if isinstance(self.max_passes, Mapping) else {}
         named = () if self.is_temperature else (name for _, w in self.knots for name, _ in w)
         return {*limits, *named}
 
     def to_json(self) -> dict[str, Any]:
-        """The schedule as plain JSON, with what is not a default."""
+        """Return the schedule as plain JSON, without defaults."""
         kind = "temperature" if self.is_temperature else "knots"
-        found: dict[str, Any] = {
+        written: dict[str, Any] = {
             kind: [[at, dict(v) if isinstance(v, tuple) else v] for at, v in self.knots],
             "between": self.between,
         }
         if self.unit != "steps":
-            found["unit"] = self.unit
+            written["unit"] = self.unit
         if self.tokens_per_sample is not None:
-            found["tokens_per_sample"] = int(self.tokens_per_sample)
+            written["tokens_per_sample"] = int(self.tokens_per_sample)
         if self.spent != "again":
-            found["spent"] = self.spent
+            written["spent"] = self.spent
         if isinstance(self.max_passes, Mapping):
-            found["max_passes"] = {str(name): int(n) for name, n in self.max_passes.items()}
+            written["max_passes"] = {str(name): int(n) for name, n in self.max_passes.items()}
         elif self.max_passes is not None:
-            found["max_passes"] = int(self.max_passes)
-        return found
+            written["max_passes"] = int(self.max_passes)
+        return written
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Schedule:
-        """The schedule that `to_json` gave. Raises ConfigError for anything else."""
+        """Return the schedule of `to_json`. Raises ConfigError for anything else."""
         options = dict(found)
         try:
             if "temperature" in options:
@@ -183,7 +183,7 @@ class Schedule:
             raise ConfigError(f"this is not a schedule: {str(found)[:100]}.") from error
 
     def step_of(self, at: int, batch: int) -> int:
-        """The first global batch, of ``batch`` samples, that begins at a knot or after it."""
+        """Return the first global batch, of ``batch`` samples, at a milestone or after it."""
         size = {"steps": 1, "samples": batch, "tokens": batch * (self.tokens_per_sample or 1)}
         return -(-at // size[self.unit])
 
@@ -194,18 +194,18 @@ class Schedule:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        told = self.to_json()
+        options = self.to_json()
         kind = ".temperature" if self.is_temperature else ""
-        knots = told.pop("temperature" if kind else "knots")
-        if told["between"] == ("linear" if kind else "steps"):
-            del told["between"]
-        more = "".join(f", {name}={value!r}" for name, value in told.items())
+        knots = options.pop("temperature" if kind else "knots")
+        if options["between"] == ("linear" if kind else "steps"):
+            del options["between"]
+        more = "".join(f", {name}={value!r}" for name, value in options.items())
         return f"Schedule{kind}({dict(knots)}{more})"
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledRun:
-    """A schedule for streams of these ``names``, with the weights ``live`` set while it ran.
+    """Schedule for streams of these ``names``, with weights ``live`` that were set while it ran.
 
     Live weights hold from their step on; what the schedule has for later is set aside. Raises
     ConfigError for a schedule that speaks of other streams.
@@ -239,18 +239,18 @@ class ScheduledRun:
             )
 
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
-        """The same run with other weights from ``step`` on; later ones are set aside."""
+        """Return the same run with other weights from ``step`` on, without the later ones."""
         checked = check_weights(weights, f"from step {step} on")
         live = tuple((at, before) for at, before in self.live if at < step)
         return dataclasses.replace(self, live=(*live, (step, checked)))
 
     def to_json(self) -> dict[str, Any]:
-        """The schedule as it was written and the names of the streams, as plain JSON."""
+        """Return the schedule as written and the names of the streams, as plain JSON."""
         return {"streams": list(self.names), **self.schedule.to_json()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ScheduledRun:
-        """What `to_json` gave. Raises ConfigError for anything else."""
+        """Return the run of `to_json`. Raises ConfigError for anything else."""
         names = found.get("streams")
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
             raise ConfigError(f"a schedule is of streams with names, got {str(names)[:60]!r}.")
@@ -258,18 +258,18 @@ class ScheduledRun:
         return cls(Schedule.from_json(rest), tuple(names))
 
     def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
-        """The counts of streams of so many samples a pass, in global batches of ``batch``.
+        """Return the mixture of streams of so many samples a pass, in global batches of ``batch``.
 
         Raises ConfigError when a stream without samples has a share.
         """
         return _mixture(self, tuple(samples), batch)
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:
-        """Global batches of an epoch of so many samples."""
+        """Return the global batches of an epoch of so many samples."""
         return -(-epoch_size // batch)
 
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
-        """What a state must agree with; plain JSON."""
+        """Return the settings that a resumed run must have, as plain JSON."""
         return {
             "global_batch_size": batch,
             "epoch_steps": self.epoch_steps(epoch_size, batch),
@@ -277,7 +277,7 @@ class ScheduledRun:
         }
 
     def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """The shares as the schedule was written."""
+        """Return the shares as the schedule was written."""
         points: dict[int, tuple[int, ...]] = {}
         for at, value in self.schedule.knots:
             step = self.schedule.step_of(at, batch)
@@ -296,7 +296,7 @@ class ScheduledRun:
         return found
 
     def limits(self, samples: Sequence[int]) -> list[int] | None:
-        """The most samples that each stream may give, or None where there is no limit."""
+        """Return the most samples that each stream may give, None without a limit."""
         schedule = self.schedule
         if schedule.max_passes is None and schedule.spent == "again":
             return None
@@ -308,13 +308,13 @@ class ScheduledRun:
         ]
 
     def largest_shares(self, samples: Sequence[int]) -> list[float]:
-        """The largest share that the schedule, as it was written, gives to each stream."""
+        """Return the largest share that the schedule, as written, gives to each stream."""
         begins = [stretch.begin for stretch in self.stretches(samples, 1)]
         most = [max(column) for column in zip(*begins, strict=True)]
         return [value / ONE for value in most]
 
     def key(self, samples: Sequence[int], batch: int) -> str:
-        """A digest of the shares as the schedule was written, of streams of so many samples."""
+        """Return a digest of the shares as written, of streams of so many samples."""
         facts = repr(([tuple(s) for s in self.stretches(samples, batch)], self.schedule.spent))
         limits = repr(self.limits(samples))
         return digest(facts, limits, *self.names)
@@ -324,7 +324,7 @@ class ScheduledRun:
         return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
 
     def shares(self, weights: Weights, samples: Sequence[int], where: str) -> tuple[int, ...]:
-        """Shares of ONE by weights; what rounding leaves goes to the largest remainders."""
+        """Return shares of ONE by weights, rounded by largest remainders."""
         by_name = dict(weights)
         exact = [Fraction(by_name.get(name, 0)) for name in self.names]
         for name, weight, n in zip(self.names, exact, samples, strict=True):
@@ -352,7 +352,7 @@ def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture
 
 
 def check_weights(weights: Any, where: str) -> Weights:
-    """Weights by name as plain pairs. Raises ConfigError for what are none."""
+    """Return weights by name as plain pairs. Raises ConfigError for anything else."""
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
             f"schedule: the weights {where} are {weights!r}; expected a dict of stream names and "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ScheduledBatches(StreamBatches):
-    """Global batches ``first`` to ``last`` - 1 of a training.
+    """Global batches ``first`` to ``last`` - 1 of a run.
 
     There is one lookup, from streams and turns (`mds.plan.stream_passes`) to sample ids.
     """
@@ -40,7 +40,7 @@ class ScheduledBatches(StreamBatches):
         super().__init__(last - first, spec)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """The number of the sample in the epoch."""
+        """Return the number of the sample in the epoch."""
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return first + self.shape.deal(slots)
 
@@ -49,7 +49,7 @@ class ScheduledBatches(StreamBatches):
         return lookups[0](positions).reshape(len(steps), len(slots))
 
     def _positions(self, steps: Ids, places: Ids) -> Ids:
-        """Streams and turns of places in ascending steps of the training, step after step."""
+        """Return streams and turns of places in ascending steps of the run, step after step."""
         streams, size = self._mixture.streams, self._mixture.batch
         begin, end = self._mixture.ranges(steps)
         ends = (end - begin).cumsum(axis=1)
@@ -84,7 +84,7 @@ class ScheduledBatches(StreamBatches):
 
 
 def stride_of(size: int) -> int:
-    """The number nearest to ``size`` times the golden ratio that shares no factor with it."""
+    """Return the number nearest to ``size`` times the golden ratio without a common factor."""
     ideal = size * (math.sqrt(5) - 1) / 2
     near = round(ideal)
     candidates = (near + sign * k for k in range(size + 1) for sign in (1, -1))

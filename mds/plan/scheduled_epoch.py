@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScheduledEpoch:
-    """Global batches ``first`` to ``last`` - 1 of a training; of one with packs, windows.
+    """Global batches ``first`` to ``last`` - 1 of a run, or windows of a run with packs.
 
     ``largest_shares``: of each stream, in the schedule as it was written.
     """
@@ -30,7 +30,7 @@ class ScheduledEpoch:
     largest_shares: tuple[float, ...]
 
     def turns(self) -> list[tuple[int, int]]:
-        """What the epoch takes of each stream, as the first turn and the one behind the last."""
+        """Return the range of turns that the epoch takes of each stream."""
         first, last = self.mixture.counts(np.array([self.first, self.last])).tolist()
         return list(zip(first, last, strict=True))
 
@@ -38,7 +38,7 @@ class ScheduledEpoch:
 def scheduled_epoch(
     run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
 ) -> ScheduledEpoch:
-    """Epoch number ``epoch`` of a run, of ``epoch_size`` samples, ``batch`` a global batch.
+    """Return epoch ``epoch`` of a run, of ``epoch_size`` samples, ``batch`` a global batch.
 
     Raises PlanError when a stream would give more than it may.
     """

@@ -28,7 +28,7 @@ SAMPLING_METHODS = ("balanced", "fixed")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """Order settings: what decides the order apart from data, world and epoch; checked when made.
+    """Settings that decide the order, apart from data, world and epoch; checked when made.
 
     ``exact``: every chosen sample exactly once over all ranks, nothing repeated to even them out;
     "mask": as many full batches on every rank besides, with padding that is masked.
@@ -94,7 +94,7 @@ class OrderSpec:
 
     @property
     def algorithm(self) -> type[Shuffle] | None:
-        """The shuffle of that name, also when it is off; None for an unknown one that is off."""
+        """Shuffle of that name, also when it is off; None for an unknown one that is off."""
         known = algos.get(self.shuffle_algo)
         return find_shuffle(self.shuffle_algo) if known is None and self.shuffle else known
 
@@ -105,7 +105,7 @@ class OrderSpec:
         return self.shuffle and algorithm is not None and algorithm.is_random_access
 
     def batch(self) -> int:
-        """The batch size. Raises ConfigError when there is none or it is below one."""
+        """Return the batch size. Raises ConfigError when there is none or it is below one."""
         size: Any = self.batch_size
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
@@ -117,23 +117,23 @@ class OrderSpec:
         return int(size)
 
     def canonical_nodes(self, nodes: int) -> int:
-        """The number of canonical nodes when the run begins on so many physical nodes."""
+        """Return the canonical nodes of a run that begins on so many physical nodes."""
         if self.num_canonical_nodes:
             return int(self.num_canonical_nodes)
         return nodes * (self.algorithm.canonical_nodes_per_node if self.algorithm else 1)
 
     def block_size(self, canonical_nodes: int) -> int:
-        """Samples of a shuffle block."""
+        """Return the samples of a shuffle block."""
         if self.shuffle_block_size is not None:
             return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
 
     def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
-        """What a state must agree with, apart from what it sets itself; plain JSON."""
-        found: dict[str, Any] = {"shuffle": self.shuffle}
+        """Return the settings that a resumed run must have, as plain JSON."""
+        facts: dict[str, Any] = {"shuffle": self.shuffle}
         if self.shuffle:
-            found |= {"shuffle_algo": self.shuffle_algo, "shuffle_block_size": block_size}
-        found |= {
+            facts |= {"shuffle_algo": self.shuffle_algo, "shuffle_block_size": block_size}
+        facts |= {
             "sampling_method": self.sampling_method,
             "sampling_granularity": self.sampling_granularity,
             "batching_method": self.batching_method,
@@ -141,12 +141,12 @@ class OrderSpec:
         }
         # Batches by stream have another content in every size; dealt samples have not.
         if self.batching_method != "random":
-            found["global_batch_size"] = self.batch() * ranks * nodes
+            facts["global_batch_size"] = self.batch() * ranks * nodes
         if self.packing is not None:
-            found |= self.packing.facts()
+            facts |= self.packing.facts()
         if self.batching_method == "device_per_stream":
-            found |= {"batch_size": self.batch(), "ranks_per_node": ranks}
-        return found
+            facts |= {"batch_size": self.batch(), "ranks_per_node": ranks}
+        return facts
 
     def resume_point(
         self,

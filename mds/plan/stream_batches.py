@@ -52,7 +52,7 @@ class StreamBatches(abc.ABC):
 
     @property
     def shares(self) -> tuple[int, int]:
-        """The fewest and the most samples that a rank gets."""
+        """Fewest and most samples that a rank gets."""
         if not self.count:
             return 0, 0
         slots = self.shape.slots(0, self.shape.world)
@@ -61,7 +61,7 @@ class StreamBatches(abc.ABC):
         return fewest + later, most + later
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of steps and slots."""
+        """Return the sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
             seen = self.shape.deal(slots) < self._seen
@@ -69,24 +69,24 @@ class StreamBatches(abc.ABC):
         return out
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
         return self.block(np.arange(first, last), np.arange(self.shape.global_batch), lookups)
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Steps and slots at which positions of a stream's order are."""
+        """Return the steps and slots of positions of a stream's order."""
         step, slot = self._find(stream, positions)
-        real = self._gaps.is_left(step)
+        real = self._gaps.is_in_no_gap(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
         left = (step > 0) | (self.shape.deal(slot) >= self._seen)
         return step[left], slot[left]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """The first element of the step: the slots in it depend on the world."""
+        """Return the first element of the step: the slots in it depend on the world."""
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return np.broadcast_to(first, (len(steps), len(slots)))
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """All: what a node reads moves from node to node."""
+        """Return all: a node reads from each of them in turn."""
         del node
         return np.arange(self._canonical)
 
@@ -108,7 +108,7 @@ class Origins:
 
     @classmethod
     def shuffled(cls, counts: Sequence[int], rng: np.random.Generator) -> Origins:
-        """``counts[i]`` batches of stream i in an order drawn from ``rng``."""
+        """Return ``counts[i]`` batches of stream i in an order drawn from ``rng``."""
         total = sum(counts)
         kind = np.min_scalar_type(max(len(counts) - 1, 0))
         stream = np.repeat(np.arange(len(counts), dtype=kind), counts)
@@ -119,7 +119,7 @@ class Origins:
         return cls(stream, number)
 
     def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
-        """Of batches of a stream: which there are (indexes of ``numbers``), and where."""
+        """Return which batches of a stream exist (indexes of ``numbers``), and their places."""
         where = np.flatnonzero(self.stream == stream)
         known = np.flatnonzero(numbers < len(where))
         return known, where[numbers[known]]
@@ -138,7 +138,7 @@ class PerStreamBatches(StreamBatches):
         super().__init__(sum(counts), spec)
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """The canonical nodes whose samples a physical node reads, the same in all streams."""
+        """Return the canonical nodes that a physical node reads, the same in all streams."""
         return np.unique(
             np.concatenate([batches.canonical_nodes_of(node) for batches in self._batches])
         )
@@ -250,7 +250,7 @@ class DevicePerStreamBatches(StreamBatches):
         return out
 
     def _partition_index(self, sequence: Ids, node: int) -> Ids:
-        """Elements, as dealt, of the sequence that a node reads from its canonical nodes."""
+        """Return elements, as dealt, of the sequence that a node reads from its canonical nodes."""
         line, rank = np.divmod(sequence, self.shape.ranks)
         cycle, mine = np.divmod(line, self._share)
         element = cycle * self.shape.ranks + rank
@@ -275,7 +275,7 @@ class DevicePerStreamBatches(StreamBatches):
 
 
 def stratify(proportions: Sequence[float], size: int) -> list[int]:
-    """How many samples of a global batch of ``size`` each stream gives.
+    """Return how many samples of a global batch of ``size`` each stream gives.
 
     Places left by rounding down go to the largest remainders, of equal ones to the later stream.
     Raises PlanError when a stream that gives samples would give none.
@@ -298,7 +298,7 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
 
 
 def full_batches(samples: Sequence[int], spec: PartitionSpec) -> list[int]:
-    """How many batches each stream gives to per_stream, on which the order of all depends.
+    """Return how many batches each stream gives to per_stream, which decides the order of all.
 
     Streams are padded to be even for nodes and ranks, so worlds with equal global batches can
     differ in them.

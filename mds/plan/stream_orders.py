@@ -34,7 +34,7 @@ _CHUNK_SAMPLES = 1 << 16
 
 
 class Resampling(Protocol):
-    """Which samples take part: virtual shards for a shuffle, and the map to sample ids."""
+    """Choice of the samples that take part: virtual shards for a shuffle, and their sample ids."""
 
     samples: int
     top: int  # sample ids are below
@@ -46,16 +46,16 @@ class Resampling(Protocol):
         """Samples of each virtual shard."""
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Sample ids of virtual ids."""
+        """Return the sample ids of virtual ids."""
 
     def find(self, sample: int) -> Ids:
-        """All virtual ids of a sample."""
+        """Return all virtual ids of a sample."""
 
     def key(self) -> str:
-        """A name for all that the samples depend on."""
+        """Return a name for all that the samples depend on."""
 
     def data_key(self) -> str:
-        """A name for what they are chosen from, the same in every epoch."""
+        """Return a name for what they are chosen from, the same in every epoch."""
 
 
 class ShuffleParams(NamedTuple):
@@ -83,87 +83,87 @@ class StreamOrder(abc.ABC):
     @property
     @abc.abstractmethod
     def is_cheap(self) -> bool:
-        """Whether it is as well computed by every process as read from a file."""
+        """Whether computing it takes every process no longer than reading it from a file."""
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """The orders that it is made of: itself."""
+        """Orders that it consists of: itself."""
         return [self]
 
     @abc.abstractmethod
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
-        """The sample ids of ascending canonical nodes, in windows."""
+        """Yield the sample ids of ascending canonical nodes, in windows."""
 
     @abc.abstractmethod
     def new_lookup(self) -> Lookup:
-        """A new function from positions to sample ids; cheapest when positions ascend."""
+        """Return a function from positions to ids, which is fastest when positions ascend."""
 
     @abc.abstractmethod
     def find(self, sample: int) -> Ids:
-        """All positions of a sample, ascending."""
+        """Return all positions of a sample, ascending."""
 
     @abc.abstractmethod
     def name(self) -> str:
-        """The algorithm, with whatever it depends on beside virtual shards and params."""
+        """Return a name of the algorithm and of what it depends on beside shards and params."""
 
     def lookup(self) -> Lookup:
-        """What `attach` gave, else a `new_lookup`."""
+        """Return the lookup of `attach`, else a new one."""
         return self._stored or self.new_lookup()
 
     def materialize(self) -> Lookup:
-        """A lookup that may hold all sample ids in memory, for callers that want them all."""
+        """Return a lookup that may hold all sample ids in memory, for callers that need all."""
         return self.lookup()
 
     def attach(self, stored: Lookup) -> None:
-        """Let sample ids come from ``stored`` from now on."""
+        """Read sample ids through ``stored`` from now on."""
         self._stored = stored
 
     def starts(self) -> Ids:
-        """Where each canonical node begins, and the end."""
+        """Return where each canonical node begins, and the end; int64 (nodes + 1,)."""
         nodes = self.params.nodes
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
-        """The narrowest integers that hold its sample ids."""
+        """Narrowest integer type that holds its sample ids."""
         return np.min_scalar_type(max(self.resampling.top - 1, 0))
 
     def key(self) -> str:
-        """A name for all that the order depends on."""
+        """Return a name for all that the order depends on."""
         return digest(self.name(), *self.params, self.resampling.key())
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is held or attached belongs to this process.
-        return self.__dict__ | {"_stored": None, "_held": None}
+        # Ids in memory and attached files belong to this process.
+        return self.__dict__ | {"_stored": None, "_lookup_of_all": None}
 
 
 class UnshuffledOrder(StreamOrder):
-    """Shard after shard, without a shuffle."""
+    """Order without a shuffle: one shard after the other."""
 
     @property
     def is_cheap(self) -> bool:
-        """Unless many samples were listed one by one."""
+        """Whether few samples were listed one by one, or none."""
         return self.resampling.is_plain or self.samples < self.small
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
-        """The sample ids of canonical nodes, in windows."""
+        """Yield the sample ids of canonical nodes, in windows."""
         starts = self.starts().tolist()
         for node in nodes:
-            for at in range(starts[node], starts[node + 1], _CHUNK_SAMPLES):
+            for start in range(starts[node], starts[node + 1], _CHUNK_SAMPLES):
                 yield self.resampling.to_sample_ids(
-                    np.arange(at, min(at + _CHUNK_SAMPLES, starts[node + 1]))
+                    np.arange(start, min(start + _CHUNK_SAMPLES, starts[node + 1]))
                 )
 
     def new_lookup(self) -> Lookup:
-        """Sample ids by the table alone."""
+        """Return the lookup of the table."""
         return self.resampling.to_sample_ids
 
     def find(self, sample: int) -> Ids:
-        """Positions by the table alone."""
+        """Return all positions of a sample, from the table."""
         return np.sort(self.resampling.find(sample))
 
     def name(self) -> str:
-        """Its own."""
+        """Return the name of the order without a shuffle."""
         return "straight"
 
 
@@ -182,7 +182,7 @@ class ShuffledOrder(StreamOrder):
         self.algo, self.algorithm = algo, algorithm
 
     def name(self) -> str:
-        """The name of the shuffle, and its version if it has one."""
+        """Return the name of the shuffle, and its version if it has one."""
         version = self.algorithm.version
         return f"{self.algo}.{version}" if version else self.algo
 
@@ -201,60 +201,60 @@ class RandomAccessOrder(ShuffledOrder):
 
     @cached_property
     def shuffle(self) -> RandomAccessShuffle:
-        """The algorithm, made when it is first needed."""
+        """Shuffle, made when it is first needed."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, RandomAccessShuffle)
         return shuffle
 
     def at_epoch(self, epoch: int) -> RandomAccessOrder:
-        """The order of another epoch, of the same samples; for a plain resampling."""
-        made = copy.copy(self)
-        made.params = self.params._replace(epoch=epoch)
-        vars(made)["shuffle"] = self.shuffle.at_epoch(epoch)
-        return made
+        """Return the order of the same samples in another epoch; for a plain resampling."""
+        order = copy.copy(self)
+        order.params = self.params._replace(epoch=epoch)
+        vars(order)["shuffle"] = self.shuffle.at_epoch(epoch)
+        return order
 
     @cached_property
     def first_id(self) -> int:
-        """The sample id of the first virtual one; of a plain order all others are as far off."""
+        """Sample id of virtual id 0; in a plain order all other ids have the same offset."""
         return int(self.resampling.to_sample_ids(np.zeros(1, np.int64))[0])
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
-        """The sample ids of canonical nodes, in windows."""
+        """Yield the sample ids of canonical nodes, in windows."""
         for node in nodes:
             for virtual in self.shuffle.windows(node):
                 yield self.resampling.to_sample_ids(virtual)
 
     def take(self, positions: Ids) -> Ids:
-        """Sample ids of positions."""
+        """Return the sample ids at positions."""
         return self.resampling.to_sample_ids(self.shuffle.ids_at(positions))
 
     def new_lookup(self) -> Lookup:
-        """Sample ids of positions."""
+        """Return the sample ids at positions."""
         return self.take
 
     def find(self, sample: int) -> Ids:
-        """Positions by going backwards."""
+        """Return all positions of a sample, by the inverse of the shuffle."""
         return np.sort(self.shuffle.find(self.resampling.find(sample)))
 
 
 class SequentialOrder(ShuffledOrder):
     """Order of a sequential shuffle ``algorithm``, whose name is ``algo``."""
 
-    _held: ArrayLookup | None = None
+    _lookup_of_all: ArrayLookup | None = None
 
     @property
     def is_cheap(self) -> bool:
-        """When it is small."""
+        """Whether it is small."""
         return self.samples < self.small
 
     def new_shuffle(self) -> SequentialShuffle:
-        """The algorithm, anew: it keeps numbers for every virtual shard."""
+        """Return a new shuffle, which holds numbers for every virtual shard."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, SequentialShuffle)
         return shuffle
 
     def generate(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
-        """The sample ids of canonical nodes, in windows.
+        """Yield the sample ids of canonical nodes, in windows.
 
         ``keep``: samples of a node up to which memory for all of them may be taken to save time.
         """
@@ -264,22 +264,22 @@ class SequentialOrder(ShuffledOrder):
             yield from self._windows(shuffle, node)
 
     def new_lookup(self) -> Lookup:
-        """Sample ids of positions, held or produced along the way."""
-        if self._held is not None or self.is_cheap or self.algorithm.needs_all_samples:
+        """Return a lookup that holds all ids, or generates them while positions ascend."""
+        if self._lookup_of_all is not None or self.is_cheap or self.algorithm.needs_all_samples:
             return self.materialize()
         shuffle = self.new_shuffle()
         return StreamingLookup(self.starts(), lambda node: self._windows(shuffle, node))
 
     def materialize(self) -> Lookup:
-        """Sample ids of positions, all held."""
-        if self._held is None:
+        """Return a lookup that holds all ids."""
+        if self._lookup_of_all is None:
             ids = np.empty(self.samples, self.id_dtype)
-            at = 0
+            start = 0
             for window in self.generate(range(self.params.nodes)):
-                ids[at : at + len(window)] = window
-                at += len(window)
-            self._held = ArrayLookup(ids)
-        return self._held
+                ids[start : start + len(window)] = window
+                start += len(window)
+            self._lookup_of_all = ArrayLookup(ids)
+        return self._lookup_of_all
 
     def _windows(self, shuffle: SequentialShuffle, node: int) -> Iterator[Integers]:
         if self.resampling.is_identity:
@@ -289,13 +289,13 @@ class SequentialOrder(ShuffledOrder):
             yield self.resampling.to_sample_ids(virtual.astype(np.int64, copy=False))
 
     def find(self, sample: int) -> Ids:
-        """Positions by looking through all of them."""
+        """Return all positions of a sample, by a search through all ids."""
         take = self.lookup()
-        found = [np.zeros(0, np.int64)]
-        for at in range(0, self.samples, _CHUNK_SAMPLES):
-            positions = np.arange(at, min(at + _CHUNK_SAMPLES, self.samples))
-            found.append(positions[take(positions) == sample])
-        return np.concatenate(found)
+        parts = [np.zeros(0, np.int64)]
+        for start in range(0, self.samples, _CHUNK_SAMPLES):
+            positions = np.arange(start, min(start + _CHUNK_SAMPLES, self.samples))
+            parts.append(positions[take(positions) == sample])
+        return np.concatenate(parts)
 
 
 # Samples repeated to even out ranks come from shortly before the end: further back than this only
@@ -304,18 +304,18 @@ _MAX_LOOKBACK_SAMPLES = 1 << 12
 
 
 class ArrayLookup:
-    """Array lookup: sample ids that are in memory."""
+    """Lookup of sample ids that are in memory."""
 
     def __init__(self, ids: NDArray[Any]) -> None:
         self._ids = ids
 
     def __call__(self, positions: Ids) -> Ids:
-        """Sample ids at positions."""
+        """Return the sample ids at positions."""
         return self._ids[positions].astype(np.int64, copy=False)
 
 
 class StreamingLookup:
-    """Streaming lookup: ids generated while positions ascend; going far back begins a node anew.
+    """Lookup that generates ids while positions ascend; going far back starts a node again.
 
     ``starts``: where each node begins, and the end. ``windows``: produces a node.
     """
@@ -325,7 +325,7 @@ class StreamingLookup:
         self._cursors: dict[int, _Cursor] = {}
 
     def __call__(self, positions: Ids) -> Ids:
-        """Sample ids at positions."""
+        """Return the sample ids at positions."""
         node = np.searchsorted(self._starts, positions, side="right") - 1
         out = np.empty(len(positions), np.int64)
         for k in np.unique(node).tolist():
@@ -343,24 +343,24 @@ class _Cursor:
 
     def __init__(self, windows: Iterator[NDArray[Any]]) -> None:
         self._windows = windows
-        self._held: NDArray[Any] = np.zeros(0, np.int64)
+        self._buffer: NDArray[Any] = np.zeros(0, np.int64)
         self.first = 0
 
     def take(self, wanted: Ids) -> Ids:
-        """Ids at places of the node, none of them before ``first``."""
+        """Return the ids at places of the node, none of them before ``first``."""
         low, high = int(wanted.min()) - _MAX_LOOKBACK_SAMPLES, int(wanted.max())
-        pieces = [self._held] if len(self._held) else []
-        end = self.first + len(self._held)
+        pieces = [self._buffer] if len(self._buffer) else []
+        end = self.first + len(self._buffer)
         while end <= high:
             # A copy: a window is good until the next one.
             pieces.append(next(self._windows).copy())
             end += len(pieces[-1])
             while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
-        self._held = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-        out = self._held[wanted - self.first]
-        if low - self.first > len(self._held) // 2:
+        self._buffer = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        out = self._buffer[wanted - self.first]
+        if low - self.first > len(self._buffer) // 2:
             # A copy, so that the memory of what was before is given back.
-            self._held = self._held[low - self.first :].copy()
+            self._buffer = self._buffer[low - self.first :].copy()
             self.first = low
         return out

@@ -39,19 +39,19 @@ class StreamPasses:
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """The orders behind it that take long to compute."""
+        """Orders behind it that take long to compute."""
         return [part for stream in self.streams for part in stream.parts]
 
     def lookup(self) -> Lookup:
-        """A new function from positions to sample ids; cheapest when turns ascend."""
+        """Return a function from positions to sample ids, which is fastest when turns ascend."""
         return TurnLookup(self)
 
     def materialize(self) -> Lookup:
-        """The same as `lookup`."""
+        """Return the same as `lookup`."""
         return self.lookup()
 
     def find(self, sample: int) -> Ids:
-        """All positions of a sample among the turns that are asked for."""
+        """Return all positions of a sample among the wanted turns."""
         found = [np.zeros((2, 0), np.int64)]
         for number, stream in enumerate(self.streams):
             turns = stream.find(sample)
@@ -60,11 +60,11 @@ class StreamPasses:
 
     @cached_property
     def has_together(self) -> NDArray[np.bool_]:
-        """Which streams can be asked together with others."""
+        """Mask of the streams that can be asked together with others."""
         return np.array([stream.can_be_together for stream in self.streams])
 
     def take_up(self, streams: Ids, passes: Ids) -> AtHand:
-        """Have the latest of these passes of each stream at hand, where it can be."""
+        """Keep the latest of these passes of each stream ready, if it can be kept."""
         latest = np.full(len(self.streams), -1)
         np.maximum.at(latest, streams, passes)
         latest[~self.has_together] = -1
@@ -73,7 +73,7 @@ class StreamPasses:
         return self.at_hand
 
     def _all_first(self) -> AtHand:
-        """A pass of each stream that can be asked together with others."""
+        """Return a pass of each stream that can be asked together with others."""
         passes, first = np.full(len(self.streams), -1), np.zeros(len(self.streams), np.int64)
         shuffles = {}
         for number in np.flatnonzero(self.has_together).tolist():
@@ -83,7 +83,7 @@ class StreamPasses:
         return AtHand(passes, first, next(iter(shuffles.values())).group(shuffles))
 
     def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
-        """Positions in the orders of passes, whose canonical nodes are read side by side."""
+        """Return positions in the orders of passes, whose canonical nodes are read side by side."""
         nodes = self.streams[0].canonical
         if nodes == 1:
             return elements
@@ -100,14 +100,14 @@ class StreamPasses:
 
 
 class AtHand(NamedTuple):
-    """The number of a pass of each stream, -1 for none, and the first id; all orders together."""
+    """Passes that are kept ready: the number for each stream, -1 for none, and the first id."""
 
     passes: Ids
     first: Ids
     group: ShuffleGroup
 
     def at_passes(self, latest: Ids) -> AtHand:
-        """The same with other passes of some streams, -1 for those that stay."""
+        """Return the same with other passes of some streams, -1 for those that stay."""
         some = np.flatnonzero((latest >= 0) & (latest != self.passes))
         if not len(some):
             return self
@@ -116,14 +116,14 @@ class AtHand(NamedTuple):
 
 
 class TurnLookup:
-    """From streams and turns to sample ids."""
+    """Lookup of sample ids from streams and turns."""
 
     def __init__(self, passes: StreamPasses) -> None:
         self._passes = passes
         self._alone: dict[int, Lookup] = {}
 
     def __call__(self, positions: Ids) -> Ids:
-        """Sample ids of positions."""
+        """Return the sample ids of positions."""
         streams, turns = positions
         if not self._passes.has_together.any():
             return self._one_by_one(streams, turns)
@@ -141,7 +141,7 @@ class TurnLookup:
         return out
 
     def _one_by_one(self, streams: Ids, turns: Ids) -> Ids:
-        """Sample ids of turns, of one stream after the other."""
+        """Return the sample ids of turns, one stream after the other."""
         small = streams.astype(np.min_scalar_type(len(self._passes.streams)))
         out = np.empty(len(turns), np.int64)
         for stream in np.flatnonzero(np.bincount(small)).tolist():
@@ -152,7 +152,7 @@ class TurnLookup:
         return out
 
     def _together(self, at_hand: AtHand, streams: Ids, elements: Ids) -> Ids:
-        """Sample ids of elements of the passes that are at hand."""
+        """Return the sample ids of elements of the passes that are kept ready."""
         if not len(elements):
             return elements
         positions = self._passes.elements_to_positions(streams, elements)

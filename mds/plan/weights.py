@@ -18,7 +18,7 @@ MAX_EPOCH = 1 << 48
 
 
 class Weights(NamedTuple):
-    """Resolved weights of each stream: samples an epoch, proportion of it, times repeated."""
+    """Resolved weights of each stream: samples an epoch, proportion of it, repetitions."""
 
     choose: tuple[int, ...]
     proportion: tuple[float, ...]
@@ -34,7 +34,7 @@ def resolve_weights(
     *,
     skip_empty: bool = False,
 ) -> Weights:
-    """The shares from what each stream asked for, of ``proportion``, ``repeat`` and ``choose``.
+    """Return weights from the requested ``proportion``, ``repeat`` or ``choose`` of each stream.
 
     ``weights`` has a mapping per stream, also with its ``name`` for messages; other keys and None
     are ignored. ``epoch_size`` None or 0
@@ -76,7 +76,7 @@ def resolve_passes(
     *,
     skip_empty: bool = False,
 ) -> Weights:
-    """The weights of streams that a schedule mixes: ``choose`` is what a pass of a stream takes.
+    """Return weights of streams of a schedule; ``choose`` is what a pass of a stream takes.
 
     The arguments are those of `resolve_weights`; the shares are the schedule's, so a ``proportion``
     is refused, and a stream without samples is left to it. Raises ConfigError.
@@ -96,7 +96,7 @@ def resolve_passes(
 
 
 def no_weights(streams: int) -> Weights:
-    """The shares of an epoch without samples."""
+    """Return the weights of an epoch without samples."""
     return Weights((0,) * streams, (0.0,) * streams, (0.0,) * streams, 0)
 
 

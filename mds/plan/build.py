@@ -47,7 +47,7 @@ class EpochInputs:
     scheduled: ScheduledEpoch | None = None
 
     def streams(self) -> list[int]:
-        """Return the streams that take part. Raises PlanError if a required one gives no samples."""
+        """Return the streams that take part. Raises PlanError if a required one is empty."""
         giving = [i for i, count in enumerate(self.weights.choose) if count]
         by_stream = self.spec.batching_method != "random"
         if by_stream and len(giving) < len(self.sizes) and not self.spec.skip_empty_streams:

@@ -69,9 +69,9 @@ def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
     )
 
 
-def place_after(skips: Sequence[tuple[int, int]], begin: int, given: int) -> int:
+def place_after(skips: Sequence[tuple[int, int]], begin: int, count: int) -> int:
     """Return the place that comes ``given`` places after ``begin``."""
-    return Gaps([(0, begin), *skips]).place(given) if skips else begin + given
+    return Gaps([(0, begin), *skips]).place(count) if skips else begin + count
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:
@@ -97,12 +97,12 @@ def describe_edit(edit: Edit) -> str:
     """Describe an edit in words."""
     if "weights" in edit:
         return f"other weights from step {edit['step']:,} on: {dict(edit['weights'])}"
-    where = f"place {edit['from']:,} of epoch {edit['epoch']}"
+    place = f"place {edit['from']:,} of epoch {edit['epoch']}"
     if "skip" in edit:
-        return f"{edit['skip']:,} places skipped from {where} on"
+        return f"{edit['skip']:,} places skipped from {place} on"
     ids = ", ".join(map(str, edit["drop"][:4])) + ", ..." * (len(edit["drop"]) > 4)
     why = f" ({edit['why']})" if edit["why"] else ""
-    return f"{len(edit['drop'])} samples dropped from {where} on: {ids}{why}"
+    return f"{len(edit['drop'])} samples dropped from {place} on: {ids}{why}"
 
 
 def check_edits(
@@ -189,22 +189,23 @@ def _check_drop(edit: Edit, samples: int) -> None:
     why, ids, windows = edit["why"], edit["drop"], edit.get("windows", [])
     if not isinstance(why, str) or len(why) > MAX_WHY:
         raise StateError(f"the state has an edit with why {str(why)[:60]!r}.")
-    for name, value, most in (("drop", ids, samples), ("windows", windows, MAX_SAMPLES)):
+    for name, value, maximum in (("drop", ids, samples), ("windows", windows, MAX_SAMPLES)):
         is_list = isinstance(value, (list, tuple))
-        if not is_list or not all(type(n) is int and 0 <= n < most for n in value):
+        if not is_list or not all(type(n) is int and 0 <= n < maximum for n in value):
             raise StateError(
                 f"the state has an edit with {name} {str(value)[:60]!r}; expected whole numbers "
-                f"below {most}."
+                f"below {maximum}."
             )
     if len(windows) > MAX_CANONICAL_NODES:
         raise StateError(f"the state has an edit with {len(windows)} windows.")
 
 
-def _within(edit: Edit, name: str, least: int, most: int) -> int:
+def _within(edit: Edit, name: str, minimum: int, maximum: int) -> int:
     """Return a number of an edit, checked."""
     value = edit[name]
-    if type(value) is not int or not least <= value <= most:
+    if type(value) is not int or not minimum <= value <= maximum:
         raise StateError(
-            f"the state has an edit with {name} {str(value)[:60]!r}; expected {least} to {most}."
+            f"the state has an edit with {name} {str(value)[:60]!r}; expected {minimum} to "
+            f"{maximum}."
         )
     return value

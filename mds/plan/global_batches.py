@@ -203,11 +203,11 @@ class RandomBatches:
     @property
     def shares(self) -> tuple[int, int]:
         """Fewest and most samples that a rank gets."""
-        rest = self.partition.total - self.full * self.partition_shape.global_batch
+        remainder = self.partition.total - self.full * self.partition_shape.global_batch
         slots = self._shape.slots(0, self._shape.world, self.filled)
-        fewest, most = self._shape.shares(self._dealt_shape.deal(slots) < rest)
+        minimum, maximum = self._shape.shares(self._dealt_shape.deal(slots) < remainder)
         full = self.full * self._shape.batch
-        return full + fewest, full + most
+        return full + minimum, full + maximum
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots."""

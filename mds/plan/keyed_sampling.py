@@ -87,11 +87,11 @@ class KeyedResampling:
             return np.zeros(0, np.int64)
         full = np.flatnonzero(self._sizes)
         shard = int(full[np.searchsorted(self._starts[full], sample, side="right") - 1])
-        end, taken = int(self._ends[shard]), int(self.virtual_shards[shard])
+        end, count = int(self._ends[shard]), int(self.virtual_shards[shard])
         # A shard's virtual ids are few enough to be looked at.
-        virtual = np.arange(end - taken, end)
-        there: Ids = virtual[self.to_sample_ids(virtual) == sample]
-        return there
+        virtual = np.arange(end - count, end)
+        matches: Ids = virtual[self.to_sample_ids(virtual) == sample]
+        return matches
 
     def key(self) -> str:
         """Return a name for all that the samples depend on."""
@@ -104,45 +104,45 @@ class KeyedResampling:
     def _chosen(self, offset: Ids, shard: Ids) -> Ids:
         """Return the ``offset``-th chosen sample of shards that give a part of theirs."""
         size, grain = self._sizes[shard], self._params.granularity
-        whole = size // grain
+        full_grains = size // grain
         pick, inside = offset // grain, offset % grain
-        picked = np.flatnonzero(pick < whole)
+        picked = np.flatnonzero(pick < full_grains)
         keys = hash_counters(derive_key(self._key, _PICKS), shard[picked])
-        pick[picked] = permute_below(pick[picked], whole[picked], keys)
+        pick[picked] = permute_below(pick[picked], full_grains[picked], keys)
         # The samples left over by whole picks come last, so they are others in each shard's turn.
         shift = hash_counters(derive_key(self._key, _OFFSETS), shard) >> np.uint64(1)
-        chosen: Ids = (pick * grain + inside + shift.astype(np.int64) % size) % size
-        return chosen
+        rows: Ids = (pick * grain + inside + shift.astype(np.int64) % size) % size
+        return rows
 
 
 def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
-    """Return the samples that each shard gives, int64, ``choose`` in all, in picks of ``granularity``.
+    """Return the samples that each shard gives, int64, ``choose`` in all, by ``granularity``.
 
     Raises PlanError when there is nothing to choose from.
     """
     total = int(sizes.sum())
     if not total:
         raise PlanError("no sample can be taken from shards without samples.")
-    copies, rest = divmod(choose, total)
+    copies, remainder = divmod(choose, total)
     counts: Ids = sizes * copies
-    if not rest:
+    if not remainder:
         return counts
     order = keyed_order(derive_key(key, _SHARDS), len(sizes))
     line = _SystematicSample(sizes[order], granularity, key)
-    few, many = -(-rest // granularity), line.picks
-    while few < many:
+    low, high = -(-remainder // granularity), line.picks
+    while low < high:
         # The fewest marks that give enough: the last pick of a shard may be short.
-        middle = (few + many) // 2
-        if int(line.marked(middle).sum()) >= rest:
-            many = middle
+        middle = (low + high) // 2
+        if int(line.marked(middle).sum()) >= remainder:
+            high = middle
         else:
-            few = middle + 1
-    taken = line.marked(few)
+            low = middle + 1
+    chosen_counts = line.marked(low)
     # What is too much is taken back from the last shards of the line that give something.
-    over = int(taken.sum()) - rest
-    before = np.cumsum(taken[::-1])[::-1] - taken
-    taken -= np.minimum(np.maximum(over - before, 0), taken)
-    counts[order] += taken
+    over = int(chosen_counts.sum()) - remainder
+    before = np.cumsum(chosen_counts[::-1])[::-1] - chosen_counts
+    chosen_counts -= np.minimum(np.maximum(over - before, 0), chosen_counts)
+    counts[order] += chosen_counts
     return counts
 
 
@@ -168,5 +168,5 @@ class _SystematicSample:
         below[-1] = marks
         picks = np.minimum(np.diff(below, prepend=0), self._picks)
         # The short pick is as likely among the chosen as any other.
-        taken: Ids = picks * self._granularity - self._missing * (self._luck < picks)
-        return taken
+        counts: Ids = picks * self._granularity - self._missing * (self._luck < picks)
+        return counts

@@ -85,10 +85,10 @@ class Mixture:
         mixture = Mixture(
             [*(s for s in self._stretches if s.first < step), ShareSpan(step, shares)], self.batch
         )
-        found, time = (each[0] for each in self._counts(np.array([step])))
+        counts, time = (each[0] for each in self._counts(np.array([step])))
         begin = step * self.batch
-        early = np.maximum(found - self._due(np.array([begin]))[0][0], 0).sum()
-        mixture.change = _Change(step, found, min(int(time), begin), int(early))
+        early = np.maximum(counts - self._due(np.array([begin]))[0][0], 0).sum()
+        mixture.change = _Change(step, counts, min(int(time), begin), int(early))
         mixture._earlier = (*self._earlier, self)
         return mixture
 
@@ -121,38 +121,38 @@ class Mixture:
 
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
         """Return the counts, and the time up to which all that was due has come."""
-        wanted = steps * self.batch
+        samples_before = steps * self.batch
         # What came before the change has come, whatever is due by now.
-        _, come, time, early = self.change
+        _, base_counts, time, early = self.change
         # By a time t, t samples are due, give or take half a sample of each stream, and some came
         # early before the change.
         reach = self.streams // 2 + 2
-        low, high = np.maximum(wanted - reach - early, time), wanted + reach
+        low, high = np.maximum(samples_before - reach - early, time), samples_before + reach
         width = int((high - low).max(initial=0))
-        due = self._near(steps) if width < self.batch else self._due
+        count_due = self._near(steps) if width < self.batch else self._due
         column = np.arange(len(steps))
         while width > 1:
             # A step with many times at once costs what one with a single time does.
             parts = max(min(width, _AT_ONCE // (len(steps) * self.streams)), 2)
             edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
-            by_then = np.maximum(due(edges[1:-1])[0], come).sum(axis=2)
-            passed = (by_then <= wanted).sum(axis=0)
+            by_then = np.maximum(count_due(edges[1:-1])[0], base_counts).sum(axis=2)
+            passed = (by_then <= samples_before).sum(axis=0)
             low, high = edges[passed, column], edges[passed + 1, column]
             width = int((high - low).max())
-        by_now, rest, share = due(low)
-        found = np.maximum(by_now, come)
-        missing = wanted - found.sum(axis=1)
-        some = np.flatnonzero(missing)
-        if len(some):
+        by_now, distance, share = count_due(low)
+        counts = np.maximum(by_now, base_counts)
+        missing = samples_before - counts.sum(axis=1)
+        incomplete = np.flatnonzero(missing)
+        if len(incomplete):
             # Of the samples due within the next unit of time, those that are due first.
-            rest, share = rest[some], share[some]
-            late = (ONE - rest) / np.maximum(share, 1)
-            late[(rest + share < ONE) | (by_now[some] < come)] = np.inf
+            distance, share = distance[incomplete], share[incomplete]
+            late = (ONE - distance) / np.maximum(share, 1)
+            late[(distance + share < ONE) | (by_now[incomplete] < base_counts)] = np.inf
             order = np.argsort(late, axis=1, kind="stable")
             place = np.empty_like(order)
             np.put_along_axis(place, order, np.arange(self.streams)[None], axis=1)
-            found[some] += place < missing[some, None]
-        return found, low
+            counts[incomplete] += place < missing[incomplete, None]
+        return counts, low
 
     def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
         """Return the steps in which samples of a stream come, by their number since the beginning.
@@ -181,26 +181,26 @@ class Mixture:
         return [value / ONE for value in (last - first).tolist()]
 
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return the samples due by times, the way to the next one (of ONE), and the shares there."""
+        """Return the samples due by times, the way to the next (of ONE), and the shares there."""
         step, offset = np.divmod(times, self.batch)
         flat, shape = step.reshape(-1), (*step.shape, self.streams)
-        here = self.integral(flat).reshape(shape)
-        share = self.integral(flat + 1).reshape(shape) - here
-        return _due(self.batch, here, offset[..., None], share)
+        integrals = self.integral(flat).reshape(shape)
+        share = self.integral(flat + 1).reshape(shape) - integrals
+        return _due(self.batch, integrals, offset[..., None], share)
 
     def _near(self, steps: Ids) -> _Near:
         """Return the same for times in the global batches next to the begin of ``steps``."""
         around = self.integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
-        before, here, after = around.reshape(3, len(steps), self.streams)
-        return _Near(self.batch, steps * self.batch, here, here - before, after - here)
+        before, current, after = around.reshape(3, len(steps), self.streams)
+        return _Near(self.batch, steps * self.batch, current, current - before, after - current)
 
     def integral(self, steps: Ids) -> Ids:
         """Return the integrals of the shares before steps, (steps, streams), in ONEs."""
         stretch = np.searchsorted(self._starts, steps, side="right") - 1
         if len(stretch) and int(stretch.min()) == int(stretch.max()):
             k = int(stretch[0])
-            found: Ids = self._base[k] + self._since(k, steps - self._starts[k])
-            return found
+            integrals: Ids = self._base[k] + self._since(k, steps - self._starts[k])
+            return integrals
         out = np.empty((len(steps), self.streams), np.int64)
         for k in np.unique(stretch).tolist():
             mine = stretch == k
@@ -209,13 +209,13 @@ class Mixture:
 
     def _since(self, k: int, length: Ids) -> Ids:
         """Return what span k adds in so many global batches."""
-        found: Ids = self._begin[k] * length[:, None]
+        added: Ids = self._begin[k] * length[:, None]
         ramp = self._ramps[k]
         if ramp is not None:
             risen = ramp.integral(length)[:, None]
             change = self._rise[k]
-            found += change * (risen >> SHARE_BITS) + (change * (risen & _MASK) >> SHARE_BITS)
-        return found
+            added += change * (risen >> SHARE_BITS) + (change * (risen & _MASK) >> SHARE_BITS)
+        return added
 
 
 class _Near(NamedTuple):
@@ -233,10 +233,10 @@ class _Near(NamedTuple):
         return _due(self.batch, self.here, offset, share)
 
 
-def _due(batch: int, here: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
+def _due(batch: int, integrals: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
     """Return the samples due so many units of time after, or before, a place."""
-    rest = batch * (here & _MASK) + offset * share + _HALF
-    return batch * (here >> SHARE_BITS) + (rest >> SHARE_BITS), rest & _MASK, share
+    remainder = batch * (integrals & _MASK) + offset * share + _HALF
+    return batch * (integrals >> SHARE_BITS) + (remainder >> SHARE_BITS), remainder & _MASK, share
 
 
 class _Ramp:
@@ -258,15 +258,15 @@ class _Ramp:
         """Return the integral from the beginning; after the end the value stays at 1."""
         inside = np.minimum(length, self._length)
         stair = np.minimum(inside // self._width, len(self._heights) - 1)
-        found: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
-        found += (length - inside) * ONE
-        return found
+        integrals: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
+        integrals += (length - inside) * ONE
+        return integrals
 
 
 def _sine(angle: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sine from -pi/2 to pi/2 by sums and products, equal to the bit on all machines."""
     square = angle * angle
-    found = np.zeros_like(angle)
+    series = np.zeros_like(angle)
     for k in range(23, 1, -2):
-        found = (1.0 - found) * square / (k * (k - 1.0))
-    return angle * (1.0 - found)
+        series = (1.0 - series) * square / (k * (k - 1.0))
+    return angle * (1.0 - series)

@@ -248,10 +248,10 @@ class PackPlan:
 
     def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
         """Yield for each global batch the documents of each ``every``-th rank of a node."""
-        for taken, places in self._steps(self.reading()):
+        for step_packs, places in self._steps(self.reading()):
             documents = []
-            for numbers in self._numbers(taken, node)[::every]:
-                pieces = taken.pieces(numbers)
+            for numbers in self._numbers(step_packs, node)[::every]:
+                pieces = step_packs.pieces(numbers)
                 piece_places = self._of_pieces(places, numbers, pieces.counts)
                 documents.append(pieces.ids[~self._drops.mask(pieces.ids, piece_places)])
             yield documents
@@ -259,15 +259,15 @@ class PackPlan:
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without those that were skipped."""
         size, next_place = self.shape.global_batch, self.begin.place
-        for seen in itertools.count(self._seen, size):
-            places = self._gaps.places(np.arange(seen, seen + size))
+        for first_number in itertools.count(self._seen, size):
+            places = self._gaps.places(np.arange(first_number, first_number + size))
             parts = []
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
                 reading.skip(int(run[0]) - next_place)
                 parts.append(reading.take(len(run)))
                 next_place = int(run[-1]) + 1
-            taken = TakenPacks.joined(parts)
-            if not len(taken):
+            step_packs = TakenPacks.joined(parts)
+            if not len(step_packs):
                 if next_place == size and self.windows.any():
                     raise PlanError(
                         f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
@@ -275,15 +275,15 @@ class PackPlan:
                         "overflow='drop'."
                     )
                 return
-            yield _StepPacks(taken, places[: len(taken)])
+            yield _StepPacks(step_packs, places[: len(step_packs)])
 
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
-        taken, places = packs
-        pieces = taken.pieces(numbers)
+        step_packs, places = packs
+        pieces = step_packs.pieces(numbers)
         is_dropped = self._drops.mask(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
         order = self._summed(packs, numbers, pieces)
         end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
-        rank_packs = RankPacks(*pieces, order, end, len(taken), 0)
+        rank_packs = RankPacks(*pieces, order, end, len(step_packs), 0)
         return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
 
     @staticmethod
@@ -292,7 +292,7 @@ class PackPlan:
         real = numbers < len(places)
         return np.repeat(places[numbers[real]], counts[real])
 
-    def _numbers(self, taken: TakenPacks, node: int) -> Ids:
+    def _numbers(self, step_packs: TakenPacks, node: int) -> Ids:
         """Return which packs of a step each rank of a node has, int64 (ranks, batch)."""
         shape = self.shape
         first = node * shape.ranks
@@ -301,7 +301,7 @@ class PackPlan:
         if self.packing.balance is None or shape.ranks == 1:
             return of_node
         numbers = np.sort(of_node.reshape(-1))
-        group = balance(taken.weights(numbers, self.packing.balance), shape.ranks)
+        group = balance(step_packs.weights(numbers, self.packing.balance), shape.ranks)
         return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
 
     def _summed(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
@@ -331,8 +331,8 @@ class PackPlan:
     @property
     def steps(self) -> int:
         """Global batches that remain, the last of which may have places without a pack."""
-        left = self._gaps.number(self.table.total) - self._seen
-        return -(-max(left, 0) // self.shape.global_batch)
+        remaining = self._gaps.number(self.table.total) - self._seen
+        return -(-max(remaining, 0) // self.shape.global_batch)
 
     def batch(self, step: int) -> list[RankPacks]:
         """Return the packs of every rank in a global batch, counted from where this plan begins.
@@ -379,9 +379,9 @@ class PackPlan:
         remaining = remaining[~self._drops.mask(np.full(len(remaining), sample), remaining)]
         for number_of_pack in (self._gaps.numbers(remaining) - self._seen).tolist():
             step, number = divmod(number_of_pack, shape.global_batch)
-            taken = self._step_packs(step).taken
+            step_packs = self._step_packs(step).taken
             for node in range(shape.nodes):
-                for rank, numbers in enumerate(self._numbers(taken, node)):
+                for rank, numbers in enumerate(self._numbers(step_packs, node)):
                     mine = np.flatnonzero(numbers == number)
                     global_rank = node * shape.ranks + rank
                     located |= {
@@ -405,8 +405,8 @@ class PackPlan:
 
     def step_reads(self) -> Iterator[Ids]:
         """Yield for each remaining global batch a number of every piece, ascending."""
-        for taken, places in self._steps(self.reading()):
-            ids, starts, _, _, counts = taken.pieces(np.arange(len(taken)))
+        for step_packs, places in self._steps(self.reading()):
+            ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
             is_dropped = self._drops.mask(ids, np.repeat(places, counts))
             yield np.sort((ids + (starts << _START))[~is_dropped])
 

@@ -67,7 +67,7 @@ class TakenPacks:
             windows, np.concatenate(window_of), np.concatenate([part.numbers for part in parts])
         )
 
-    def weights(self, places: Ids, what: str) -> Ids:
+    def weights(self, places: Ids, kind: str) -> Ids:
         """Return the attention work or the tokens of packs; 0 for places after the last one."""
         totals = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
@@ -75,7 +75,7 @@ class TakenPacks:
         for window in np.unique(window_of).tolist():
             mine = window_of == window
             packs = self.windows[window]
-            weights = packs.work if what == "attention" else packs.tokens
+            weights = packs.work if kind == "attention" else packs.tokens
             totals[real[mine]] = weights[numbers[mine]]
         return totals
 
@@ -109,8 +109,8 @@ class TakenPacks:
             columns = packs.ids, packs.starts, packs.sizes, packs.places
             for column, values in zip(columns_out, columns, strict=True):
                 column[to] = values[indices]
-        ids, starts, of_pieces, where = columns_out
-        return Pieces(ids, starts, of_pieces, where, counts)
+        ids, starts, of_pieces, of_places = columns_out
+        return Pieces(ids, starts, of_pieces, of_places, counts)
 
 
 def _ranges(begins: Ids, sizes: Ids) -> Ids:
@@ -132,13 +132,21 @@ class PackReading:
         nodes = len(windows)
         self._load, self._windows = load, windows
         pairs, turn = cursor if cursor is not None else (((0, 0),) * nodes, 0)
-        at = np.array(pairs, np.int64).reshape(-1, 2)
-        if len(at) != nodes or (at[:, 0] > windows).any() or not 0 <= turn < max(nodes, 1):
+        cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
+        if (
+            len(cursor_pairs) != nodes
+            or (cursor_pairs[:, 0] > windows).any()
+            or not 0 <= turn < max(nodes, 1)
+        ):
             raise StateError(
                 "the cursors of the state do not fit this order: it has another number of "
                 "canonical nodes, or their windows end earlier."
             )
-        self._window, self._pack, self._turn = at[:, 0].copy(), at[:, 1].copy(), turn
+        self._window, self._pack, self._turn = (
+            cursor_pairs[:, 0].copy(),
+            cursor_pairs[:, 1].copy(),
+            turn,
+        )
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
         self._alive = np.zeros(0, np.int64)

@@ -190,7 +190,7 @@ def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
     """Return a run with milestones at steps; the last of those at one step holds."""
     written = run.schedule.to_json()
     kind = "temperature" if run.schedule.is_temperature else "knots"
-    written[kind] = [[step_of(at), value] for at, value in written[kind]]
+    written[kind] = [[step_of(milestone), value] for milestone, value in written[kind]]
     options = {
         key: value for key, value in written.items() if key not in {"unit", "tokens_per_sample"}
     }
@@ -208,9 +208,9 @@ def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
 def check_packed_schedule(schedule: Schedule, packing: Packing) -> None:
     """Refuse milestones that cannot be counted with packs (ConfigError)."""
     if schedule.unit == "samples" or schedule.tokens_per_sample is not None:
-        what = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
+        option = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
         raise ConfigError(
-            f"schedule: {what} and packing=: documents have different lengths, which are known. "
+            f"schedule: {option} and packing=: documents have different lengths, which are known. "
             "Use unit='tokens' without tokens_per_sample=, or unit='steps'."
         )
     if schedule.unit == "steps" and packing.capacity is None:

@@ -95,11 +95,11 @@ class Packing:
         column: Any = self.lengths
         if not isinstance(column, str) or not column:
             raise ConfigError(f"lengths {self.lengths!r} of Packing must be the name of a column.")
-        for name, known in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
-            if getattr(self, name) not in known:
+        for name, choices in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
+            if getattr(self, name) not in choices:
                 raise ConfigError(
                     f"{name} {getattr(self, name)!r} of Packing: choose one of "
-                    f"{', '.join(map(repr, known))}."
+                    f"{', '.join(map(repr, choices))}."
                 )
 
     @property
@@ -178,7 +178,7 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     that of the window's first sample. Raises PlanError for a document that is too long under
     overflow="error".
     """
-    places, starts, sizes, dropped, cut = _fit(ids, lengths, packing)
+    places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
     if packing.capacity is not None:
         pack_of, count = best_fit_decreasing(sizes, packing.room)
     else:
@@ -196,7 +196,9 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
     places = places[order]
-    return Packs(ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut)
+    return Packs(
+        ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut_tokens
+    )
 
 
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
@@ -257,11 +259,11 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
                 if not above:
                     # Nothing has room: packs of this length alone.
                     each = capacity // length
-                    whole, last = divmod(count, each)
-                    packs.extend(range(total, total + whole))
-                    counts.extend([each] * whole)
-                    put_back(capacity - each * length, range(total + whole - 1, total - 1, -1))
-                    total += whole
+                    full_packs, last = divmod(count, each)
+                    packs.extend(range(total, total + full_packs))
+                    counts.extend([each] * full_packs)
+                    put_back(capacity - each * length, range(total + full_packs - 1, total - 1, -1))
+                    total += full_packs
                     if last:
                         packs.append(total)
                         counts.append(last)
@@ -388,5 +390,5 @@ def _sorted(keys: Ids, top: int) -> NDArray[np.intp]:
 def _sums(values: Ids, bounds: Ids) -> Ids:
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=ends[1:])
-    found: Ids = np.diff(ends[bounds])
-    return found
+    sums: Ids = np.diff(ends[bounds])
+    return sums

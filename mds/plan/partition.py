@@ -77,8 +77,8 @@ class PaddedGrid:
         ends_late = len(elements) > 0 and int(elements.max()) >= self.regular
         if ends_late and self._pad:
             added = np.flatnonzero(column >= self._columns)
-            at = column[added] - self._columns if len(self._sources) > 1 else 0
-            column[added] = self._sources[at]
+            source_index = column[added] - self._columns if len(self._sources) > 1 else 0
+            column[added] = self._sources[source_index]
         column += self.starts[row]
         if ends_late:
             # The last place of a short row repeats the one before it.

@@ -66,7 +66,7 @@ class PassOrders:
 
     def lookup(self) -> Lookup:
         """Return a function from turns to sample ids, which is fastest when turns ascend."""
-        held: dict[int, Lookup] = {}
+        lookups: dict[int, Lookup] = {}
 
         def take(turns: Ids) -> Ids:
             if not len(turns):
@@ -74,41 +74,41 @@ class PassOrders:
             first, last = int(turns.min()) // self.samples, int(turns.max()) // self.samples
             if first == last:  # as mostly, and a division for each turn would cost as much again
                 elements = turns - first * self.samples
-                return self._held(held, first)(self._partition.positions(elements))
+                return self._held(lookups, first)(self._partition.positions(elements))
             numbers, elements = np.divmod(turns, self.samples)
             positions = self._partition.positions(elements)
             out = np.empty(len(turns), np.int64)
             for number in np.unique(numbers).tolist():
                 mine = numbers == number
-                out[mine] = self._held(held, number)(positions[mine])
+                out[mine] = self._held(lookups, number)(positions[mine])
             return out
 
         return take
 
     def find(self, sample: int) -> Ids:
         """Return all turns of a sample among the wanted ones."""
-        found = [np.zeros(0, np.int64)]
+        parts = [np.zeros(0, np.int64)]
         for number in self._passes:
             elements = self._partition.find(self._order(number).find(sample))
-            found.append(np.sort(elements) + number * self.samples)
-        turns = np.concatenate(found)
+            parts.append(np.sort(elements) + number * self.samples)
+        turns = np.concatenate(parts)
         return turns[(turns >= self.turns[0]) & (turns < self.turns[1])]
 
-    def _held(self, held: dict[int, Lookup], number: int) -> Lookup:
-        if number not in held:
-            while len(held) >= _KEPT:
-                del held[min(held)]
-            held[number] = self._order(number).lookup()
-        return held[number]
+    def _held(self, lookups: dict[int, Lookup], number: int) -> Lookup:
+        if number not in lookups:
+            while len(lookups) >= _KEPT:
+                del lookups[min(lookups)]
+            lookups[number] = self._order(number).lookup()
+        return lookups[number]
 
     def _order(self, number: int) -> StreamOrder:
         if number not in self._orders:
-            known = next((each for each in self._orders.values() if _is_plain(each)), None)
+            plain_order = next((each for each in self._orders.values() if _is_plain(each)), None)
             # Much of a random-access order is the same in every pass.
-            made = known.at_epoch(number) if known is not None else self._make(number)
-            if made.is_cheap and len(self._orders) >= _KEPT:
+            order = plain_order.at_epoch(number) if plain_order is not None else self._make(number)
+            if order.is_cheap and len(self._orders) >= _KEPT:
                 self._orders.pop(min(self._orders))
-            self._orders[number] = made
+            self._orders[number] = order
         return self._orders[number]
 
 

@@ -38,43 +38,43 @@ def get_sampling(
     ``granularity``: how many consecutive samples are picked together. Raises PlanError for
     negative numbers or a granularity below one.
     """
-    for what, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
+    for name, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
         if value < 0:
-            raise PlanError(f"{what} {value} must not be negative.")
+            raise PlanError(f"{name} {value} must not be negative.")
     if granularity <= 0:
         raise PlanError(f"sampling_granularity {granularity} must be at least 1.")
     sizes = np.asarray(samples_per_shard, np.int64).reshape(-1)
     total = int(sizes.sum())
     if not total:
         raise PlanError("no sample can be taken from shards without samples.")
-    copies, rest = divmod(choose, total)
-    taken = sizes * copies
-    if rest:
-        taken += _picked(sizes, rest, granularity, seed + epoch if use_epoch else seed)
-    return taken
+    copies, remainder = divmod(choose, total)
+    counts = sizes * copies
+    if remainder:
+        counts += _picked(sizes, remainder, granularity, seed + epoch if use_epoch else seed)
+    return counts
 
 
-def _picked(sizes: Ids, wanted: int, granularity: int, seed: int) -> Ids:
+def _picked(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
     picks = -(-sizes // granularity)
     ends = np.cumsum(picks)
     total = int(ends[-1])
     order = np.arange(total, dtype=np.min_scalar_type(total))
     np.random.default_rng(seed).shuffle(order)
     # Almost always the first few picks suffice; those at the end of a shard may be short.
-    enough = min(2 * (wanted // granularity + 1), total)
+    enough = min(2 * (count // granularity + 1), total)
     while True:
-        chosen = order[:enough].astype(np.int64)
-        shard = np.searchsorted(ends, chosen, side="right")
-        size = np.full(len(chosen), granularity, np.int64)
-        last = chosen == ends[shard] - 1
+        shards = order[:enough].astype(np.int64)
+        shard = np.searchsorted(ends, shards, side="right")
+        size = np.full(len(shards), granularity, np.int64)
+        last = shards == ends[shard] - 1
         size[last] = (sizes - (picks - 1) * granularity)[shard[last]]
         reached = np.cumsum(size)
-        if reached[-1] >= wanted:
+        if reached[-1] >= count:
             break
         enough = min(2 * enough, total)
-    cut = int(np.searchsorted(reached, wanted, side="left"))
-    size, shard = size[: cut + 1], shard[: cut + 1]
-    size[cut] -= int(reached[cut]) - wanted
+    last_shard = int(np.searchsorted(reached, count, side="left"))
+    size, shard = size[: last_shard + 1], shard[: last_shard + 1]
+    size[last_shard] -= int(reached[last_shard]) - count
     return np.bincount(shard, size, minlength=len(sizes)).astype(np.int64)
 
 
@@ -126,11 +126,11 @@ class VirtualIdTable:
         starts = self.ends - np.diff(self.ends, prepend=0)
         first = starts + self.shift
         inside = (first <= sample) & (sample < self.ends + self.shift) & ~self.is_listed
-        found = sample - self.shift[inside]
+        samples_of_shards = sample - self.shift[inside]
         places = np.flatnonzero(self.samples == sample)
         listed = np.flatnonzero(self.is_listed)
         shard = listed[np.searchsorted((self.ends + self.shift)[listed], places, side="right")]
-        return np.sort(np.concatenate([found, places - self.shift[shard]]))
+        return np.sort(np.concatenate([samples_of_shards, places - self.shift[shard]]))
 
 
 class SequentialResampling:
@@ -179,20 +179,24 @@ class SequentialResampling:
             table = VirtualIdTable(nothing, nothing, np.zeros(0, bool), nothing)
             return virtual_shards[virtual_shards > 0], table
         rng = np.random.default_rng(self.params.sample_seed)
-        found = []
-        placed = chosen = 0
+        parts = []
+        placed = listed_before = 0
         for share in self.shares:
-            found.append(_resample_stream(share, self.params, rng, placed, chosen))
+            parts.append(_resample_stream(share, self.params, rng, placed, listed_before))
             placed += share.choose
-            chosen += len(found[-1][3])
+            listed_before += len(parts[-1][3])
         virtual_shards, shifts, listed, samples = (
-            np.concatenate(column) for column in zip(*found, strict=True)
+            np.concatenate(column) for column in zip(*parts, strict=True)
         )
         return virtual_shards, VirtualIdTable(np.cumsum(virtual_shards), shifts, listed, samples)
 
 
 def _resample_stream(
-    share: StreamShare, params: ResamplingParams, rng: np.random.Generator, placed: int, chosen: int
+    share: StreamShare,
+    params: ResamplingParams,
+    rng: np.random.Generator,
+    placed: int,
+    listed_before: int,
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
     """Return the virtual shards of a stream: sizes, shifts, which are listed, listed samples.
 
@@ -200,34 +204,34 @@ def _resample_stream(
     """
     sizes = share.sizes
     starts = share.first + np.cumsum(sizes) - sizes
-    taken = get_sampling(sizes, share.choose, params.granularity, params.shard_seed, 0)
+    chosen_counts = get_sampling(sizes, share.choose, params.granularity, params.shard_seed, 0)
     safe = np.maximum(sizes, 1)
-    copies, rest = taken // safe, taken % safe
-    counts = copies + (rest > 0)
+    copies, remainders = chosen_counts // safe, chosen_counts % safe
+    counts = copies + (remainders > 0)
     shard = np.repeat(np.arange(len(sizes)), counts)
-    partial = np.flatnonzero(rest)
+    partial = np.flatnonzero(remainders)
     listed = np.zeros(len(shard), bool)
     listed[np.cumsum(counts)[partial] - 1] = True
-    virtual_shards = np.where(listed, rest[shard], sizes[shard])
+    virtual_shards = np.where(listed, remainders[shard], sizes[shard])
     begin = np.cumsum(virtual_shards) - virtual_shards
-    samples = np.empty(int(rest.sum()), np.int64)
-    at = 0
+    samples = np.empty(int(remainders.sum()), np.int64)
+    first = 0
     for start, size, count in zip(
-        starts[partial].tolist(), sizes[partial].tolist(), rest[partial].tolist(), strict=True
+        starts[partial].tolist(), sizes[partial].tolist(), remainders[partial].tolist(), strict=True
     ):
         picked = rng.choice(size, count, replace=False)
         picked.sort()
-        samples[at : at + count] = picked
-        samples[at : at + count] += start
-        at += count
-    place = np.cumsum(rest)[shard] - rest[shard]
-    shift = np.where(listed, place + chosen, starts[shard]) - begin - placed
+        samples[first : first + count] = picked
+        samples[first : first + count] += start
+        first += count
+    place = np.cumsum(remainders)[shard] - remainders[shard]
+    shift = np.where(listed, place + listed_before, starts[shard]) - begin - placed
     return virtual_shards, shift, listed, samples
 
 
-def shares_key(how: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
+def shares_key(kind: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
     """Return a digest of all that chosen samples depend on."""
-    names: list[str | int | Ids] = [how]
+    names: list[str | int | Ids] = [kind]
     for share in shares:
         names += [share.sizes, share.first, share.choose]
     if params is not None and not all(share.is_plain for share in shares):

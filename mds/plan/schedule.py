@@ -75,7 +75,8 @@ class Schedule:
     ) -> None:
         self._set(between, unit, tokens_per_sample, spent, max_passes)
         self.knots = tuple(
-            (at, check_weights(weights, f"at {at}")) for at, weights in _sorted_knots(knots)
+            (milestone, check_weights(weights, f"at {milestone}"))
+            for milestone, weights in _sorted_knots(knots)
         )
 
     @classmethod
@@ -101,13 +102,13 @@ class Schedule:
         Schedule.temperature({0: 1.0, 50000: 3.0})
         """
         pairs = []
-        for at, degree in _sorted_knots(knots):
+        for milestone, degree in _sorted_knots(knots):
             if not _is_number(degree) or not 0 < degree < math.inf:
                 raise ConfigError(
-                    f"schedule: the temperature at {at} is {degree!r}; it must be a positive "
-                    "number, 1 for shares by size."
+                    f"schedule: the temperature at {milestone} is {degree!r}; it must be a "
+                    "positive number, 1 for shares by size."
                 )
-            pairs.append((at, float(degree)))
+            pairs.append((milestone, float(degree)))
         schedule = cls(
             {0: {"any": 1}},
             between,
@@ -122,14 +123,14 @@ class Schedule:
     def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
         self.between, self.unit, self.spent = between, unit, spent
         self.tokens_per_sample, self.max_passes = tokens, max_passes
-        for what, value, names in (
+        for name_of, value, names in (
             ("between", between, BETWEEN),
             ("unit", unit, UNITS),
             ("spent", spent, SPENT),
         ):
             if value not in names:
                 raise ConfigError(
-                    f"schedule: no {what} {value!r}: choose one of {', '.join(names)}."
+                    f"schedule: no {name_of} {value!r}: choose one of {', '.join(names)}."
                 )
         if unit != "tokens" and tokens is not None:
             raise ConfigError(
@@ -154,7 +155,9 @@ class Schedule:
         """Return the schedule as plain JSON, without defaults."""
         kind = "temperature" if self.is_temperature else "knots"
         written: dict[str, Any] = {
-            kind: [[at, dict(v) if isinstance(v, tuple) else v] for at, v in self.knots],
+            kind: [
+                [milestone, dict(v) if isinstance(v, tuple) else v] for milestone, v in self.knots
+            ],
             "between": self.between,
         }
         if self.unit != "steps":
@@ -170,9 +173,9 @@ class Schedule:
         return written
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Schedule:
+    def from_json(cls, written: Mapping[str, Any]) -> Schedule:
         """Return the schedule of `to_json`. Raises ConfigError for anything else."""
-        options = dict(found)
+        options = dict(written)
         try:
             if "temperature" in options:
                 return cls.temperature(dict(options.pop("temperature")), **options)
@@ -180,12 +183,12 @@ class Schedule:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"this is not a schedule: {str(found)[:100]}.") from error
+            raise ConfigError(f"this is not a schedule: {str(written)[:100]}.") from error
 
-    def step_of(self, at: int, batch: int) -> int:
+    def step_of(self, milestone: int, batch: int) -> int:
         """Return the first global batch, of ``batch`` samples, at a milestone or after it."""
         size = {"steps": 1, "samples": batch, "tokens": batch * (self.tokens_per_sample or 1)}
-        return -(-at // size[self.unit])
+        return -(-milestone // size[self.unit])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.to_json() == other.to_json()
@@ -199,8 +202,8 @@ class Schedule:
         knots = options.pop("temperature" if kind else "knots")
         if options["between"] == ("linear" if kind else "steps"):
             del options["between"]
-        more = "".join(f", {name}={value!r}" for name, value in options.items())
-        return f"Schedule{kind}({dict(knots)}{more})"
+        settings = "".join(f", {name}={value!r}" for name, value in options.items())
+        return f"Schedule{kind}({dict(knots)}{settings})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +244,7 @@ class ScheduledRun:
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
         """Return the same run with other weights from ``step`` on, without the later ones."""
         checked = check_weights(weights, f"from step {step} on")
-        live = tuple((at, before) for at, before in self.live if at < step)
+        live = tuple((begin, before) for begin, before in self.live if begin < step)
         return dataclasses.replace(self, live=(*live, (step, checked)))
 
     def to_json(self) -> dict[str, Any]:
@@ -249,13 +252,13 @@ class ScheduledRun:
         return {"streams": list(self.names), **self.schedule.to_json()}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ScheduledRun:
+    def from_json(cls, written: Mapping[str, Any]) -> ScheduledRun:
         """Return the run of `to_json`. Raises ConfigError for anything else."""
-        names = found.get("streams")
+        names = written.get("streams")
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
             raise ConfigError(f"a schedule is of streams with names, got {str(names)[:60]!r}.")
-        rest = {key: value for key, value in found.items() if key != "streams"}
-        return cls(Schedule.from_json(rest), tuple(names))
+        schedule = {key: value for key, value in written.items() if key != "streams"}
+        return cls(Schedule.from_json(schedule), tuple(names))
 
     def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
         """Return the mixture of streams of so many samples a pass, in global batches of ``batch``.
@@ -279,29 +282,35 @@ class ScheduledRun:
     def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
         """Return the shares as the schedule was written."""
         points: dict[int, tuple[int, ...]] = {}
-        for at, value in self.schedule.knots:
-            step = self.schedule.step_of(at, batch)
+        for milestone, value in self.schedule.knots:
+            step = self.schedule.step_of(milestone, batch)
             if step >= MAX_STEPS:
-                raise ConfigError(f"schedule: {at} is later than any training gets.")
+                raise ConfigError(f"schedule: {milestone} is later than any training gets.")
             weights = self._by_size(value, samples) if self.schedule.is_temperature else value
-            points[step] = self.shares(weights, samples, f"at {at}")
-        found = []
-        for (at, shares), (then, later) in itertools.pairwise(points.items()):
+            points[step] = self.shares(weights, samples, f"at {milestone}")
+        spans = []
+        for (milestone, shares), (end, later) in itertools.pairwise(points.items()):
             if self.schedule.between == "steps" or shares == later:
-                found.append(ShareSpan(at, shares))
+                spans.append(ShareSpan(milestone, shares))
             else:
-                found.append(ShareSpan(at, shares, later, then - at, self.schedule.between))
+                spans.append(
+                    ShareSpan(milestone, shares, later, end - milestone, self.schedule.between)
+                )
         last = max(points)
-        found.append(ShareSpan(last, points[last]))
-        return found
+        spans.append(ShareSpan(last, points[last]))
+        return spans
 
     def limits(self, samples: Sequence[int]) -> list[int] | None:
         """Return the most samples that each stream may give, None without a limit."""
         schedule = self.schedule
         if schedule.max_passes is None and schedule.spent == "again":
             return None
-        most = schedule.max_passes
-        by_name = most if isinstance(most, Mapping) else dict.fromkeys(self.names, most or 1)
+        max_passes = schedule.max_passes
+        by_name = (
+            max_passes
+            if isinstance(max_passes, Mapping)
+            else dict.fromkeys(self.names, max_passes or 1)
+        )
         return [
             min(n * by_name.get(name, _MAX_PASSES), 1 << 62)
             for name, n in zip(self.names, samples, strict=True)
@@ -310,8 +319,8 @@ class ScheduledRun:
     def largest_shares(self, samples: Sequence[int]) -> list[float]:
         """Return the largest share that the schedule, as written, gives to each stream."""
         begins = [stretch.begin for stretch in self.stretches(samples, 1)]
-        most = [max(column) for column in zip(*begins, strict=True)]
-        return [value / ONE for value in most]
+        maxima = [max(column) for column in zip(*begins, strict=True)]
+        return [value / ONE for value in maxima]
 
     def key(self, samples: Sequence[int], batch: int) -> str:
         """Return a digest of the shares as written, of streams of so many samples."""
@@ -323,24 +332,24 @@ class ScheduledRun:
         pairs = zip(self.names, samples, strict=True)
         return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
 
-    def shares(self, weights: Weights, samples: Sequence[int], where: str) -> tuple[int, ...]:
+    def shares(self, weights: Weights, samples: Sequence[int], place: str) -> tuple[int, ...]:
         """Return shares of ONE by weights, rounded by largest remainders."""
         by_name = dict(weights)
         exact = [Fraction(by_name.get(name, 0)) for name in self.names]
         for name, weight, n in zip(self.names, exact, samples, strict=True):
             if weight and not n:
                 raise ConfigError(
-                    f"schedule: stream {name!r} has a weight {where} and no samples: leave it out."
+                    f"schedule: stream {name!r} has a weight {place} and no samples: leave it out."
                 )
         total = sum(exact)
         if not total:
-            raise ConfigError(f"schedule: all weights {where} are zero: give one stream a weight.")
+            raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
         parts = [ONE * weight / total for weight in exact]
-        found = [math.floor(part) for part in parts]
-        by_rest = sorted(range(len(parts)), key=lambda i: (found[i] - parts[i], i))
-        for i in by_rest[: ONE - sum(found)]:
-            found[i] += 1
-        return tuple(found)
+        floors = [math.floor(part) for part in parts]
+        by_rest = sorted(range(len(parts)), key=lambda i: (floors[i] - parts[i], i))
+        for i in by_rest[: ONE - sum(floors)]:
+            floors[i] += 1
+        return tuple(floors)
 
 
 @functools.lru_cache(maxsize=32)
@@ -351,23 +360,23 @@ def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture
     return mixture
 
 
-def check_weights(weights: Any, where: str) -> Weights:
+def check_weights(weights: Any, place: str) -> Weights:
     """Return weights by name as plain pairs. Raises ConfigError for anything else."""
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
-            f"schedule: the weights {where} are {weights!r}; expected a dict of stream names and "
+            f"schedule: the weights {place} are {weights!r}; expected a dict of stream names and "
             "weights."
         )
     for name, weight in weights.items():
         if not isinstance(name, str):
-            raise ConfigError(f"schedule: {name!r} is not a name of a stream ({where}).")
+            raise ConfigError(f"schedule: {name!r} is not a name of a stream ({place}).")
         if not _is_number(weight) or not 0 <= weight < math.inf:
             raise ConfigError(
-                f"schedule: the weight of {name!r} {where} is {weight!r}; it must be a number that "
+                f"schedule: the weight of {name!r} {place} is {weight!r}; it must be a number that "
                 "is not negative."
             )
     if not any(weights.values()):
-        raise ConfigError(f"schedule: all weights {where} are zero: give one stream a weight.")
+        raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
     return tuple((name, _plain(weight)) for name, weight in weights.items())
 
 
@@ -376,16 +385,17 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
         raise ConfigError(f"schedule: expected a dict of knots, got {str(knots)[:60]!r}.")
     if len(knots) > MAX_KNOTS:
         raise ConfigError(f"schedule: {len(knots)} knots; it may have {MAX_KNOTS}.")
-    for at in knots:
-        if not _is_whole(at) or not 0 <= at < _MAX_AT:
+    for milestone in knots:
+        if not _is_whole(milestone) or not 0 <= milestone < _MAX_AT:
             raise ConfigError(
-                f"schedule: a knot is at {at!r}; expected a whole number from 0 to 2**62 - 1."
+                f"schedule: a knot is at {milestone!r}; expected a whole number from 0 to "
+                "2**62 - 1."
             )
     if 0 not in knots:
         raise ConfigError(
             f"schedule: the first knot is at {min(knots)}: say with a knot at 0 what comes before."
         )
-    return [(int(at), knots[at]) for at in sorted(knots)]
+    return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
 
 
 def _is_whole(value: Any) -> bool:

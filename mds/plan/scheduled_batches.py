@@ -54,23 +54,23 @@ class ScheduledBatches(StreamBatches):
         begin, end = self._mixture.ranges(steps)
         ends = (end - begin).cumsum(axis=1)
         row = np.arange(len(steps)) * size
-        wanted = (places + row[:, None]).reshape(-1)
+        numbers = (places + row[:, None]).reshape(-1)
         lines = (ends + row[:, None]).reshape(-1)
-        found = lines.searchsorted(wanted, side="right")
+        lines_of = lines.searchsorted(numbers, side="right")
         # A stream's first place in the batch is where the one before it ends.
         shift = end.reshape(-1) - lines
-        out = np.empty((2, len(wanted)), np.int64)
-        np.remainder(found, streams, out=out[0])
-        np.add(shift[found], wanted, out=out[1])
+        out = np.empty((2, len(numbers)), np.int64)
+        np.remainder(lines_of, streams, out=out[0])
+        np.add(shift[lines_of], numbers, out=out[1])
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         del stream  # one order has all of them
-        found = [
+        parts = [
             self._find_turns(of, positions[1][positions[0] == of])
             for of in np.unique(positions[0]).tolist()
         ]
-        steps, slots = zip(*found, strict=True) if found else ([np.zeros(0, np.int64)],) * 2
+        steps, slots = zip(*parts, strict=True) if parts else ([np.zeros(0, np.int64)],) * 2
         return np.concatenate(steps), np.concatenate(slots)
 
     def _find_turns(self, stream: int, turns: Ids) -> tuple[Ids, Ids]:

@@ -54,12 +54,12 @@ class OrderSpec:
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        for what, name, names in (
+        for setting, name, names in (
             ("batching_method", self.batching_method, BATCHING_METHODS),
             ("sampling_method", self.sampling_method, SAMPLING_METHODS),
             ("partition_algo", self.partition_algo, PARTITION_ALGOS),
         ):
-            check_name(what, name, names)
+            check_name(setting, name, names)
         if self.shuffle:
             find_shuffle(self.shuffle_algo)
         if self.sampling_granularity <= 0:
@@ -95,8 +95,10 @@ class OrderSpec:
     @property
     def algorithm(self) -> type[Shuffle] | None:
         """Shuffle of that name, also when it is off; None for an unknown one that is off."""
-        known = algos.get(self.shuffle_algo)
-        return find_shuffle(self.shuffle_algo) if known is None and self.shuffle else known
+        registered = algos.get(self.shuffle_algo)
+        return (
+            find_shuffle(self.shuffle_algo) if registered is None and self.shuffle else registered
+        )
 
     @property
     def is_random_access(self) -> bool:
@@ -193,9 +195,9 @@ class OrderSpec:
         )
 
 
-def check_name(what: str, name: str, names: Sequence[str]) -> None:
+def check_name(kind: str, name: str, names: Sequence[str]) -> None:
     """Refuse a name that is not among ``names`` (UnknownNameError)."""
     if name not in names:
         raise UnknownNameError(
-            f"no {what} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"
+            f"no {kind} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"
         )

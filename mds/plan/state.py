@@ -157,10 +157,11 @@ class ResumePoint:
         """Refuse to resume with other data or another order, naming the settings (StateError)."""
         has_schedule = "schedule" in order
         if self.is_ours and (self.schedule is not None) != has_schedule:
-            had, has = ("out a", "one") if has_schedule else (" a", "none")
+            before, now = ("out a", "one") if has_schedule else (" a", "none")
             remedy = "leave schedule= out" if has_schedule else "give it the same schedule="
             raise StateError(
-                f"the state is of a run with{had} schedule, and this dataset has {has}: {remedy}."
+                f"the state is of a run with{before} schedule, and this dataset has {now}: "
+                f"{remedy}."
             )
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
@@ -185,14 +186,14 @@ _SETTINGS_OF = {
 }
 
 
-def differences(what: str, then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
     """Return clauses on the values that differ, of those that the state knows."""
-    if then is None:
+    if before is None:
         return []
     return [
-        f"{what} {name} was {_short(then[name])} and is {value!r}{_SETTINGS_OF.get(name, '')}"
+        f"{kind} {name} was {_short(before[name])} and is {value!r}{_SETTINGS_OF.get(name, '')}"
         for name, value in now.items()
-        if name in then and then[name] != value
+        if name in before and before[name] != value
     ]
 
 

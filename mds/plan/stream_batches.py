@@ -36,17 +36,17 @@ class StreamBatches(abc.ABC):
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
         self.shape = spec.shape
-        first, seen = divmod(spec.drop, self.shape.global_batch)
+        first, seen_slots = divmod(spec.drop, self.shape.global_batch)
         if not spec.is_precise:
-            warn_repeated(seen)
-            seen = 0
+            warn_repeated(seen_slots)
+            seen_slots = 0
         # As a slice does: beyond the end nothing is left, below zero counts from the end.
         first = max(total + first, 0) if first < 0 else min(first, total)
         size = self.shape.global_batch
         skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
         self._gaps = Gaps([(0, first), *skips])
         # Nothing of a step that is skipped was seen of the one that comes instead.
-        self._seen = seen if self._gaps.place(0) == first else 0
+        self._seen = seen_slots if self._gaps.place(0) == first else 0
         self.count = self._gaps.number(total)
         self.filled = self.shape.batch if self.count else 0
 
@@ -56,16 +56,16 @@ class StreamBatches(abc.ABC):
         if not self.count:
             return 0, 0
         slots = self.shape.slots(0, self.shape.world)
-        fewest, most = self.shape.shares(self.shape.deal(slots) >= self._seen)
+        minimum, maximum = self.shape.shares(self.shape.deal(slots) >= self._seen)
         later = (self.count - 1) * self.shape.batch
-        return fewest + later, most + later
+        return minimum + later, maximum + later
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen and len(steps) and int(steps.min()) == 0:
-            seen = self.shape.deal(slots) < self._seen
-            out[(steps == 0)[:, None] & seen] = -1
+            is_seen = self.shape.deal(slots) < self._seen
+            out[(steps == 0)[:, None] & is_seen] = -1
         return out
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
@@ -77,8 +77,8 @@ class StreamBatches(abc.ABC):
         step, slot = self._find(stream, positions)
         real = self._gaps.is_in_no_gap(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
-        left = (step > 0) | (self.shape.deal(slot) >= self._seen)
-        return step[left], slot[left]
+        remains = (step > 0) | (self.shape.deal(slot) >= self._seen)
+        return step[remains], slot[remains]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the first element of the step: the slots in it depend on the world."""
@@ -120,9 +120,9 @@ class Origins:
 
     def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
         """Return which batches of a stream exist (indexes of ``numbers``), and their places."""
-        where = np.flatnonzero(self.stream == stream)
-        known = np.flatnonzero(numbers < len(where))
-        return known, where[numbers[known]]
+        places = np.flatnonzero(self.stream == stream)
+        existing = np.flatnonzero(numbers < len(places))
+        return existing, places[numbers[existing]]
 
 
 class PerStreamBatches(StreamBatches):
@@ -153,8 +153,8 @@ class PerStreamBatches(StreamBatches):
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         number, slot = self._batches[stream].find(0, positions)
-        known, step = self._origins.find(stream, number)
-        return step, slot[known]
+        existing, step = self._origins.find(stream, number)
+        return step, slot[existing]
 
 
 class StratifiedBatches(StreamBatches):
@@ -163,12 +163,12 @@ class StratifiedBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
-        self._canonical, begun = spec.canonical, spec.begun or spec.shape
-        self._begun = begun
+        self._canonical, initial = spec.canonical, spec.begun or spec.shape
+        self._begun = initial
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
-            Partition(PaddedGrid(count, spec.canonical, 1), 1, begun.ranks) for count in samples
+            Partition(PaddedGrid(count, spec.canonical, 1), 1, initial.ranks) for count in samples
         ]
         shares = zip(self._partitions, self._parts, strict=True)
         self._total = min(
@@ -187,8 +187,8 @@ class StratifiedBatches(StreamBatches):
             part = self._parts[i]
             offset = slots[mine] - (self._ends[i] - part)
             numbers = (steps[:, None] * part + offset).reshape(-1)
-            found = lookups[i](self._partitions[i].positions(numbers))
-            out[:, mine] = found.reshape(len(steps), len(mine))
+            ids = lookups[i](self._partitions[i].positions(numbers))
+            out[:, mine] = ids.reshape(len(steps), len(mine))
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
@@ -196,9 +196,9 @@ class StratifiedBatches(StreamBatches):
         if not part:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         step, offset = np.divmod(self._partitions[stream].find(positions), part)
-        kept = step < self._total
-        slot = offset[kept] + int(self._ends[stream]) - part
-        return step[kept], self.shape.dealt(self._begun.deal(slot))
+        is_complete = step < self._total
+        slot = offset[is_complete] + int(self._ends[stream]) - part
+        return step[is_complete], self.shape.dealt(self._begun.deal(slot))
 
 
 class DevicePerStreamBatches(StreamBatches):
@@ -239,10 +239,10 @@ class DevicePerStreamBatches(StreamBatches):
         out = np.full(batch.shape, -1, np.int64)
         offset = np.broadcast_to(offset, batch.shape)
         for p, origins in enumerate(self._origins):
-            there = (node == p) & (number < self._length)
+            is_here = (node == p) & (number < self._length)
             stream = np.full(batch.shape, -1, np.int64)
-            stream[there] = origins.stream[number[there]]
-            for i in np.unique(stream[there]).tolist():
+            stream[is_here] = origins.stream[number[is_here]]
+            for i in np.unique(stream[is_here]).tolist():
                 mine = stream == i
                 of_stream = origins.number[number[mine]].astype(np.int64)
                 numbers = self._partition_index(of_stream * shape.batch + offset[mine], p)
@@ -266,11 +266,11 @@ class DevicePerStreamBatches(StreamBatches):
         )
         steps, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for p, origins in enumerate(self._origins):
-            here = np.flatnonzero(node == p)
-            known, number = origins.find(stream, of_stream[here])
+            rows = np.flatnonzero(node == p)
+            existing, number = origins.find(stream, of_stream[rows])
             step, device = np.divmod(number * shape.nodes + p, shape.world)
             steps.append(step)
-            slots.append(device * shape.batch + offset[here[known]])
+            slots.append(device * shape.batch + offset[rows[existing]])
         return np.concatenate(steps), np.concatenate(slots)
 
 
@@ -282,10 +282,10 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
     """
     shares = np.array(proportions, np.float64)
     parts = np.array([int(share * size) for share in proportions], np.int64)
-    rest = size * shares - parts
+    remainders = size * shares - parts
     short = size - int(parts.sum())
     if short:
-        order = np.lexsort((np.arange(len(parts)), rest))[::-1]
+        order = np.lexsort((np.arange(len(parts)), remainders))[::-1]
         parts[order[:short]] += 1
     for i, part in enumerate(parts.tolist()):
         if part <= 0 < proportions[i]:
@@ -311,11 +311,11 @@ def _whole_streams(samples: Sequence[int], spec: PartitionSpec) -> list[RandomBa
     return [RandomBatches(count, fresh) for count in samples]
 
 
-def _require_full_batch(counts: Sequence[int], what: str, size: int) -> None:
+def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
     for i, count in enumerate(counts):
         if not count:
             raise StreamPlanError(
-                f"stream {i} does not fill one {what} of {size} samples: choose more of it, use a "
+                f"stream {i} does not fill one {kind} of {size} samples: choose more of it, use a "
                 "smaller batch, or batching_method 'random'.",
                 i,
             )

@@ -330,11 +330,11 @@ class StreamingLookup:
         out = np.empty(len(positions), np.int64)
         for k in np.unique(node).tolist():
             mine = node == k
-            wanted = positions[mine] - self._starts[k]
+            places = positions[mine] - self._starts[k]
             cursor = self._cursors.get(k)
-            if cursor is None or int(wanted.min()) < cursor.first:
+            if cursor is None or int(places.min()) < cursor.first:
                 cursor = self._cursors[k] = _Cursor(self._windows(k))
-            out[mine] = cursor.take(wanted)
+            out[mine] = cursor.take(places)
         return out
 
 
@@ -346,9 +346,9 @@ class _Cursor:
         self._buffer: NDArray[Any] = np.zeros(0, np.int64)
         self.first = 0
 
-    def take(self, wanted: Ids) -> Ids:
+    def take(self, places: Ids) -> Ids:
         """Return the ids at places of the node, none of them before ``first``."""
-        low, high = int(wanted.min()) - _MAX_LOOKBACK_SAMPLES, int(wanted.max())
+        low, high = int(places.min()) - _MAX_LOOKBACK_SAMPLES, int(places.max())
         pieces = [self._buffer] if len(self._buffer) else []
         end = self.first + len(self._buffer)
         while end <= high:
@@ -358,7 +358,7 @@ class _Cursor:
             while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
         self._buffer = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-        out = self._buffer[wanted - self.first]
+        out = self._buffer[places - self.first]
         if low - self.first > len(self._buffer) // 2:
             # A copy, so that the memory of what was before is given back.
             self._buffer = self._buffer[low - self.first :].copy()

@@ -52,11 +52,11 @@ class StreamPasses:
 
     def find(self, sample: int) -> Ids:
         """Return all positions of a sample among the wanted turns."""
-        found = [np.zeros((2, 0), np.int64)]
+        positions = [np.zeros((2, 0), np.int64)]
         for number, stream in enumerate(self.streams):
             turns = stream.find(sample)
-            found.append(np.stack([np.full(len(turns), number), turns]))
-        return np.concatenate(found, axis=1)
+            positions.append(np.stack([np.full(len(turns), number), turns]))
+        return np.concatenate(positions, axis=1)
 
     @cached_property
     def has_together(self) -> NDArray[np.bool_]:
@@ -90,11 +90,11 @@ class StreamPasses:
         samples = self.per_stream[streams]
         column = elements // nodes
         row = elements - column * nodes
-        rest = samples % nodes
+        remainder = samples % nodes
         # The last column has only the nodes that are longer than others by one.
-        late = np.flatnonzero(column * nodes + rest == samples)
-        late = late[rest[late] > 0]
-        row[late] = -(-(row[late] + 1) * nodes // rest[late]) - 1
+        late = np.flatnonzero(column * nodes + remainder == samples)
+        late = late[remainder[late] > 0]
+        row[late] = -(-(row[late] + 1) * nodes // remainder[late]) - 1
         column += row * samples // nodes
         return column
 
@@ -108,11 +108,11 @@ class AtHand(NamedTuple):
 
     def at_passes(self, latest: Ids) -> AtHand:
         """Return the same with other passes of some streams, -1 for those that stay."""
-        some = np.flatnonzero((latest >= 0) & (latest != self.passes))
-        if not len(some):
+        changed = np.flatnonzero((latest >= 0) & (latest != self.passes))
+        if not len(changed):
             return self
         passes = np.where(latest >= 0, latest, self.passes)
-        return self._replace(passes=passes, group=self.group.at_epochs(some, latest[some]))
+        return self._replace(passes=passes, group=self.group.at_epochs(changed, latest[changed]))
 
 
 class TurnLookup:

@@ -41,31 +41,31 @@ def resolve_weights(
     means not given, as for the incumbent. With ``skip_empty`` a stream without samples gives none,
     whatever it asked for. Raises ConfigError for weights that make no sense alone or together.
     """
-    asked = [_parse_share(stream_title(weights, i), weights[i]) for i in range(len(weights))]
+    requests = [_parse_share(stream_title(weights, i), weights[i]) for i in range(len(weights))]
     samples = [int(n) for n in samples_per_stream]
     for i, count in enumerate(samples):
         if not count and not skip_empty:
             raise ConfigError(f"stream {stream_title(weights, i)} has no samples: leave it out.")
-        if not count and asked[i][0]:
-            asked[i] = (asked[i][0], 0)
+        if not count and requests[i][0]:
+            requests[i] = (requests[i][0], 0)
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
-    relative = [i for i, (name, _) in enumerate(asked) if name == "proportion"]
-    if relative and len(relative) < len(asked):
-        other = next(i for i in range(len(asked)) if i not in relative)
+    relative = [i for i, (name, _) in enumerate(requests) if name == "proportion"]
+    if relative and len(relative) < len(requests):
+        other = next(i for i in range(len(requests)) if i not in relative)
         raise ConfigError(
             f"stream {stream_title(weights, relative[0])} has a proportion and stream "
             f"{stream_title(weights, other)} has none: give every stream a proportion, or none."
         )
-    if relative or (epoch_size and not any(name for name, _ in asked)):
-        shares = [value if name else n for (name, value), n in zip(asked, samples, strict=True)]
+    if relative or (epoch_size and not any(name for name, _ in requests)):
+        shares = [value if name else n for (name, value), n in zip(requests, samples, strict=True)]
         return _relative(shares, samples, epoch_size or sum(samples), seed)
     if epoch_size:
         raise ConfigError(
             "epoch_size does not go with repeat or choose, which fix the size of the epoch: "
             "leave epoch_size out, or give proportions."
         )
-    return _absolute(asked, samples)
+    return _absolute(requests, samples)
 
 
 def resolve_passes(
@@ -91,8 +91,8 @@ def resolve_passes(
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
     del skip_empty  # the schedule refuses what has a weight and no samples
-    found = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
-    return found._replace(epoch_size=epoch_size or found.epoch_size)
+    weights_of_pass = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
+    return weights_of_pass._replace(epoch_size=epoch_size or weights_of_pass.epoch_size)
 
 
 def no_weights(streams: int) -> Weights:
@@ -136,18 +136,18 @@ def _relative(
     )
 
 
-def _absolute(asked: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
-    wanted = sum(
+def _absolute(shares: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
+    total_samples = sum(
         value * (1 if name == "choose" else count)
-        for (name, value), count in zip(asked, samples, strict=True)
+        for (name, value), count in zip(shares, samples, strict=True)
     )
-    if wanted > MAX_EPOCH:
+    if total_samples > MAX_EPOCH:
         raise ConfigError(
             f"repeat and choose ask for an epoch of more than {MAX_EPOCH:,} samples: give less."
         )
     choose = [
         int(value * count) if name != "choose" else int(value)
-        for (name, value), count in zip(asked, samples, strict=True)
+        for (name, value), count in zip(shares, samples, strict=True)
     ]
     total = sum(choose)
     if not total:

@@ -93,7 +93,7 @@ class PartitionSpec:
     is_precise: bool = False
     is_exact: bool = False
     skips: tuple[tuple[int, int], ...] = ()
-    begun: Shape | None = None
+    initial_shape: Shape | None = None
 
     def __post_init__(self) -> None:
         check_name("partition_algo", self.algo, PARTITION_ALGOS)
@@ -174,8 +174,8 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
-        # Where padding is that of another world, samples are still dealt to the ranks of this one.
-        self._has_initial_shape = spec.begun is None or spec.begun == shape
+        # Even with the padding of another world, samples are dealt to the ranks of this one.
+        self._has_initial_shape = spec.initial_shape is None or spec.initial_shape == shape
         self._dealt_shape = self.partition_shape if self._has_initial_shape else shape
         grid: PaddedGrid | ExactGrid
         if spec.is_exact:
@@ -257,7 +257,7 @@ class RandomBatches:
 
 def _shape_to_partition(spec: PartitionSpec) -> Shape:
     """Return the shape to partition for: the initial one if canonical nodes do not fit this one."""
-    shape, canonical, initial = spec.begun or spec.shape, spec.canonical, spec.initial
+    shape, canonical, initial = spec.initial_shape or spec.shape, spec.canonical, spec.initial
     fits = canonical % shape.nodes == 0 or shape.nodes % canonical == 0
     if spec.algo == "orig" or initial is None or fits:
         return shape

@@ -138,7 +138,7 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
         else:
             low = middle + 1
     chosen_counts = line.marked(low)
-    # What is too much is taken back from the last shards of the line that give something.
+    # The last shards of the line that give samples give fewer, so that the sum is exact.
     over = int(chosen_counts.sum()) - remainder
     before = np.cumsum(chosen_counts[::-1])[::-1] - chosen_counts
     chosen_counts -= np.minimum(np.maximum(over - before, 0), chosen_counts)

@@ -98,7 +98,7 @@ class RankPacks(NamedTuple):
 class _StepPacks(NamedTuple):
     """Packs of a global batch, and the place of each in the epoch."""
 
-    taken: TakenPacks
+    packs: TakenPacks
     places: Ids
 
 
@@ -131,7 +131,7 @@ class PackPlan:
         self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
         self._drops = PackDrops(plan.edits, plan.epoch)
         self._gaps = Gaps(skips_of(plan.edits, plan.epoch))
-        self._seen = self._gaps.number(self.begin.place)  # packs that were not skipped
+        self._packs_before = self._gaps.number(self.begin.place)  # without skipped ones
         #: What `count` gives, where that is kept.
         self.counts: list[Ids] | None = None
 
@@ -211,7 +211,7 @@ class PackPlan:
         shape, reading = self.shape, self.reading()
         for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
-                numbers = self._numbers(packs.taken, node)[rank]
+                numbers = self._numbers(packs.packs, node)[rank]
                 yield self._rank_packs(packs, numbers, reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
@@ -259,7 +259,7 @@ class PackPlan:
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without those that were skipped."""
         size, next_place = self.shape.global_batch, self.begin.place
-        for first_number in itertools.count(self._seen, size):
+        for first_number in itertools.count(self._packs_before, size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
             parts = []
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
@@ -312,7 +312,7 @@ class PackPlan:
         of_pieces = self._of_pieces(packs.places, numbers, counts)
         sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
         sums[self._drops.mask(ids, of_pieces)] = 0
-        return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.taken)).sum())
+        return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
@@ -331,7 +331,7 @@ class PackPlan:
     @property
     def steps(self) -> int:
         """Global batches that remain, the last of which may have places without a pack."""
-        remaining = self._gaps.number(self.table.total) - self._seen
+        remaining = self._gaps.number(self.table.total) - self._packs_before
         return -(-max(remaining, 0) // self.shape.global_batch)
 
     def batch(self, step: int) -> list[RankPacks]:
@@ -346,13 +346,13 @@ class PackPlan:
         return [
             self._rank_packs(packs, numbers, cursor)
             for node in range(shape.nodes)
-            for numbers in self._numbers(packs.taken, node)
+            for numbers in self._numbers(packs.packs, node)
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
         """Return the packs of a step, found by the table."""
         size = self.shape.global_batch
-        places = self._gaps.places(np.arange(size) + self._seen + step * size)
+        places = self._gaps.places(np.arange(size) + self._packs_before + step * size)
         places = places[places < self.table.total]
         node, window, pack = self.table.at(places)
         windows: list[Packs] = []
@@ -377,9 +377,9 @@ class PackPlan:
         remaining = np.array(sorted(places), np.int64)
         remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
         remaining = remaining[~self._drops.mask(np.full(len(remaining), sample), remaining)]
-        for number_of_pack in (self._gaps.numbers(remaining) - self._seen).tolist():
+        for number_of_pack in (self._gaps.numbers(remaining) - self._packs_before).tolist():
             step, number = divmod(number_of_pack, shape.global_batch)
-            step_packs = self._step_packs(step).taken
+            step_packs = self._step_packs(step).packs
             for node in range(shape.nodes):
                 for rank, numbers in enumerate(self._numbers(step_packs, node)):
                     mine = np.flatnonzero(numbers == number)
@@ -414,8 +414,8 @@ class PackPlan:
         """Return the hash of the next ``steps`` global batches, without reading any data."""
         order_hash = OrderHash()
         for packs in itertools.islice(self._steps(self.reading()), steps):
-            numbers = np.arange(len(packs.taken))
-            order_hash.take(*self._summed(packs, numbers, packs.taken.pieces(numbers)))
+            numbers = np.arange(len(packs.packs))
+            order_hash.take(*self._summed(packs, numbers, packs.packs.pieces(numbers)))
         return order_hash
 
     # ------------------------------------------------------------------ states

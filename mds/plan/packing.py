@@ -146,7 +146,7 @@ class Packs:
 
     Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
     the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
-    ``dropped`` documents and ``cut`` tokens were left out.
+    ``dropped`` documents and ``cut_tokens`` tokens were left out.
     """
 
     ids: Ids
@@ -155,7 +155,7 @@ class Packs:
     bounds: Ids
     places: Ids
     dropped: int = 0
-    cut: int = 0
+    cut_tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -257,7 +257,7 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
             else:
                 above = summary >> (high + 1)
                 if not above:
-                    # Nothing has room: packs of this length alone.
+                    # No open pack has room: the rest go into new packs of this length alone.
                     each = capacity // length
                     full_packs, last = divmod(count, each)
                     packs.extend(range(total, total + full_packs))

@@ -150,10 +150,10 @@ class Partition:
         # A drop below zero counts from the end, as a slice does.
         self.offset = min(drop, grid.size) if drop >= 0 else max(grid.size + drop, 0)
         self.gaps = Gaps([(0, self.offset), *skips])
-        self.left = self.gaps.number(grid.size)
-        self._per_node = -(-self.left // nodes)
+        self.remaining = self.gaps.number(grid.size)
+        self._per_node = -(-self.remaining // nodes)
         per_rank = -(-self._per_node // ranks)
-        self.total = per_rank * ranks * nodes if is_even else self.left
+        self.total = per_rank * ranks * nodes if is_even else self.remaining
         self._extra = per_rank * ranks - self._per_node if is_even else 0
         if grid.is_cyclic or (self._extra and self.ranks + self._extra - 1 > self._per_node):
             warnings.warn(
@@ -164,7 +164,7 @@ class Partition:
 
     def positions(self, indices: Ids) -> Ids:
         """Return positions of elements; element t is number t // (nodes * ranks) of its rank."""
-        if len(indices) and int(indices.max()) >= self.left:
+        if len(indices) and int(indices.max()) >= self.remaining:
             indices = self._repeat_to_even(indices)
         return self.grid.positions(self.gaps.places(indices))
 
@@ -172,7 +172,7 @@ class Partition:
         """Return the positions of the elements ``first`` to ``last`` - 1 as dealt."""
         ends = self.gaps.places(np.array([first, last - 1]))
         begin, end = int(ends[0]), int(ends[1]) + 1
-        if last > self.left or end - begin != last - first:
+        if last > self.remaining or end - begin != last - first:
             return self.positions(np.arange(first, last))
         return self.grid.position_range(begin, end)
 
@@ -184,15 +184,15 @@ class Partition:
         of_node[over] = of_node[over] - back if back <= mine else (of_node[over] - mine) % mine
         indices = of_node * self.nodes + node
         # Only after a drop that is no multiple of the nodes: the last round misses some of them.
-        missing = np.flatnonzero(indices >= self.left)
+        missing = np.flatnonzero(indices >= self.remaining)
         earlier = indices[missing] - self.nodes
-        indices[missing] = np.where(earlier >= 0, earlier, indices[missing] % self.left)
+        indices[missing] = np.where(earlier >= 0, earlier, indices[missing] % self.remaining)
         return indices
 
     def find(self, positions: Ids) -> Ids:
         """Return the indices of all elements at positions: the inverse of `positions`."""
         starts = self.grid.starts
-        irregular = min(self.gaps.number(self.grid.regular), self.left)
+        irregular = min(self.gaps.number(self.grid.regular), self.remaining)
         row = np.searchsorted(starts, positions, side="right") - 1
         elements = (positions - starts[row]) * self.grid.canonical + row
         indices = self.gaps.numbers(elements[self.gaps.is_in_no_gap(elements)])
@@ -209,7 +209,7 @@ class Partition:
         is_plain = isinstance(self.grid, PaddedGrid) and not self.grid.is_cyclic
         skipped = self.gaps.lasts - self.gaps.firsts
         is_plain = is_plain and not (skipped[self.gaps.firsts > 0] % self.nodes).any()
-        if is_plain and self.left >= self.nodes:
+        if is_plain and self.remaining >= self.nodes:
             if canonical % self.nodes == 0:
                 return np.arange(share, canonical, self.nodes)
             if self.nodes % canonical == 0:

@@ -323,7 +323,7 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Extension:
-    """What a state of version 2 adds; the place is an epoch and a place, not checked yet."""
+    """Additions of a state of version 2; ``place`` is an epoch and a place, not checked yet."""
 
     place: tuple[Any, Any] | None = None
     unit: str = "samples"
@@ -424,7 +424,7 @@ class _Room:
 
 
 def _as_int(key: str, value: Any) -> int:
-    # Checkpoints come back as numpy, torch or float numbers from some formats.
+    # Some checkpoint formats load integers as numpy, torch or float numbers.
     if type(value).__name__ not in {"bool", "bool_"}:
         with contextlib.suppress(TypeError, ValueError):
             return operator.index(value)

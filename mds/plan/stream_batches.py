@@ -40,13 +40,13 @@ class StreamBatches(abc.ABC):
         if not spec.is_precise:
             warn_repeated(seen_slots)
             seen_slots = 0
-        # As a slice does: beyond the end nothing is left, below zero counts from the end.
+        # As in a slice: nothing remains after the end, and a negative number counts from the end.
         first = max(total + first, 0) if first < 0 else min(first, total)
         size = self.shape.global_batch
         skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
         self._gaps = Gaps([(0, first), *skips])
         # Nothing of a step that is skipped was seen of the one that comes instead.
-        self._seen = seen_slots if self._gaps.place(0) == first else 0
+        self._seen_slots = seen_slots if self._gaps.place(0) == first else 0
         self.count = self._gaps.number(total)
         self.filled = self.shape.batch if self.count else 0
 
@@ -56,15 +56,15 @@ class StreamBatches(abc.ABC):
         if not self.count:
             return 0, 0
         slots = self.shape.slots(0, self.shape.world)
-        minimum, maximum = self.shape.shares(self.shape.deal(slots) >= self._seen)
+        minimum, maximum = self.shape.shares(self.shape.deal(slots) >= self._seen_slots)
         later = (self.count - 1) * self.shape.batch
         return minimum + later, maximum + later
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
-        if self._seen and len(steps) and int(steps.min()) == 0:
-            is_seen = self.shape.deal(slots) < self._seen
+        if self._seen_slots and len(steps) and int(steps.min()) == 0:
+            is_seen = self.shape.deal(slots) < self._seen_slots
             out[(steps == 0)[:, None] & is_seen] = -1
         return out
 
@@ -77,7 +77,7 @@ class StreamBatches(abc.ABC):
         step, slot = self._find(stream, positions)
         real = self._gaps.is_in_no_gap(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
-        remains = (step > 0) | (self.shape.deal(slot) >= self._seen)
+        remains = (step > 0) | (self.shape.deal(slot) >= self._seen_slots)
         return step[remains], slot[remains]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
@@ -163,8 +163,8 @@ class StratifiedBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
-        self._canonical, initial = spec.canonical, spec.begun or spec.shape
-        self._begun = initial
+        self._canonical, initial = spec.canonical, spec.initial_shape or spec.shape
+        self._initial_shape = initial
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
@@ -177,9 +177,9 @@ class StratifiedBatches(StreamBatches):
         super().__init__(self._total, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        # The slots of the beginning's world, which are dealt in the same order, so that what was
+        # The slots of the initial world, which are dealt in the same order, so that what was
         # seen of a step is the same in both.
-        slots = self._begun.dealt(self.shape.deal(slots))
+        slots = self._initial_shape.dealt(self.shape.deal(slots))
         stream = np.searchsorted(self._ends, slots, side="right")
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
@@ -198,7 +198,7 @@ class StratifiedBatches(StreamBatches):
         step, offset = np.divmod(self._partitions[stream].find(positions), part)
         is_complete = step < self._total
         slot = offset[is_complete] + int(self._ends[stream]) - part
-        return step[is_complete], self.shape.dealt(self._begun.deal(slot))
+        return step[is_complete], self.shape.dealt(self._initial_shape.deal(slot))
 
 
 class DevicePerStreamBatches(StreamBatches):

@@ -360,7 +360,7 @@ class _Cursor:
         self._buffer = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         out = self._buffer[places - self.first]
         if low - self.first > len(self._buffer) // 2:
-            # A copy, so that the memory of what was before is given back.
+            # A copy, so that the memory of earlier ids is freed.
             self._buffer = self._buffer[low - self.first :].copy()
             self.first = low
         return out

@@ -90,10 +90,10 @@ def test_what_else_may_become_of_a_long_document():
     sizes, ids = np.array([250, 40, 300, 0]), np.arange(4) + 70
     cut = pack_window(ids, sizes, Packing(100, overflow="cut"), 5)
     assert sorted(cut.sizes.tolist()) == [40, 100, 100]
-    assert (cut.cut, cut.dropped) == (350, 0)
+    assert (cut.cut_tokens, cut.dropped) == (350, 0)
     dropped = pack_window(ids, sizes, Packing(100, overflow="drop"), 5)
     assert dropped.ids.tolist() == [71]
-    assert (dropped.cut, dropped.dropped) == (0, 2)
+    assert (dropped.cut_tokens, dropped.dropped) == (0, 2)
     with pytest.raises(PlanError, match=r"sample 70 has 250 tokens and a pack 100.*'split'"):
         pack_window(ids, sizes, Packing(100), 5)
 

@@ -1,8 +1,8 @@
-"""What names the data of a state for people, and leads back to the order: places and settings.
+"""Names of the data in a state, for people, which lead back to the order: places and settings.
 
-It is in every state and holds no secret: URLs are masked as in messages. Only the lists of files
-that are read as they lie are compared, and only with lists of the same format. Where the data are
-others all the same, it is told.
+They are in every state and hold no secret: URLs are masked as in messages. Only the lists of files
+that are read in place are compared, and only with lists of the same format. Other differences of
+the data are a warning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def name_data(
     shares: Sequence[Mapping[str, float]],
     epoch_size: int | None,
 ) -> dict[str, Any]:
-    """The streams, with what was asked for of each and of an epoch, as plain JSON.
+    """Return the streams with their places and requested shares, as plain JSON.
 
     ``contents``: a digest for the data of each.
     """
@@ -38,35 +38,37 @@ def name_data(
         mask_foreign(str(stream.remote_folder or os.path.abspath(stream.folder)))
         for stream in streams
     ]
-    # Streams mostly lie side by side, and a state with many of them is to stay small.
+    # Streams are often in one folder, and a state with many of them shall stay small.
     root = os.path.commonprefix(places) if len(places) > 1 else ""  # noqa: RUF071 - cut below
     root = root[: root.rfind("/") + 1]
-    found: dict[str, Any] = {"streams": []}
+    facts: dict[str, Any] = {"streams": []}
     if root:
-        found["root"] = root
+        facts["root"] = root
     for place, stream, content, share in zip(places, streams, contents, shares, strict=True):
-        one = {"at": place[len(root) :], "index": content[:_DIGEST_LETTERS], **share}
+        entry = {"at": place[len(root) :], "index": content[:_DIGEST_LETTERS], **share}
         if stream.format is not None:
-            one["format"] = stream.format.name
-        one |= stream._files_pin  # noqa: SLF001 - of the same family
-        found["streams"].append(one)
+            entry["format"] = stream.format.name
+        entry |= stream._files_pin  # noqa: SLF001 - of the same family
+        facts["streams"].append(entry)
     if epoch_size is not None:
-        found["epoch_size"] = epoch_size
+        facts["epoch_size"] = epoch_size
     if shards.selection is not None:
-        found["selected"] = shards.num_samples
-    return found
+        facts["selected"] = shards.num_samples
+    return facts
 
 
 def check_files(
-    then: Mapping[str, Any] | None, now: Mapping[str, Any], changes: Sequence[tuple[str, str]]
+    recorded: Mapping[str, Any] | None,
+    current: Mapping[str, Any],
+    changes: Sequence[tuple[str, str]],
 ) -> None:
     """Raise StateError where a state is of other files than those that are read in place.
 
     A copy in another format has the same order, so only a list of the same format is compared.
     ``changes``: of each stream the digest of its files before they last changed, and what changed.
     """
-    before = (then or {}).get("streams")
-    streams = now.get("streams", ())
+    before = (recorded or {}).get("streams")
+    streams = current.get("streams", ())
     if not isinstance(before, list) or len(before) != len(streams):
         return
     for old, new, (since, changed) in zip(before, streams, changes, strict=True):
@@ -76,19 +78,19 @@ def check_files(
             # Otherwise this cache folder never had the files of the state.
             differences = changed if old["list"] == since else "their names or sizes differ"
             raise StateError(
-                f"the state is of {_files(old)}, and {now.get('root', '')}{new['at']} has "
+                f"the state is of {_files(old)}, and {current.get('root', '')}{new['at']} has "
                 f"{_files(new)}: {differences}. {_way_back(old)}"
             )
 
 
-def _files(one: Mapping[str, Any]) -> str:
-    told = "".join(f", {name} {value}" for name, value in _pin(one).items())
-    return f"{one.get('files')} files of {one.get('kind')}{told}"
+def _files(stream: Mapping[str, Any]) -> str:
+    pins = "".join(f", {name} {value}" for name, value in _pin(stream).items())
+    return f"{stream.get('files')} files of {stream.get('kind')}{pins}"
 
 
-def _pin(one: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = one.get("pin")
-    return found if isinstance(found, dict) else {}
+def _pin(stream: Mapping[str, Any]) -> Mapping[str, Any]:
+    pin = stream.get("pin")
+    return pin if isinstance(pin, dict) else {}
 
 
 def _way_back(old: Mapping[str, Any]) -> str:
@@ -100,35 +102,39 @@ def _way_back(old: Mapping[str, Any]) -> str:
     return "Put back those of the state; `mds index` pins the files of a run."
 
 
-def other_data(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Sentences on the streams of a run whose data are not those that a state names.
+def other_data(
+    recorded_data: Mapping[str, Any] | None, current_data: Mapping[str, Any]
+) -> list[str]:
+    """Return clauses about streams whose data differ from those that a state names.
 
     A copy of the same index in another place is the same, and so is a version of a table whether
     it was asked for or was the latest.
     """
-    found = []
-    for one, other in zip(_contents(then), _contents(now), strict=False):
-        (before, old, version), (after, new, version_now) = one, other
+    clauses = []
+    for recorded, current in zip(_contents(recorded_data), _contents(current_data), strict=False):
+        (before, old, version), (after, new, version_now) = recorded, current
         if old == new or (version and version == version_now):
             continue
         if before == after:
-            found.append(f"{after} has the index {new} now and had {old}: it was replaced")
+            clauses.append(f"{after} has the index {new} now and had {old}: it was replaced")
         else:
-            found.append(f"{after} with the index {new} is read now, and {before} with {old} was")
-    return found
+            clauses.append(f"{after} with the index {new} is read now, and {before} with {old} was")
+    return clauses
 
 
 def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
-    """Place, digest and version with files of each stream, as far as the data of a state say so."""
+    """Return place, digest and version of each stream, as far as a state records them."""
     streams = (data or {}).get("streams")
     if not isinstance(streams, (list, tuple)):
         return []
-    told = [one for one in streams if isinstance(one, Mapping)]
+    entries = [entry for entry in streams if isinstance(entry, Mapping)]
     root = (data or {}).get("root", "")
-    return [(f"{root}{one.get('at')}", str(one.get("index")), _version(one)) for one in told]
+    return [
+        (f"{root}{entry.get('at')}", str(entry.get("index")), _version(entry)) for entry in entries
+    ]
 
 
-def _version(one: Mapping[str, Any]) -> Any:
-    """What names the files of a version of a table for good; None where nothing does."""
-    pin = {name: value for name, value in _pin(one).items() if name != "remote"}
-    return (one.get("kind"), one.get("list"), pin) if pin else None
+def _version(stream: Mapping[str, Any]) -> Any:
+    """Return what identifies the files of a version of a table, or None if nothing does."""
+    pin = {name: value for name, value in _pin(stream).items() if name != "remote"}
+    return (stream.get("kind"), stream.get("list"), pin) if pin else None

@@ -37,7 +37,7 @@ class EpochIterator(itertools.chain[Any]):
 
     @classmethod
     def over(cls, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> EpochIterator:
-        """The samples of ``epoch``."""
+        """Return an iterator over the samples of ``epoch``."""
         stretches = _Stretches(dataset, epoch, seek)
         iterator = cls.from_iterable(stretches.generate())
         assert isinstance(iterator, cls)
@@ -45,7 +45,7 @@ class EpochIterator(itertools.chain[Any]):
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in this worker's part of the epoch."""
+        """Return the place in this worker's part of the epoch."""
         epoch = self._stretches.epoch
         return {
             "turn": emit_state(epoch.plan.state(0)),
@@ -64,15 +64,15 @@ class EpochIterator(itertools.chain[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a place that ``state_dict`` gave to the same worker of as many.
+        """Go to a place that ``state_dict`` gave to the same worker of equally many.
 
         Raises StateError for another number of nodes, ranks or workers, and for another batch size.
         """
-        then, now = state.get("world"), self._world_facts()
+        recorded, current = state.get("world"), self._world_facts()
         changes = [
-            f"{name} {str(then[name])[:20]} then and {count} now"
-            for name, count in now.items()
-            if isinstance(then, Mapping) and then.get(name, count) != count
+            f"{name} {str(recorded[name])[:20]} then and {count} now"
+            for name, count in current.items()
+            if isinstance(recorded, Mapping) and recorded.get(name, count) != count
         ]
         if changes:
             raise StateError(
@@ -80,13 +80,13 @@ class EpochIterator(itertools.chain[Any]):
                 f"them out in another way: {', '.join(changes)}. Give the same numbers as then, or "
                 "use mds.StreamingDataLoader, whose state may be loaded on others."
             )
-        begun, taken = parse_state(state.get("turn", {})), state.get("taken")
-        if type(taken) is not int or not 0 <= taken <= MAX_SAMPLES:
-            raise StateError(f"a worker's state has taken {str(taken)[:60]}; expected a number.")
-        self._stretches.seek(begun, taken)
+        start, place = parse_state(state.get("turn", {})), state.get("taken")
+        if type(place) is not int or not 0 <= place <= MAX_SAMPLES:
+            raise StateError(f"a worker's state has taken {str(place)[:60]}; expected a number.")
+        self._stretches.seek(start, place)
 
     def close(self) -> None:
-        """Let go of the shards; no sample comes any more. Closing twice is fine."""
+        """End the iteration and release its shards; closing twice is fine."""
         self._stretches.close()
 
 
@@ -104,7 +104,7 @@ class _Stretches:
         self._current: Iterator[Any] = iter(())
 
     def generate(self) -> Iterator[Iterator[Any]]:
-        """Give iterators over samples until the epoch ends; after an error, those that raise it.
+        """Yield iterators over samples until the epoch ends; after an error, they raise it.
 
         It raises nothing itself: the chain would give StopIteration ever after. An iterator that
         was ended by an error is asked once more, and then this generator. A signal may raise at any
@@ -131,12 +131,12 @@ class _Stretches:
                 failure = error
 
     def seek(self, start: ResumePoint, position: int) -> None:
-        """Go on with the samples from a place of an epoch on."""
+        """Continue with the samples from a place of an epoch on."""
         self.close()
         self._begin(self._seek(start, position))
 
     def close(self) -> None:
-        """Give nothing more, of this window either."""
+        """Yield nothing more, not even of this window."""
         self.epoch.leave()
         self.epoch.is_between = True
         for each in (self._current, self._stretches):
@@ -167,6 +167,6 @@ def of_parent() -> IterationError:
 
 
 def _raise(error: BaseException) -> Iterator[Any]:
-    """Generate nothing but an error."""
+    """Raise an error at the first `next`."""
     raise error
     yield  # type: ignore[unreachable]

@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 
 
 def describe(dataset: Any) -> str:
-    """One line on a dataset, with its secrets masked; nothing is read for it."""
-    first, *others = dataset.streams
+    """Describe a dataset in one line, with its secrets masked and without reading anything."""
+    first, *other_streams = dataset.streams
     place = first.remote or first.local
-    where = f"{len(others) + 1} streams" if others else " ".join(filter(None, (place, first.split)))
+    place_text = (
+        f"{len(other_streams) + 1} streams"
+        if other_streams
+        else " ".join(filter(None, (place, first.split)))
+    )
     size = sum(int(index.raw_size.sum()) for index in dataset._shards.indexes)
     order = f"{dataset.shuffle_algo} shuffled" if dataset.shuffle else "in order"
     functions = f"{dataset._filter.chain}, " if dataset._filter.chain.links else ""
     batches = f"batches of {dataset.batch_size}" if dataset.batch_size else "no batch size"
     return (
-        f"<{type(dataset).__name__} of {where}: {dataset.num_samples:,} samples in "
+        f"<{type(dataset).__name__} of {place_text}: {dataset.num_samples:,} samples in "
         f"{dataset.num_shards:,} shard{'s' * (dataset.num_shards != 1)}, "
         f"{format_bytes(size)}, {order}, {batches}, {functions}"
         f"{_describe_rank(dataset)}, {_describe_position(dataset)}>"
@@ -181,7 +185,7 @@ def _describe_draws(plan: EpochPlan) -> str:
 
 
 def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """Of each stream of a schedule its share in this epoch, its passes, and when it is used up."""
+    """Describe for each stream of a schedule its share of the epoch, its passes and its end."""
     run, epoch = plan.schedule, plan.scheduled
     if run is None or epoch is None or epoch.first == epoch.last:
         return []
@@ -203,12 +207,14 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
 
 
 def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """What was dropped and skipped while the training ran."""
+    """Describe what was dropped and skipped while the run went on."""
     drops, rows = drops_of(plan.edits), []
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
-        others = "their places stay empty" if plan.spec.packing else "others of their streams come"
-        rows.append(("dropped samples", f"{count:,}", f"each from its step on; {others}"))
+        replacement = (
+            "their places stay empty" if plan.spec.packing else "others of their streams come"
+        )
+        rows.append(("dropped samples", f"{count:,}", f"each from its step on; {replacement}"))
     skipped = Gaps(skips_of(plan.edits, plan.epoch))
     if len(skipped.firsts):
         unit = "packs" if plan.spec.packing else "samples"
@@ -297,10 +303,10 @@ def _costs(
 
 
 def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
-    """What files that are read as they lie take in the cache, and which columns are slow."""
-    told = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
+    """Describe the space that files read in place take in the cache, and slow columns."""
+    files = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
     why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
-    rows = [(costs.format, told, "read in place" if costs.is_in_place else why)]
+    rows = [(costs.format, files, "read in place" if costs.is_in_place else why)]
     if costs.whole and not costs.is_in_place:
         rows.append(("whole files", "all bytes come", costs.whole))
     if costs.slow_columns:
@@ -310,7 +316,7 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
 
 
 def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
-    """About how many shards a node draws samples from at one moment."""
+    """Return about how many shards a node draws samples from at one moment."""
     spec = plan.spec
     if not plan.epoch_size:
         return 0

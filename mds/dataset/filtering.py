@@ -23,29 +23,29 @@ from mds.transforms.runner import SampleRunner
 # Faults of a sample. A store that fails or a shard that is missing is no reason to go on.
 _BROKEN = (EncodingError, FormatError)
 
-#: So many dropped samples are listed; the rest are counted.
+#: Dropped samples that are listed; further ones are counted.
 MAX_LISTED_SAMPLES = 10_000
 
 
 class SkippedSample(NamedTuple):
-    """A sample that was skipped: its number and the reason."""
+    """Skipped sample: its number and the reason."""
 
     sample: int
     reason: str
 
 
 class Fate(enum.Enum):
-    """What became of one place of the order."""
+    """Outcome for one place of the order."""
 
     KEPT = "kept"
     DROPPED = "dropped"
     BROKEN = "broken"  # dropped, and there is no sample that all functions have seen
-    PADDING = "padding"  # of exact="mask": no sample of its own
+    PADDING = "padding"  # with exact="mask": a place without a sample
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleFilter:
-    """Sample filter: drops samples that do not decode, and what a filter of ``chain`` refuses.
+    """Filter that drops samples which do not decode, and those that ``chain`` refuses.
 
     Some code asks ``keeps_everything`` for every epoch: whether nothing can be dropped.
     """
@@ -71,7 +71,7 @@ class SampleFilter:
         runner: SampleRunner,
         key: int,
     ) -> tuple[Any, Fate]:
-        """A sample after all functions and whether it is kept; None for one that has no such form.
+        """Return a sample after all functions, and its fate; None if a function did not get it.
 
         ``get`` gives it as it was before them.
         """
@@ -90,14 +90,14 @@ class SampleFilter:
 
 
 class DropCount:
-    """The dropped samples of a dataset: the first ones listed, all counted.
+    """Dropped samples of a dataset: the first ones listed, all counted.
 
     ``empty``: batches of which nothing was kept.
     """
 
     def __init__(self) -> None:
         self.listed: list[SkippedSample] = []
-        self.count = self.empty = self._taken = 0
+        self.count = self.empty = self._listed_before = 0
 
     def report(self, skipped: SkippedSample) -> None:
         """Count one."""
@@ -105,17 +105,17 @@ class DropCount:
 
     def add(self, listed: tuple[SkippedSample, ...], count: int, empty: int = 0) -> None:
         """Count what a worker reported."""
-        self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._taken - len(self.listed)])
+        self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._listed_before - len(self.listed)])
         self.count += count
         self.empty += empty
 
     def take(self) -> tuple[list[SkippedSample], int]:
-        """What was listed and counted, which then begins anew."""
-        found = self.listed, self.count
-        self._taken += len(self.listed)
+        """Return what was listed and counted, and start again from nothing."""
+        reported = self.listed, self.count
+        self._listed_before += len(self.listed)
         self.listed, self.count = [], 0
-        return found
+        return reported
 
     def as_dict(self) -> dict[str, int]:
-        """The counts by name."""
+        """Return the counts by name."""
         return {"dropped_samples": self.count, "empty_batches": self.empty}

@@ -63,7 +63,7 @@ _AT_ONCE = 1 << 20  # samples whose lengths are added up
 
 
 class SelectedLengths:
-    """Lengths of the samples of a dataset by their numbers in it, behind a selection or not."""
+    """Lengths of the samples of a dataset, by their numbers in its selection."""
 
     def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
         self._joined, self._shards = joined, shards
@@ -71,30 +71,30 @@ class SelectedLengths:
         self._packed: dict[tuple[int, ...], list[Documents]] = {}
 
     def packed(self, counts: Sequence[int], packing: Packing) -> list[Documents]:
-        """The documents of streams of so many samples, and their tokens as they are packed.
+        """Return the documents of streams of so many samples, with their tokens as packed.
 
         Counted once, about a second for a hundred million.
         """
         key = (*counts, packing.room, OVERFLOWS.index(packing.overflow))
         if key not in self._packed:
-            first, found = 0, []
+            first, documents = 0, []
             for count in counts:
                 tokens = 0
-                for at in range(first, first + count, _AT_ONCE):
-                    lengths = self.take(np.arange(at, min(at + _AT_ONCE, first + count)))
+                for start in range(first, first + count, _AT_ONCE):
+                    lengths = self.take(np.arange(start, min(start + _AT_ONCE, first + count)))
                     tokens += packing.tokens(lengths)
-                found.append(Documents(count, tokens))
+                documents.append(Documents(count, tokens))
                 first += count
-            self._packed[key] = found
+            self._packed[key] = documents
         return self._packed[key]
 
     def take(self, ids: Ids) -> Ids:
-        """The lengths of samples, int64."""
+        """Return the lengths of samples, int64."""
         return self._joined.take(self._shards.stored(ids))
 
 
 def open_lengths(sources: Sequence[Source], column: str) -> JoinedLengths:
-    """The lengths of all samples of several sources.
+    """Return the lengths of all samples of several sources.
 
     Raises ConfigError where there is no file and headers do not tell, IndexFileError for a file
     that is damaged or of another index, and the StoreError of a remote that cannot be asked.
@@ -109,28 +109,28 @@ def _of_source(source: Source, column: str) -> Lengths:
     in_place = source.remote is None
     folder = source.folder if in_place else control_folder(source.folder, CONTROL)
     path = os.path.join(folder, name)
-    found = map_file(path, most=most_bytes(samples) + _ROOM)
-    if found is not None:
+    file = map_file(path, most=most_bytes(samples) + _ROOM)
+    if file is not None:
         try:
-            return parse_lengths_file(found, samples, column, fingerprint, path)
+            return parse_lengths_file(file, samples, column, fingerprint, path)
         except IndexFileError:
             if in_place:
                 raise
-            # A copy of an earlier index; what is at the remote now replaces it.
+            # The copy is of an earlier index; the file at the remote replaces it.
     store = source.store or open_store(
         source.remote or source.folder, options=source.options, timeout=source.timeout
     )
     if not in_place:
-        told = read_companion(store, name, KIND, fingerprint, most=most_bytes(samples))
-        if told is not None:
-            lengths = parse_lengths(told.payload, samples, column, store.url_of(name))
+        sidecar = read_companion(store, name, KIND, fingerprint, most=most_bytes(samples))
+        if sidecar is not None:
+            lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
             return _keep(path, lengths, fingerprint)
     find = _from_headers if source.data is None else _from_files
     return _keep(None if in_place else path, find(source, store, column), fingerprint)
 
 
 def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
-    """The lengths, mapped from a file in the cache folder where one can be written."""
+    """Return the lengths, mapped from a file in the cache folder if one can be written."""
     if path is None:
         return lengths
     data = emit_lengths_file(lengths.column, lengths.all(), fingerprint)
@@ -140,9 +140,9 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
         mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
         with publish_control_file(path, mode) as file:
             file.write(data)
-        found = map_file(path, most=len(data))
-        if found is not None:
-            return parse_lengths_file(found, len(lengths), lengths.column, fingerprint, path)
+        mapped = map_file(path, most=len(data))
+        if mapped is not None:
+            return parse_lengths_file(mapped, len(lengths), lengths.column, fingerprint, path)
     return lengths
 
 
@@ -164,9 +164,9 @@ def _check_column(source: Source, column: str) -> None:
 
 
 def _from_headers(source: Source, store: Store, column: str) -> Lengths:
-    """Lengths by what each shard tells at its beginning. Raises ConfigError where none does."""
-    where = source.remote or source.folder
-    items = [_item_size(schema, column, where) for schema in source.index.schemas]
+    """Return lengths from the headers of shards. Raises ConfigError if headers do not have them."""
+    place = source.remote or source.folder
+    items = [_item_size(schema, column, place) for schema in source.index.schemas]
 
     def of_shard(shard: ShardInfo) -> Ids:
         schema = int(source.index.schema_of[shard.number])
@@ -179,7 +179,7 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
         name = shard.raw.basename
         local = name.under(source.folder)
         if shard.zip is not None and not os.path.isfile(local):
-            raise _no_lengths(where, column, "its shards are compressed")
+            raise _no_lengths(place, column, "its shards are compressed")
         if os.path.isfile(local):
             with open_regular(local) as file:
                 data = file.read(head)
@@ -188,7 +188,7 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
         offsets = parse_offsets(data, shard.samples, shard.raw.size, str(name))
         fixed = 4 + sum(size for size in columns.sizes if size is not None)
         sizes = np.asarray(np.diff(offsets.astype(np.int64)) - fixed, np.int64)
-        return _vector_lengths(sizes, items[schema] or 1, where)
+        return _vector_lengths(sizes, items[schema] or 1, place)
 
     with ThreadPoolExecutor(_CONNECTIONS, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, source.index))
@@ -196,14 +196,14 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
 
 
 def _from_files(source: Source, store: Store, column: str) -> Lengths:
-    """Lengths of files in a format, of which that column alone is fetched and decoded."""
-    where, whole = source.remote or source.folder, source.data
-    assert whole is not None
-    columns = dict(zip(whole.columns.names, whole.columns.encodings, strict=True))
-    data = dataclasses.replace(whole, columns=as_columns(columns, [column]))
+    """Return lengths of files in a format, of which that column alone is fetched and decoded."""
+    place, data_of_files = source.remote or source.folder, source.data
+    assert data_of_files is not None
+    columns = dict(zip(data_of_files.columns.names, data_of_files.columns.encodings, strict=True))
+    data = dataclasses.replace(data_of_files, columns=as_columns(columns, [column]))
     encoding, files = parse_encoding(columns[column]), Files(store)
     if not has_lengths(encoding):
-        raise _not_of_arrays(where, column, encoding)
+        raise _not_of_arrays(place, column, encoding)
     if encoding.shape is not None:
         return Lengths.of(column, np.full(source.index.total_samples, encoding.shape[0], np.int64))
     length = length_function(columns, column)
@@ -212,7 +212,7 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
         blocks = [*data.blocks(number, files)]
         sizes = np.concatenate([np.zeros(0, np.int64), *(block.sizes for block in blocks)])
         if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
-            return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, where)
+            return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, place)
         samples = (sample for block in blocks for sample in _cut(block))
         return np.array([length(sample[4:]) for sample in samples], np.int64)
 
@@ -222,63 +222,63 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
 
 
 def _cut(block: Block) -> Iterator[memoryview]:
-    """The bytes of each sample of a block."""
+    """Yield the bytes of each sample of a block."""
     data, ends = memoryview(block.data), np.cumsum(block.sizes).tolist()
     for end, size in zip(ends, block.sizes.tolist(), strict=True):
         yield data[end - size : end]
 
 
-def _item_size(schema: ShardSchema, column: str, where: str) -> int | None:
-    """Bytes of an element of a column whose sizes headers tell; None for one of a fixed length."""
+def _item_size(schema: ShardSchema, column: str, place: str) -> int | None:
+    """Return the bytes of an element of a column, or None for a column of a fixed length."""
     columns = schema.columns
     encoding = parse_encoding(columns.encodings[columns.names.index(column)])
     if encoding.shape is not None and len(encoding.shape) == 1:
         return None
     if not has_lengths(encoding):
-        raise _not_of_arrays(where, column, encoding)
+        raise _not_of_arrays(place, column, encoding)
     if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
-        raise _no_lengths(where, column, f"it is stored as {encoding.name!r}")
+        raise _no_lengths(place, column, f"it is stored as {encoding.name!r}")
     if schema.is_split:
-        raise _no_lengths(where, column, f"its shards are {schema.format} files")
+        raise _no_lengths(place, column, f"its shards are {schema.format} files")
     if columns.sizes.count(None) > 1:
-        others = [
+        other_columns = [
             name
             for name, size in zip(columns.names, columns.sizes, strict=True)
             if size is None and name != column
         ]
-        raise _no_lengths(where, column, f"{', '.join(others)} too has no fixed size")
+        raise _no_lengths(place, column, f"{', '.join(other_columns)} too has no fixed size")
     return encoding.element_dtype.itemsize
 
 
-def _not_of_arrays(where: str, column: str, encoding: Encoding) -> ConfigError:
+def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
     return ConfigError(
-        f"{where}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
+        f"{place}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
         "the lengths of one-dimensional arrays. Give lengths= another column; make tokens of texts "
         "with mds-convert --tokenizer."
     )
 
 
-def _no_lengths(where: str, column: str, why: str) -> ConfigError:
+def _no_lengths(place: str, column: str, why: str) -> ConfigError:
     return ConfigError(
-        f"{where} has no file with the lengths of column {shown(column)}, and the headers of "
-        f"shards do not tell them: {why}. Record them once: mds lengths {where} --column {column}"
+        f"{place} has no file with the lengths of column {shown(column)}, and the headers of "
+        f"shards do not tell them: {why}. Record them once: mds lengths {place} --column {column}"
     )
 
 
-def _vector_lengths(sizes: Ids, item: int, where: str) -> Ids:
-    """Elements of one-dimensional arrays of so many bytes, with their heads.
+def _vector_lengths(sizes: Ids, item: int, place: str) -> Ids:
+    """Return the number of elements of one-dimensional arrays of so many bytes.
 
     A head is a byte and the length, in 1, 2, 4 or 8 bytes as it needs.
     """
-    found = np.full(len(sizes), -1, np.int64)
+    lengths = np.full(len(sizes), -1, np.int64)
     for width in range(4):
-        count, rest = np.divmod(sizes - 1 - (1 << width), item)
-        least = 1 << (8 << (width - 1)) if width else 0
-        fits = (rest == 0) & (count >= least) & ((width == 3) | (count < 1 << (8 << width)))
-        found[fits & (found < 0)] = count[fits & (found < 0)]
-    if len(found) and int(found.min()) < 0:
+        count, remainder = np.divmod(sizes - 1 - (1 << width), item)
+        minimum = 1 << (8 << (width - 1)) if width else 0
+        fits = (remainder == 0) & (count >= minimum) & ((width == 3) | (count < 1 << (8 << width)))
+        lengths[fits & (lengths < 0)] = count[fits & (lengths < 0)]
+    if len(lengths) and int(lengths.min()) < 0:
         raise ConfigError(
-            f"{where}: sample {int(np.argmin(found))} of a shard is not a one-dimensional array, "
+            f"{place}: sample {int(np.argmin(lengths))} of a shard is not a one-dimensional array, "
             "so it has no length in tokens."
         )
-    return found
+    return lengths

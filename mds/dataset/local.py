@@ -34,14 +34,14 @@ class OpenReaders(dict[int, Reader]):
         self.max_open = max_open
 
     def keep(self, shard: int, reader: Reader) -> None:
-        """Keep one open, in the place of others if there are many."""
+        """Keep a reader open, and close the oldest ones if there are too many."""
         self[shard] = reader
         while len(self) > self.max_open:
             self.drop_idle()
         make_room(self)
 
     def drop_idle(self) -> bool:
-        """Let go of the shard that was opened first; False when none is open."""
+        """Release the reader that was opened first; return False when none is open."""
         # It is not closed: another thread may be reading from it, and the last use of it ends the
         # mapping.
         with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # one was quicker
@@ -79,7 +79,9 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")
         self.split = split_folder(split)
         self.allow_unsafe_types = allow_unsafe_types
-        self._chosen = ColumnSelection(None if columns is None else tuple(columns), images, copy)
+        self._column_selection = ColumnSelection(
+            None if columns is None else tuple(columns), images, copy
+        )
         self._folder = os.path.join(self.local, self.split)
         path = os.path.join(self._folder, "index.json")
         if not os.path.exists(path):
@@ -102,19 +104,19 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     @property
     def shards(self) -> ShardList:
-        """The shards as a sequence of ShardInfo, each made when it is asked for."""
+        """Facts about each shard, made when they are asked for."""
         return ShardList(ShardMap([self._index]))
 
     @property
     def spanner(self) -> Spanner:
-        """``spanner[sample]`` is (shard, row)."""
+        """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
         return Spanner(ShardMap([self._index]))
 
     def __len__(self) -> int:
         return self.num_samples
 
     def __getitem__(self, at: Any) -> Any:
-        """The sample of that number, or lists of samples for slices, lists and arrays.
+        """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.
         """
@@ -123,14 +125,14 @@ class LocalDataset(HasColumns, Dataset[Any]):
         return resolve(at, self.num_samples, self.get_item)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """The samples of a batch; what torch's loader calls."""
+        """Return the samples of a batch; torch's loader calls this."""
         if type(self).__getitem__ is not LocalDataset.__getitem__:
             return [self[number] for number in numbers]
-        found: list[Any] = resolve(numbers, self.num_samples, self.get_item)
-        return found
+        samples: list[Any] = resolve(numbers, self.num_samples, self.get_item)
+        return samples
 
     def get_item(self, sample_id: int) -> Any:
-        """One sample by its number; what a subclass overrides to change what a sample is."""
+        """Return one sample by its number; subclasses override this to change what a sample is."""
         ends = self._ends
         shard = bisect_right(ends, sample_id) - 1
         reader = self._open.get(shard)
@@ -145,7 +147,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
                 self._folder,
                 info,
                 allow_unsafe_types=self.allow_unsafe_types,
-                columns=self._chosen,
+                columns=self._column_selection,
             )
         except NotFoundError as error:
             if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):
@@ -160,7 +162,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
-        # Mapped files do not travel to worker processes; each opens what it needs.
+        # Mapped files cannot be pickled; each worker process opens what it needs.
         return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_ends"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

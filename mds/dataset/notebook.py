@@ -13,7 +13,7 @@ _SHOWN_CLASSES = 8
 
 
 def show_dataset(dataset: Any) -> str:
-    """HTML of a dataset: what it is, its columns, its first samples as they are stored.
+    """Return a dataset in HTML: what it is, its columns and its first samples as stored.
 
     A display must not fail: what cannot be had (a store that does not answer) is told in its place.
     """
@@ -45,12 +45,12 @@ def _sample(dataset: Any, number: int) -> dict[str, Any]:
 
 
 def _classes(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
-    return shown + (f", ... ({len(names):,})" if len(names) > _SHOWN_CLASSES else "")
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
+    return listed + (f", ... ({len(names):,})" if len(names) > _SHOWN_CLASSES else "")
 
 
 class Explanation(str):
-    """The text of `explain`, which a notebook shows as a table."""
+    """Text of `explain`, which a notebook shows as a table."""
 
     __slots__ = ("_head", "_rows")
     _head: str
@@ -58,15 +58,15 @@ class Explanation(str):
 
     @classmethod
     def of(cls, head: str, rows: list[tuple[str, str, str]]) -> Explanation:
-        """A line on the whole, and rows of a setting, its value and the reason."""
+        """Make the text of a line on the whole, and rows of a setting, its value and the reason."""
         width = max(len(label) for label, _, _ in rows)
         values = max(len(value) for _, value, _ in rows)
         lines = [
             f"  {label:<{width}}  {value:<{values}}  {why}".rstrip() for label, value, why in rows
         ]
-        made = cls("\n".join([head, *lines]))
-        made._head, made._rows = head, rows
-        return made
+        explanation = cls("\n".join([head, *lines]))
+        explanation._head, explanation._rows = head, rows
+        return explanation
 
     def _repr_html_(self) -> str:
         return make_fragment(

@@ -26,7 +26,7 @@ _COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
 
 
 class PackCount(NamedTuple):
-    """The packs of an epoch, about or exactly."""
+    """Packs of an epoch, exact or estimated."""
 
     packs: int
     #: The share of all places that have a token.
@@ -35,17 +35,17 @@ class PackCount(NamedTuple):
 
 
 def count_packs(plan: PackPlan) -> PackCount:
-    """The packs of an epoch: exactly where they are counted, or soon are; else an estimate.
+    """Count the packs of an epoch, or estimate them if that would take long.
 
     A large epoch is counted by a thread, once on a node.
     """
-    counts = _known.find(plan)
+    counts = _counts_by_key.find(plan)
     if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
-        counts = _known.count(plan)
+        counts = _counts_by_key.count(plan)
     if counts is not None:
         packs = sum(int(of_node.sum()) for of_node in counts)
     else:
-        _known.begin(plan)
+        _counts_by_key.begin(plan)
         packs = estimate_packs(plan)
     filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
     return PackCount(packs, filled, is_exact=counts is not None)
@@ -73,13 +73,13 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
 
 
 def load_counts(plan: PackPlan) -> PackPlan:
-    """The plan with the packs of each window, counted unless they are known."""
-    plan.counts = _known.count(plan)
+    """Return the plan with the packs of each window, which are counted unless they are known."""
+    plan.counts = _counts_by_key.count(plan)
     return plan
 
 
 def estimate_packs(plan: PackPlan) -> int:
-    """About how many packs an epoch has: by the mean length, and half of one lost a window."""
+    """Estimate the packs of an epoch by the mean length, with half a pack of padding a window."""
     return math.ceil(_tokens(plan) / plan.packing.room + int(plan.windows.sum()) / 2)
 
 
@@ -97,16 +97,16 @@ class _KnownCounts:
         self._threads: dict[str, threading.Thread] = {}
 
     def find(self, plan: PackPlan) -> Counts | None:
-        """What is known in this process or on the disk."""
+        """Return the counts known in this process or in a file, or None."""
         key = plan.key()
         with self._lock:
             if key in self._counts:
                 return self._counts[key]
-        found = self._file(key, plan).read()
-        return None if found is None else self._keep(key, found)
+        counts = self._file(key, plan).read()
+        return None if counts is None else self._keep(key, counts)
 
     def count(self, plan: PackPlan) -> Counts:
-        """The same, counted unless it is known."""
+        """Return the counts, after packing the epoch unless they are known."""
         key = plan.key()
         with self._lock:
             if key in self._counts:
@@ -114,7 +114,7 @@ class _KnownCounts:
         return self._keep(key, self._file(key, plan).ensure(plan.count))
 
     def begin(self, plan: PackPlan) -> None:
-        """Have a thread of this process count, once."""
+        """Count in a thread of this process, once."""
         key = plan.key()
         with self._lock:
             thread = self._threads.get(key)
@@ -143,4 +143,4 @@ class _KnownCounts:
         return PackFile(key, plan.windows, os.path.join(cache_root(), "orders"))
 
 
-_known = _KnownCounts()
+_counts_by_key = _KnownCounts()

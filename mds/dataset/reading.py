@@ -66,7 +66,7 @@ def read_windows(
     blocks: Iterable[Ids],
     epoch: WorkerEpoch | None = None,
 ) -> Iterator[Window]:
-    """Stretches of ids with the shards behind them; ``epoch`` is the one that they are of."""
+    """Yield windows of ids with the shards behind them; ``epoch`` is that of the ids."""
     windows = _generate_windows(dataset, blocks, epoch)
     _unfinished.add(windows)
     if epoch is not None:
@@ -102,7 +102,7 @@ def _generate_windows(
 
 
 def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
-    """The samples of an epoch, in one iterator after the other.
+    """Yield iterators over the samples of an epoch, one after the other.
 
     They come through the caller's own ``__getitem__`` where there is one, and then through the
     functions of the dataset.
@@ -125,8 +125,8 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
             for readers, shards, rows in cut_growing(
                 (w.readers, w.shards, w.rows) for w in windows
             ):
-                samples, left = iterate_samples(readers, shards, rows, epoch.take_back)
-                epoch.give(len(rows), left)
+                samples, remaining = iterate_samples(readers, shards, rows, epoch.take_back)
+                epoch.give(len(rows), remaining)
                 keys = stream.take(len(rows)).tolist() if stream is not None else None
                 if watch is None or not chain.maps:
                     yield runner.over(samples, keys, epoch.take_back)
@@ -145,26 +145,26 @@ def _apply_in_stretches(
     waiting: collections.deque[Any],
     watch: Stopwatch,
 ) -> Iterator[Any]:
-    """What the functions make of samples, some of which are decoded before they are called."""
-    done = 0
+    """Yield what the functions make of samples, decoded a few at a time before the calls."""
+    applied = 0
     while True:
         waiting.extend(itertools.islice(samples, watch.stretch))
         count = len(waiting)
         if not count:
             return
         watch.begin_functions(count)
-        # Each is let go of when its functions have it.
-        some = itertools.starmap(waiting.popleft, itertools.repeat((), count))
-        some_keys = keys[done : done + count] if keys is not None else None
-        yield from runner.over(some, some_keys, epoch.take_back)
+        # Each sample is released when its functions have it.
+        decoded = itertools.starmap(waiting.popleft, itertools.repeat((), count))
+        some_keys = keys[applied : applied + count] if keys is not None else None
+        yield from runner.over(decoded, some_keys, epoch.take_back)
         watch.begin_decoding()
-        done += count
+        applied += count
 
 
 def judge_samples(
     dataset: ReadableDataset, epoch: WorkerEpoch, *, is_keyed: bool = False
 ) -> Iterator[tuple[Any, Fate, int]]:
-    """Every place of this worker with its sample, what the filter made of it, and its row key.
+    """Yield for every place of this worker its sample, its fate and its row key.
 
     The key is 0 unless a function takes random numbers, or ``is_keyed`` says that it is wanted.
     """
@@ -188,7 +188,7 @@ def judge_samples(
 
     try:
         for number in _numbers(dataset, epoch.blocks(), epoch):
-            epoch.given += 1
+            epoch.filled_places += 1
             if stream is not None:
                 key = int(stream.take(1)[0])
             if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
@@ -222,12 +222,12 @@ def judge_numbers(
     for number in numbers:
         if is_keyed:
             key = key_of_number(dataset.shuffle_seed, number)
-        found = judge.judge(number, get, lambda _: None, runner, key)
-        yield (number, *found)
+        outcome = judge.judge(number, get, lambda _: None, runner, key)
+        yield (number, *outcome)
 
 
 def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
-    """What the functions of map make of a sample outside all epochs; filters are passed over."""
+    """Return what the functions of map make of a sample outside of an epoch, without filters."""
     runner = SampleRunner(dataset._filter.chain, lambda: f"sample {number}")
     return runner.run(sample, key_of_number(dataset.shuffle_seed, number))
 
@@ -241,7 +241,8 @@ def all_items(dataset: ReadableDataset, get: Callable[[int], Any]) -> Iterator[A
 def _all_numbers(dataset: ReadableDataset, at_hand: ReadersAtHand) -> Iterator[int]:
     count = dataset._shards.num_samples
     blocks = (
-        np.arange(at, min(at + _NUMBERS_AT_ONCE, count)) for at in range(0, count, _NUMBERS_AT_ONCE)
+        np.arange(start, min(start + _NUMBERS_AT_ONCE, count))
+        for start in range(0, count, _NUMBERS_AT_ONCE)
     )
     return _numbers(dataset, blocks, at_hand)
 
@@ -252,7 +253,7 @@ def _own_items(
     runner: SampleRunner | None,
     stream: KeyStream | None,
 ) -> Iterator[Any]:
-    """Samples of the caller's own ``__getitem__``, and what functions make of them."""
+    """Yield samples of the caller's own ``__getitem__``, after the functions."""
     get, watch = epoch.lend(item_getter(dataset)), epoch.watch
 
     def make(number: int) -> Any:
@@ -267,7 +268,7 @@ def _own_items(
             raise
 
     for number in _numbers(dataset, epoch.blocks(), epoch):
-        epoch.given += 1
+        epoch.filled_places += 1
         if watch is not None and watch.is_armed:
             yield time_sample(epoch, watch, functools.partial(make, number))
         else:
@@ -287,7 +288,7 @@ def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 
 
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
-    """What gives a sample before the functions, by the shortest way."""
+    """Return a function that gives a sample before the functions of map."""
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _AT_ONCE = 16  # samples that are fetched
-_MAX_GLOBAL_BATCH = 1 << 24  # samples; the numbers of one are at hand
+_MAX_GLOBAL_BATCH = 1 << 24  # samples, whose numbers are held in memory
 _MAX_EPOCHS = 1 << 20  # each of them is looked through
 _SETTINGS = frozenset(
     (
@@ -51,7 +51,7 @@ _SETTINGS = frozenset(
 
 
 class StepRow(NamedTuple):
-    """A sample of a global batch: the rank that gets it, its number, and where it is stored.
+    """Sample of a global batch: the rank that gets it, its number, and where it is stored.
 
     ``stream`` is a name, of the schedule or else of the folder; ``file`` the shard's. ``tokens``:
     of a document in a pack, the first of its tokens that came and the one behind the last.
@@ -67,7 +67,7 @@ class StepRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Where a sample comes: epoch, step of the training, rank, and whether that is over."""
+    """Place of a sample: epoch, step of the run, rank, and whether that is over."""
 
     epoch: int
     step: int
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 
 class Rewind:
-    """A state with its data.
+    """State with its data.
 
     - ``state`` (Mapping[str, Any]): What ``state_dict()`` of a loader or a dataset gave.
     - ``places`` (Sequence[str], default ()): Where the streams are now; none: as the state says.
@@ -131,12 +131,12 @@ class Rewind:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The epoch, and the step of the training that comes next."""
+        """Epoch, and the step of the run that comes next."""
         epoch, steps = max(self.point.position.epoch, 0), self._steps
         return epoch, steps.before(epoch) - (-self.point.position.place // steps.batch)
 
     def place_of(self, step: int) -> tuple[int, int]:
-        """The epoch of a step of the training, and the step in it.
+        """Return the epoch of a step of the run, and the step in it.
 
         Raises StateError for a step that there is not, and for one that was skipped; ConfigError
         for a step of packs that is too far ahead.
@@ -156,7 +156,7 @@ class Rewind:
         return Gaps(skips_of(self.point.edits, epoch))
 
     def _number(self, epoch: int, inside: int) -> int | None:
-        """Which of the steps of an epoch that are not skipped a step is; None for one that is."""
+        """Return the number of a step among those of an epoch that are not skipped, or None."""
         gaps, place = self._gaps(epoch), inside * self._steps.batch
         return (
             gaps.number(place) // self._steps.batch
@@ -165,13 +165,13 @@ class Rewind:
         )
 
     def rows(self, step: int) -> list[StepRow]:
-        """The samples of a global batch, rank by rank."""
+        """Return the samples of a global batch, rank by rank."""
         epoch, inside = self.place_of(step)
         pieces = self.order(epoch).step_rows(self._number(epoch, inside) or 0)
         return [self._row(*piece) for piece in pieces]
 
     def samples(self, numbers: Sequence[int]) -> list[Any]:
-        """Samples by their numbers, several fetched at a time."""
+        """Return samples by their numbers, several fetched at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(self.dataset.__getitem__, numbers))
 
@@ -184,39 +184,39 @@ class Rewind:
         return StepRow(rank, sample, self._names[stream], own, file, row, tokens)
 
     def find(self, sample: int) -> list[Seen]:
-        """Where a sample came, and where it comes in the epoch of the state."""
+        """Return where a sample came, and where it comes in the epoch of the state."""
         last, now = self.position
         if not 0 <= sample < self.dataset.num_samples:
             raise StateError(
                 f"sample {sample:,}: the data have {self.dataset.num_samples:,}, counted from 0 "
                 "through all streams."
             )
-        batch, found = self._steps.batch, []
+        batch, places_of_sample = self._steps.batch, []
         for epoch in range(last + 1):
             first, gaps = self._steps.before(epoch), self._gaps(epoch)
             for place in self.order(epoch).locate(sample):
                 step = first + gaps.place(place.step * batch) // batch
-                found.append(Seen(epoch, step, place.rank, step < now))
-        return found
+                places_of_sample.append(Seen(epoch, step, place.rank, step < now))
+        return places_of_sample
 
     def drops_of(self, sample: int) -> list[str]:
-        """The edits that drop a sample, in words."""
+        """Return the edits that drop a sample, in words."""
         edits = self.point.edits
         return [describe_edit(edit) for edit in edits if sample in edit.get("drop", ())]
 
     def batches(self) -> Iterator[Ids]:
-        """What tells the samples of each step since the training began; nothing of skipped ones."""
+        """Yield for each step since the run began numbers of its samples; none if skipped."""
         nothing, batch = np.zeros(0, np.int64), self._steps.batch
         for epoch in itertools.count():
-            gaps, steps, at = self._gaps(epoch), self._steps.in_epoch(epoch), 0
+            gaps, steps, next_step = self._gaps(epoch), self._steps.in_epoch(epoch), 0
             if not steps:
                 return
             for number, ids in enumerate(self.order(epoch).step_reads()):
                 step = gaps.place(number * batch) // batch
-                yield from itertools.repeat(nothing, step - at)
+                yield from itertools.repeat(nothing, step - next_step)
                 yield ids
-                at = step + 1
-            yield from itertools.repeat(nothing, steps - at)
+                next_step = step + 1
+            yield from itertools.repeat(nothing, steps - next_step)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -230,7 +230,7 @@ class Rewind:
 
 
 class Difference(NamedTuple):
-    """How two runs differ: reasons, and the first step with other samples, if one was found.
+    """Difference of two runs: reasons, and the first step with other samples, if there is one.
 
     ``steps`` is how many were compared.
     """
@@ -246,7 +246,7 @@ def compare(
     places: Sequence[str] = (),
     select: Any = None,
 ) -> Difference:
-    """The first step at which two runs differ, up to the later of their positions, and why.
+    """Return the first step at which two runs differ, up to the later position, and why.
 
     - ``first``, ``second`` (Mapping[str, Any]): Their states.
     - ``places`` (Sequence[str], default ()): Where the streams are now, the same for both.
@@ -258,13 +258,13 @@ def compare(
     reasons = differences("dataset", a.dataset, b.dataset or {})
     reasons += differences("order", a.order, b.order or {})
     for name in ("num_canonical_nodes", "shuffle_seed"):
-        then, now = getattr(a, name), getattr(b, name)
-        if then != now:
-            reasons.append(f"{name} was {then} and is {now}")
+        before, now = getattr(a, name), getattr(b, name)
+        if before != now:
+            reasons.append(f"{name} was {before} and is {now}")
     runs = Rewind(first, places, select), Rewind(second, places, select)
-    for which, one, other in (("first", a, b), ("second", b, a)):
-        told = [describe_edit(edit) for edit in one.edits if edit not in other.edits]
-        reasons += [f"only the {which} has {text}" for text in told]
+    for which, state, other in (("first", a, b), ("second", b, a)):
+        clauses = [describe_edit(edit) for edit in state.edits if edit not in other.edits]
+        reasons += [f"only the {which} has {text}" for text in clauses]
     steps = max(run.position[1] for run in runs)
     pairs = itertools.zip_longest(*(itertools.islice(run.batches(), steps) for run in runs))
     for step, (these, those) in enumerate(pairs):
@@ -274,7 +274,7 @@ def compare(
 
 
 def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
-    """The packing of a state that counts packs."""
+    """Return the packing of a state that counts packs."""
     if point.position.unit != "packs":
         return None
     order, named = point.order or {}, data.get("packing")
@@ -293,7 +293,7 @@ def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
 
 
 def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
-    """What a state says of its data, checked as far as it is used."""
+    """Return the data of a state, checked as far as they are used."""
     data = point.data
     if data is None or not {"streams", "batch_size", "ranks", "nodes"} <= set(data):
         raise StateError(
@@ -308,8 +308,8 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
             "chose, and it does not know which: give what select() was given, as select= or "
             "--select FILE.npy."
         )
-    whole = {name: data[name] for name in ("batch_size", "ranks", "nodes")}
-    for name, value in whole.items():
+    numbers = {name: data[name] for name in ("batch_size", "ranks", "nodes")}
+    for name, value in numbers.items():
         if type(value) is not int or not 1 <= value <= _MAX_GLOBAL_BATCH:
             raise StateError(f"the state has data with {name} {str(value)[:60]!r}.")
     if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.position.epoch > _MAX_EPOCHS:
@@ -319,7 +319,7 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
         )
     streams = data["streams"]
     if not isinstance(streams, list) or not all(
-        isinstance(one, Mapping) and isinstance(one.get("at"), str) for one in streams
+        isinstance(entry, Mapping) and isinstance(entry.get("at"), str) for entry in streams
     ):
         raise StateError("the state has data whose streams say no place.")
     return data
@@ -328,31 +328,31 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
 def _streams(
     data: Mapping[str, Any], places: Sequence[str], point: ResumePoint
 ) -> list[Stream] | dict[str, Stream]:
-    """The streams of a state, at their places or at others."""
-    told = data["streams"]
-    if places and len(places) != len(told):
+    """Return the streams of a state, at their places or at others."""
+    entries = data["streams"]
+    if places and len(places) != len(entries):
         raise StateError(
-            f"the state is of {len(told)} streams, and {len(places)} places were given: give one "
-            "for each, in their order."
+            f"the state is of {len(entries)} streams, and {len(places)} places were given: give "
+            "one for each, in their order."
         )
-    found = []
-    for number, one in enumerate(told):
-        place = places[number] if places else f"{data.get('root', '')}{one['at']}"
+    streams = []
+    for number, entry in enumerate(entries):
+        place = places[number] if places else f"{data.get('root', '')}{entry['at']}"
         if "***" in place or "?..." in place:
             raise StateError(
                 f"the state names stream {number} as {place}, without its secrets: say where it is."
             )
-        share = {k: one[k] for k in ("proportion", "repeat", "choose") if k in one}
-        where: dict[str, Any] = {"remote" if "://" in place else "local": place}
-        found.append(Stream(**where, **share, format=_format_of(one)))
+        share = {k: entry[k] for k in ("proportion", "repeat", "choose") if k in entry}
+        arguments: dict[str, Any] = {"remote" if "://" in place else "local": place}
+        streams.append(Stream(**arguments, **share, format=_format_of(entry)))
     if point.schedule is None:
-        return found
-    return dict(zip(ScheduledRun.from_json(point.schedule).names, found, strict=True))
+        return streams
+    return dict(zip(ScheduledRun.from_json(point.schedule).names, streams, strict=True))
 
 
-def _format_of(one: Mapping[str, Any]) -> str | Format | None:
-    """What the files of a stream are; of a table in the version that was read."""
-    pin = one.get("pin")
+def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
+    """Return the format of the files of a stream, of a table with the version that was read."""
+    pin = entry.get("pin")
     if isinstance(pin, Mapping) and pin and "remote" not in pin:
-        return find_format(str(one.get("kind")))(**pin)
-    return one.get("format")
+        return find_format(str(entry.get("kind")))(**pin)
+    return entry.get("format")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunMixture(NamedTuple):
-    """Names of the streams, samples of a pass through each, and how many come by any step.
+    """Mixture of a run: names of the streams, samples of a pass, and counts by any step.
 
     ``now``: the step that comes next. ``unit``: what steps are; of a run of packs windows.
     """
@@ -29,13 +29,13 @@ class RunMixture(NamedTuple):
     unit: str
 
     def amounts(self, steps: NDArray[np.int64]) -> NDArray[Any]:
-        """What shares are of, before each of ``steps``: samples, or in packs about the tokens."""
+        """Return the samples, or about the tokens of packs, before each of ``steps``."""
         mixture = self.mixture
         return mixture.tokens(steps) if isinstance(mixture, TokenMixture) else mixture.counts(steps)
 
 
 def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
-    """The mixture of a run up to step ``until``.
+    """Return the mixture of a run up to step ``until``.
 
     Without it up to a quarter beyond the last change, the step of the state, or an epoch. Raises
     StateError for a run without a schedule.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ColumnInfo(NamedTuple):
-    """A column: how its values are stored, what it is, and what its numbers mean."""
+    """Column: how its values are stored, what it is, and what its numbers mean."""
 
     encoding: str
     description: str = ""
@@ -23,10 +23,10 @@ class ColumnInfo(NamedTuple):
 
 
 class HasColumns:
-    """Mixin of what is made of indexes, each of which lies in a store."""
+    """Mixin of datasets, which have indexes in stores."""
 
     def _indexes(self) -> Iterable[tuple[Index, Store | None]]:
-        """Each index with the store where its companions are; None where it has no file."""
+        """Return each index with the store of its sidecar files, or None if it has none."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -34,7 +34,7 @@ class HasColumns:
 
     @cached_property
     def columns(self) -> dict[str, ColumnInfo]:
-        """What each column is: ``encoding``, ``description`` and ``class_names``, by its name.
+        """Encoding, description and class names of each column, by name.
 
         All columns of the data, also where ``columns=`` chooses some. The last two are empty where
         nothing was noted. The first look asks the place of the data for `index.columns.json`.
@@ -42,19 +42,19 @@ class HasColumns:
         >>> dataset.columns["label"].encoding  # doctest: +SKIP
         'int'
         """
-        found: dict[str, ColumnInfo] = {}
+        columns_by_name: dict[str, ColumnInfo] = {}
         for index, store in self._indexes():
             notes = {} if store is None else read_notes(store, index.fingerprint())
             for name, encoding in column_encodings([index]).items():
                 note = notes.get(name, ColumnNote())
-                known = found.setdefault(name, ColumnInfo(encoding, *note))
-                if known.class_names != note.class_names:
-                    found[name] = known._replace(class_names=())
-        return found
+                column = columns_by_name.setdefault(name, ColumnInfo(encoding, *note))
+                if column.class_names != note.class_names:
+                    columns_by_name[name] = column._replace(class_names=())
+        return columns_by_name
 
     @cached_property  # not a property: a class of the caller's may have an attribute of that name
     def class_names(self) -> dict[str, list[str]]:
-        """The names of the classes of each column that has some, in the order of their numbers.
+        """Names of the classes of each column that has some, in the order of their numbers.
 
         A column whose numbers mean other classes in another stream is not among them.
 
@@ -69,15 +69,15 @@ class HasColumns:
 
 
 def column_names(indexes: Sequence[Index]) -> list[str]:
-    """The names of all columns of any shard, in the order in which they are met."""
+    """Return the names of all columns of any shard, in the order of their first shards."""
     return list(column_encodings(indexes))
 
 
 def column_encodings(indexes: Sequence[Index]) -> dict[str, str]:
-    """The encoding of each column; where shards differ, that of the first of them."""
-    found: dict[str, str] = {}
+    """Return the encoding of each column; if shards differ, that of the first one."""
+    encodings_by_name: dict[str, str] = {}
     for index in indexes:
         for schema in index.schemas:
             for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True):
-                found.setdefault(name, encoding)
-    return found
+                encodings_by_name.setdefault(name, encoding)
+    return encodings_by_name

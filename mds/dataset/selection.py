@@ -32,32 +32,32 @@ class Selection:
         return len(self.ids)
 
     def per_shard(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Selected samples of each shard, given where the shards begin, shape (shards + 1,)."""
+        """Return the selected samples of each shard, given where shards begin, (shards + 1,)."""
         return np.diff(np.searchsorted(self.ids, ends)).astype(np.int64)
 
     def stored(self, sample: int) -> int:
-        """The stored number of selected sample ``sample``."""
+        """Return the stored number of a selected sample."""
         return int(self.ids[sample])
 
     def stored_many(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The stored numbers of many."""
+        """Return the stored numbers of selected samples, int64."""
         return np.asarray(self.ids[samples], np.int64)
 
     def numbers(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The numbers among the selected of stored samples that are selected."""
+        """Return the numbers in the selection of stored samples, which must be selected."""
         return np.searchsorted(self.ids, stored).astype(np.int64)
 
-    def within(self, chosen: npt.NDArray[np.int64]) -> Selection:
-        """The selection of these of the selected."""
-        return Selection(self.stored_many(chosen))
+    def within(self, samples: npt.NDArray[np.int64]) -> Selection:
+        """Return the selection of some of the selected samples."""
+        return Selection(self.stored_many(samples))
 
     def fingerprint(self) -> str:
-        """A digest of the numbers."""
+        """Return a digest of the numbers."""
         return hexdigest("xxh3_64", np.ascontiguousarray(self.ids, "<i8").tobytes())
 
 
 def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
-    """Sorted sample numbers from numbers, a boolean mask of ``samples``, or a ``.npy`` file of one.
+    """Return sorted sample numbers of numbers, a boolean mask, or a ``.npy`` file of either.
 
     Raises ConfigError (a ValueError) for numbers out of range or given twice, or a mask of
     another length.
@@ -69,22 +69,22 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
             "select() takes sample numbers, a boolean mask or a .npy file, got a function. Write "
             "select(where=function)."
         )
-    chosen = np.asarray(choice)
-    if chosen.dtype == bool:
-        if chosen.shape != (samples,):
+    array = np.asarray(choice)
+    if array.dtype == bool:
+        if array.shape != (samples,):
             raise ConfigError(
-                f"a mask of shape {chosen.shape} cannot select from {samples} samples."
+                f"a mask of shape {array.shape} cannot select from {samples} samples."
             )
-        return np.flatnonzero(chosen).astype(np.int64)
-    if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not chosen.size):
+        return np.flatnonzero(array).astype(np.int64)
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
         raise ConfigError(
-            f"select() takes sample numbers or a boolean mask, got {chosen.dtype} of shape "
-            f"{chosen.shape}. Write select([0, 7]), select(dataset_mask) or select(where=function)."
+            f"select() takes sample numbers or a boolean mask, got {array.dtype} of shape "
+            f"{array.shape}. Write select([0, 7]), select(dataset_mask) or select(where=function)."
         )
-    ids = np.unique(chosen.astype(np.int64))
-    if len(ids) != len(chosen):
+    ids = np.unique(array.astype(np.int64))
+    if len(ids) != len(array):
         raise ConfigError(
-            f"{len(chosen) - len(ids)} of {len(chosen)} selected sample numbers are repeated; use "
+            f"{len(array) - len(ids)} of {len(array)} selected sample numbers are repeated; use "
             "repeat= of a Stream to see samples more often."
         )
     if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
@@ -113,7 +113,7 @@ def _load(path: str | os.PathLike[str]) -> Any:
 def split_by_hash(
     keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Disjoint, exhaustive parts of the samples with these keys; equal keys share a part.
+    """Return disjoint parts that have all samples; samples with equal keys share a part.
 
     Shares must sum to 1, or ConfigError (a ValueError) is raised.
     """
@@ -130,7 +130,7 @@ def split_by_hash(
 
 
 def key_of(value: Any) -> int:
-    """A number for a column's value, the same everywhere: of its bytes, or of its text."""
+    """Return a number for a value, the same on all machines: of its bytes, or of its text."""
     if isinstance(value, np.ndarray):
         data = value.tobytes()
     else:
@@ -139,7 +139,7 @@ def key_of(value: Any) -> int:
 
 
 def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each, by the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Return a number in [0, 1) for each, by the finaliser of SplitMix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = (numbers + np.uint64(seed & 0xFFFFFFFF) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -45,7 +45,7 @@ def evaluate_once(
     key: str | None,
     evaluate: Callable[[], Numbers],
 ) -> Numbers:
-    """What ``evaluate`` gives for ``data`` and ``where``, from a file if there is one."""
+    """Return the result of ``evaluate`` for ``data`` and ``where``, from a file if possible."""
     number = next(_calls)
     if key is not None:
         name = f"key-{_digest(data, key)}.ids"
@@ -55,9 +55,9 @@ def evaluate_once(
             return evaluate()
         name = f"job-{os.getppid()}-{_digest(data, function, str(number), _start_of_parent())}.ids"
     path = os.path.join(folder, name)
-    found = _read(path)
-    if found is not None:
-        return found
+    stored_ids = _read(path)
+    if stored_ids is not None:
+        return stored_ids
     try:
         make_folder(folder)
         lock = lock_within(f"{path}.lock", 0, _PATIENCE, past_stopped=True)
@@ -65,15 +65,15 @@ def evaluate_once(
         log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
         return evaluate()
     try:
-        found = _read(path)
-        if found is None:
-            found = evaluate()
-            _write(path, found)
+        stored_ids = _read(path)
+        if stored_ids is None:
+            stored_ids = evaluate()
+            _write(path, stored_ids)
             _remove_those_of_ended_jobs(folder)
     finally:
         if lock is not None:
             lock.close()
-    return found
+    return stored_ids
 
 
 def _read(path: str) -> Numbers | None:
@@ -116,7 +116,7 @@ def _start_of_parent() -> str:
 
 
 def _digest_of(function: Callable[[Any], Any]) -> str | None:
-    """A digest of a function and all that it refers to; None when that cannot be told."""
+    """Return a digest of a function and all that it refers to, or None if that is unknown."""
     try:
         return _digest(*_told(function, set()))
     except Exception:  # noqa: BLE001 - pickling runs code of any kind

@@ -145,16 +145,16 @@ def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> No
 LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}
 
 
-def check_settings(owner: str, given: Mapping[str, Any]) -> None:
+def check_settings(owner: str, arguments: Mapping[str, Any]) -> None:
     """Refuse settings of a dataset that are of another type or value than they can be.
 
     ``owner``: the name of the caller's class. Raises ConfigError, of which ArgumentError and
     UnknownNameError are kinds.
     """
-    check_arguments(owner, given, DATASET_RULES)
-    _check_streams(owner, given["streams"])
-    find_shuffle(given["shuffle_algo"])
-    _check_topology(owner, given["topology"])
+    check_arguments(owner, arguments, DATASET_RULES)
+    _check_streams(owner, arguments["streams"])
+    find_shuffle(arguments["shuffle_algo"])
+    _check_topology(owner, arguments["topology"])
 
 
 def _check_streams(owner: str, streams: Any) -> None:
@@ -193,7 +193,7 @@ def _check_topology(owner: str, topology: Any) -> None:
 def resolve_predownload(
     predownload: int | None, batch_size: int | None, *, is_packed: bool = False
 ) -> int:
-    """Samples ahead of each worker: as given, else eight batches, else 64.
+    """Return the samples ahead of each worker: as given, else eight batches, else 64.
 
     A pack is taken for 32 documents.
     """
@@ -202,18 +202,18 @@ def resolve_predownload(
     return 8 * batch_size * (32 if is_packed else 1) if batch_size else 64
 
 
-def check_function(owner: str, method: str, given: Any, example: str) -> Callable[..., Any]:
-    """A function that was given to a method; ArgumentError for anything else."""
-    if callable(given):
-        return given  # type: ignore[no-any-return]
+def check_function(owner: str, method: str, function: Any, example: str) -> Callable[..., Any]:
+    """Return a function that was given to a method; raise ArgumentError for anything else."""
+    if callable(function):
+        return function  # type: ignore[no-any-return]
     raise ArgumentError(
-        f"{owner}.{method}() takes a function, got {type(given).__name__} {given!r}. Write "
+        f"{owner}.{method}() takes a function, got {type(function).__name__} {function!r}. Write "
         f"{method}({example})."
     )
 
 
 def find_column(owner: str, name: Any, columns: list[str]) -> str:
-    """The name of a column that there is; ConfigError for another, with the nearest."""
+    """Return the name of a column that exists; raise ConfigError with the nearest for others."""
     if name in columns:
         return str(name)
     raise ConfigError(
@@ -225,7 +225,7 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 def check_schedule(
     schedule: Schedule | None, streams: object, batching_method: str, packing: Packing | None
 ) -> ScheduledRun | None:
-    """The schedule of streams by their names. Raises ConfigError where it cannot be followed."""
+    """Return the schedule of streams by name. Raises ConfigError if it cannot be followed."""
     if schedule is None:
         return None
     if not isinstance(streams, Mapping):

@@ -105,11 +105,11 @@ class ShardMap:
         return shard, sample - self._bounds[shard]
 
     def stored(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Numbers among all stored samples of these numbers among the selected."""
+        """Return the numbers of selected samples among all stored samples."""
         return samples if self.selection is None else self.selection.stored_many(samples)
 
     def selected(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The inverse of ``stored``: numbers among the selected of selected stored samples."""
+        """Return the numbers in the selection of stored samples: the inverse of ``stored``."""
         return stored if self.selection is None else self.selection.numbers(stored)
 
 
@@ -144,7 +144,7 @@ class ShardList(Sequence["ShardInfo"]):
 
 
 class Spanner:
-    """Sample number to (shard, row), the incumbent's way of asking: ``spanner[17]``."""
+    """Map from sample number to (shard, row), as in mosaicml-streaming: ``spanner[17]``."""
 
     def __init__(self, shards: ShardMap) -> None:
         self._shards = shards
@@ -156,10 +156,10 @@ class Spanner:
 
 
 def _ends(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """A zero, and behind it where each range ends."""
-    found = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=found[1:])
-    return found
+    """Return a zero, followed by where each range ends."""
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
 
 
 def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -42,7 +42,7 @@ STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
 
 
 class Stream:
-    """A dataset in one place, to be used alone or mixed with others.
+    """Dataset in one place, used alone or mixed with others.
 
     One of ``remote`` and ``local`` is needed, and at most one of ``proportion``, ``repeat`` and
     ``choose`` may be given. What has no default here is taken from the dataset.
@@ -114,8 +114,8 @@ class Stream:
         self.keep_zip = keep_zip
         self.storage_options = storage_options
         self.format = parse_format(format)
-        self._wanted: Sequence[str] | None = None  # the columns that the dataset is asked for
-        # Of files that are read as they lie, once they are found: what a state has, what they cost.
+        self._columns_wanted: Sequence[str] | None = None  # columns= of the dataset
+        # Of files that are read in place, once they are known: facts for a state, and costs.
         self._files_pin: Mapping[str, Any] = {}
         self._file_changes = ("", "")
         self._file_costs: FileCosts | None = None
@@ -128,7 +128,7 @@ class Stream:
         super().__setattr__(name, value)
 
     def _take_weights(self, proportion: float, repeat: float, choose: int) -> None:
-        """Show what a dataset made of the weights; the stream is the dataset's from now on."""
+        """Set the resolved weights; from now on the stream belongs to a dataset."""
         vars(self).update(proportion=proportion, repeat=repeat, choose=choose)
         if self._is_strict:
             self._is_in_use = True
@@ -156,7 +156,7 @@ class Stream:
             )
 
     def apply_default(self, default: Mapping[str, Any]) -> None:
-        """Take from ``default`` what this stream was not told itself."""
+        """Set the settings from ``default`` that this stream does not have."""
         for name, value in default.items():
             if name in (*_DEFAULTS, "storage_options") and getattr(self, name, None) is None:
                 setattr(self, name, value)
@@ -165,27 +165,27 @@ class Stream:
         self._check_numbers()
 
     def _filled(self, default: Mapping[str, Any]) -> Stream:
-        """A copy with the defaults applied; the user's stream stays as it is."""
+        """Return a copy with the defaults applied; the user's stream stays as it is."""
         stream = copy.copy(self)
         vars(stream).pop("_is_in_use", None)
         stream.apply_default({**_DEFAULTS, **default})
-        stream._wanted = default.get("columns")
+        stream._columns_wanted = default.get("columns")
         return stream
 
     @property
     def _share(self) -> dict[str, float]:
-        """How much of it was asked for: at most one of proportion, repeat and choose."""
-        given = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
-        return {name: plain_scalar(value) for name, value in given.items() if value is not None}
+        """Requested share: at most one of proportion, repeat and choose."""
+        requests = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
+        return {name: plain_scalar(value) for name, value in requests.items() if value is not None}
 
     @property
     def folder(self) -> str:
-        """The local folder with the split."""
+        """Local folder with the split."""
         return os.path.join(self.local, self.split) if self.split else self.local
 
     @property
     def remote_folder(self) -> Url | None:
-        """The remote URL with the split; None when the data are read in place."""
+        """Remote URL with the split; None when the data are read in place."""
         if self.remote is None:
             return None
         url = Url(join(self.remote, self.split))
@@ -198,7 +198,7 @@ class Stream:
         return bool(self.keep_zip) or self.remote_folder is None
 
     def _find(self) -> Source:
-        """What the cache needs to know: the index, and the folder that keeps what is fetched.
+        """Return the source for the cache: the index, and the folder for fetched files.
 
         That is the stream's own, or one below it if that belongs to another source. Raises as
         `read_index` does.
@@ -210,7 +210,7 @@ class Stream:
         if kind is not None:
             return self._find_in(kind, filled)
         try:
-            found = find_index(
+            source = find_index(
                 self.remote_folder,
                 self.folder,
                 options=self.storage_options,
@@ -222,11 +222,11 @@ class Stream:
 
             return self._find_in(pinned_format(error), filled, error)
         return Source(
-            index=found.index,
+            index=source.index,
             remote=self.remote_folder,
-            folder=found.folder,
-            version=found.version,
-            store=found.store,
+            folder=source.folder,
+            version=source.version,
+            store=source.store,
             options=self.storage_options,
             keep_zip=self.safe_keep_zip,
             validate_hash=self.validate_hash or None,
@@ -235,7 +235,7 @@ class Stream:
         )
 
     def _format(self) -> Format | None:
-        """What the files are, if not MDS: as told, or by their endings."""
+        """Return the format of files that are not MDS, as given or by their endings."""
         if self.format is not None:
             return self.format
         place = join(self.remote if self.remote is not None else self.local, self.split)
@@ -246,7 +246,7 @@ class Stream:
     def _find_in(
         self, kind: Format, filled: Stream, pinned: FilesIndexError | None = None
     ) -> Source:
-        """The source of files in a format; those that an index has ``pinned``, where there is one.
+        """Return the source of files in a format, or of those that an index has ``pinned``.
 
         Raises as `find_table` does.
         """
@@ -256,23 +256,23 @@ class Stream:
             raise ConfigError(
                 f"validate_hash={self.validate_hash!r}: files of {kind.name} have no digests."
             )
-        found = find_table(
+        source = find_table(
             kind,
             join(self.remote if self.remote is not None else self.local, self.split),
             self.folder if self.remote is not None else None,
-            self._wanted,
+            self._columns_wanted,
             self.storage_options,
             timeout=float(filled.download_timeout or 60.0),
             retries=int(filled.download_retry or 0),
             pinned=pinned,
         )
-        assert found.data is not None, "what is in a format has what reads it"
-        costs = found.data.costs()
-        # What is behind a network is never read in place.
-        self._file_costs = costs._replace(is_in_place=costs.is_in_place and found.remote is None)
-        self._files_pin = {"kind": kind.name, **found.data.pin()}
-        self._file_changes = found.data.table.last_changes
-        return found
+        assert source.data is not None, "what is in a format has what reads it"
+        costs = source.data.costs()
+        # Files behind a network are never read in place.
+        self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
+        self._files_pin = {"kind": kind.name, **source.data.pin()}
+        self._file_changes = source.data.table.last_changes
+        return source
 
     @classmethod
     def validate_weights(cls, streams: Sequence[Stream]) -> tuple[bool, bool]:
@@ -301,13 +301,13 @@ class Stream:
 
 
 class StreamRegistry:
-    """Stream classes by name, for ``stream_name=`` of a dataset."""
+    """Registry of stream classes by name, for ``stream_name=`` of a dataset."""
 
     def __init__(self) -> None:
         self._classes: dict[str, Callable[..., Stream]] = {}
 
     def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
-        """Let ``stream_name=name`` make streams with ``func``; without it, a decorator."""
+        """Make ``stream_name=name`` use ``func`` for streams; return a decorator without it."""
         if func is None:
             return functools.partial(self._add, name)
         return self._add(name, func)
@@ -317,20 +317,20 @@ class StreamRegistry:
         return func
 
     def get(self, name: str) -> Callable[..., Stream]:
-        """The class of that name; ConfigError names those that there are."""
+        """Return the class of a name. Raises ConfigError, with the known names, for others."""
         if name not in self._classes:
             loaded = load_plugin("mds.streams", name, "stream class")
             if loaded is None:
-                known = sorted({*self._classes, *plugin_names("mds.streams")})
+                names = sorted({*self._classes, *plugin_names("mds.streams")})
                 raise ConfigError(
-                    f"there is no stream class {name!r}.{did_you_mean(name, known)} Registered "
-                    f"are: {', '.join(known)}."
+                    f"there is no stream class {name!r}.{did_you_mean(name, names)} Registered "
+                    f"are: {', '.join(names)}."
                 )
             self._classes[name] = loaded
         return self._classes[name]
 
     def get_all(self) -> dict[str, Callable[..., Stream]]:
-        """All registered classes by name."""
+        """Return all registered classes by name."""
         return dict(self._classes)
 
     def __contains__(self, name: str) -> bool:
@@ -347,7 +347,7 @@ def fill_streams(
     stream_name: str,
     defaults: Mapping[str, Any],
 ) -> list[Stream]:
-    """The streams of a dataset, copied, with its defaults."""
+    """Return copies of the streams of a dataset, with its defaults."""
     if streams is None:
         if place["remote"] is None and place["local"] is None:
             raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
@@ -374,7 +374,7 @@ def fill_streams(
 
 
 def find_sources(streams: Sequence[Stream]) -> list[Source]:
-    """The source of every stream; many are found side by side, since most of it is waiting."""
+    """Return the source of every stream; many are looked up at once, as most of it is waiting."""
     if len(streams) == 1:
         return [streams[0]._find()]
     with ThreadPoolExecutor(min(len(streams), 32)) as pool:

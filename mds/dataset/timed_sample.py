@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TimedReaders:
-    """The readers of a window for one sample; the time of the first access counts as decoding.
+    """Readers of a window for one sample; the time of the first access counts as decoding.
 
     The object is both the mapping and the reader that the first access returns.
     """
@@ -36,7 +36,7 @@ class TimedReaders:
         return False
 
     def get(self, row: int) -> Any:
-        """The sample of a row."""
+        """Return the sample of a row."""
         sample = self._reader.get(row)
         self._watch.resume_functions()
         return sample

@@ -1,4 +1,4 @@
-"""The part of an epoch that one worker goes through: its ids, how far it is, and an audit.
+"""Part of a worker in an epoch: its ids, its progress, and sums for the order hash.
 
 All state of a running iteration is here and not on the dataset, so a dataset may be iterated
 several times at once.
@@ -47,7 +47,7 @@ _ALL = slice(None)
 
 
 class OpenWindows:
-    """The windows that one iteration reads, which can be closed from outside the iteration."""
+    """Windows that an iteration reads, which can be closed from outside the iteration."""
 
     _windows: Callable[[], Generator[Window, None, None] | None] = staticmethod(lambda: None)
 
@@ -56,7 +56,7 @@ class OpenWindows:
         self._windows = weakref.ref(windows)
 
     def close_windows(self) -> None:
-        """Give back the shards and threads of the windows. Closing twice is fine.
+        """Release the shards and threads of the windows; closing twice is fine.
 
         An error keeps the frames that it passed through, and so generators that are not finished.
         """
@@ -67,7 +67,7 @@ class OpenWindows:
 
 
 class ReadersAtHand:
-    """Readers of the window that an iteration is in, by shard, and the numbers of these shards.
+    """Readers of the current window of an iteration, by shard, and the shards of the window.
 
     Only a call of a function from `lend` sees them, in the thread that makes the call. The
     iteration waits for the call, so the window stays open until the call returns.
@@ -121,12 +121,14 @@ call_in_child(_forget_lent_readers)
 class WorkerEpoch(ReadersAtHand, OpenWindows):
     """Part of worker ``world.worker`` in the order of an epoch, from its ``start``-th place on.
 
-    ``given`` counts the places of the order that were filled. ``dropped`` has the samples that a
-    filter dropped, if there is one, and no batch has told yet. ``is_over`` once the iteration has
-    ended or was left, ``is_exhausted`` once it has ended, and ``failure`` is the error that ended
-    it. ``is_between`` unless samples that are counted one by one are still to be given.
-    ``is_counted`` where a loader sums what its batches take of the order. ``watch`` is the
-    loader's, where one makes batches of samples.
+    Attributes:
+        filled_places: Places of the order that were filled.
+        dropped: Samples that a filter dropped and no batch has reported yet, if there is a filter.
+        is_over: Whether the iteration has ended or was left; ``is_exhausted``: whether it has
+            ended; ``failure``: the error that ended it.
+        is_between: Whether no samples that are counted one by one are still to be given.
+        is_counted: Whether a loader sums what its batches take of the order.
+        watch: Stopwatch of a loader that makes batches of samples.
     """
 
     def __init__(
@@ -136,13 +138,13 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.order, self.world, self.start = order, world, start
         self._place = (world.node, world.rank_of_node, world.worker_of_rank)
         self.is_counted = is_counted
-        self.given = start
+        self.filled_places = start
         self.dropped: DropCount | None = None
         self.is_over = self.is_exhausted = False
         self.is_between = True
         self.failure: Exception | None = None
         self.watch: Stopwatch | None = None
-        self._left = _NOTHING
+        self._remaining_samples = _NOTHING
         self._key_streams: list[KeyStream] = []
         # Blocks that are not summed yet: the first place, which places are real, and the ids.
         self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
@@ -169,19 +171,19 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def most_samples(self) -> int:
-        """How many samples this worker gets at the most."""
+        """Maximum number of samples of this worker."""
         shape = self.plan.shape
         return self.plan.length // shape.batch * self.plan.global_batches.filled
 
     @property
     def position(self) -> int:
         """Places of this worker's order filled so far, from the beginning of its plan."""
-        return self.given - self.remaining
+        return self.filled_places - self.remaining
 
     @property
     def remaining(self) -> int:
         """Number of samples that were counted together and are still to be given."""
-        return operator.length_hint(self._left)
+        return operator.length_hint(self._remaining_samples)
 
     @property
     def is_broken_off(self) -> bool:
@@ -190,7 +192,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def share(self) -> int:
-        """Places by which the position of all ranks is counted, where ranks have one worker.
+        """Places by which the position of all ranks is counted, if ranks have one worker.
 
         With ``exact`` ranks get different numbers of samples; at the end each counts the most.
         """
@@ -203,8 +205,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """Whether the iteration has ended, on all ranks where they get different numbers."""
         if self.is_exhausted or not self.plan.spec.exact:
             return self.is_exhausted
-        fewest, most = self.plan.global_batches.shares
-        return fewest < most <= self.position
+        minimum, maximum = self.plan.global_batches.shares
+        return minimum < maximum <= self.position
 
     @property
     def is_under_way(self) -> bool:
@@ -217,12 +219,12 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         A counter in the loop would cost a fifth of a small sample; an iterator of samples that are
         there already knows how many are left in it.
         """
-        self.given += places
-        self._left = left
+        self.filled_places += places
+        self._remaining_samples = left
 
     def take_back(self, error: BaseException) -> None:
         """End the iteration by an error in making the sample that was counted last."""
-        self.given -= 1
+        self.filled_places -= 1
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
@@ -233,53 +235,53 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.close_windows()
 
     def interrupt(self) -> None:
-        """End the iteration by a signal whose error is not known."""
+        """End the iteration after a signal whose error is not known."""
         self.fail(IterationError(f"this iteration was interrupted by a signal. {_ADVICE}"))
 
     def leave(self) -> None:
-        """Give nothing more of what is left."""
-        self.given = self.position
-        collections.deque(self._left, maxlen=0)
-        self._left = _NOTHING
+        """Give none of the remaining samples."""
+        self.filled_places = self.position
+        collections.deque(self._remaining_samples, maxlen=0)
+        self._remaining_samples = _NOTHING
 
     def blocks(self) -> Iterator[Ids]:
-        """The ids in 1-D arrays, without padding."""
-        at = self.start
+        """Yield the ids in 1-D arrays, without padding."""
+        place = self.start
         for block in self.plan.blocks(*self._place, self.start, is_padded=False):
             real = block >= 0
             ids = block[real]
             if self.is_counted:
-                self._noted.append((at, real, ids))
+                self._noted.append((place, real, ids))
             for stream in self._key_streams:
-                stream.note(at, real, ids)
-            at += len(block)
+                stream.note(place, real, ids)
+            place += len(block)
             yield ids
 
     def key_stream(self) -> KeyStream:
-        """Row keys of the ids that ``blocks`` gives from now on."""
+        """Return row keys of the ids that ``blocks`` gives from now on."""
         stream = KeyStream(self)
         self._key_streams.append(stream)
         return stream
 
     def marks(self, first: int, count: int) -> Ids:
-        """The places in the order of so many places of this worker."""
+        """Return the places in the epoch of so many places of this worker."""
         return self.plan.marks(*self._place, first, first + count)
 
     def describe(self, position: int, count: int = 1) -> str:
-        """The samples from ``position`` on, in the words of an error."""
+        """Describe the samples from ``position`` on for an error."""
         ids: list[int] = []
         for block in self.plan.blocks(*self._place, position, is_padded=False):
             ids += block[block >= 0][: count - len(ids)].tolist()
             if len(ids) >= count:
                 break
-        at = f"(place {int(self.marks(position, 1)[0]):,} of epoch {self.plan.epoch})"
+        place_text = f"(place {int(self.marks(position, 1)[0]):,} of epoch {self.plan.epoch})"
         if count == 1:
-            return f"sample {ids[0] if ids else 'of padding'} {at}"
-        shown = ", ".join(map(str, ids[:8])) + ", ..." * (len(ids) > 8)
-        return f"a batch of {count} samples {at}: {shown}"
+            return f"sample {ids[0] if ids else 'of padding'} {place_text}"
+        listed = ", ".join(map(str, ids[:8])) + ", ..." * (len(ids) > 8)
+        return f"a batch of {count} samples {place_text}: {listed}"
 
     def checksum_until(self, position: int) -> int:
-        """The order hash's sum of the ids before ``position``, which never goes down.
+        """Return the order hash's sum of the ids before ``position``, which never goes down.
 
         Modulo 2**64; only where ``is_counted``. The running sums of a block are made in one go when
         they are first asked for, so that a batch costs a lookup.
@@ -323,19 +325,19 @@ class PaddedWorkerEpoch(WorkerEpoch):
 
     @property
     def most_samples(self) -> int:
-        """How many samples this worker gets, padding included."""
+        """Number of samples of this worker, with padding."""
         return self.plan.length
 
     def blocks(self) -> Iterator[Ids]:
-        """The ids in 1-D arrays, as many on every rank."""
+        """Yield the ids in 1-D arrays, as many on every rank."""
         world, last = self.world, np.int64(0)
         batch, workers = self.plan.shape.batch, world.workers_per_rank
         # Whole batches that are padding on all ranks come from cutting the steps by workers.
         mine = len(range(world.worker_of_rank, self.plan.steps, workers)) * batch
-        at, left = self.start, mine - self.start
-        for whole in self.plan.blocks(*self._place, self.start):
-            block = whole[: max(left, 0)]
-            left -= len(block)
+        place, remaining = self.start, mine - self.start
+        for padded_block in self.plan.blocks(*self._place, self.start):
+            block = padded_block[: max(remaining, 0)]
+            remaining -= len(block)
             real = block >= 0
             places = np.maximum.accumulate(np.where(real, np.arange(len(block)), -1))
             filled = np.where(places >= 0, block[places], last)
@@ -343,10 +345,10 @@ class PaddedWorkerEpoch(WorkerEpoch):
                 last = filled[-1]
                 self.masks.append(real)
                 if self.is_counted:
-                    self._noted.append((at, real, filled))
+                    self._noted.append((place, real, filled))
                 for stream in self._key_streams:
-                    stream.note(at, np.ones(len(filled), bool), filled)
-                at += len(filled)
+                    stream.note(place, np.ones(len(filled), bool), filled)
+                place += len(filled)
                 yield filled
 
     def _summands(
@@ -355,7 +357,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
         return np.where(real, summands(marks, ids), np.uint64(0))
 
     def next_mask(self, size: int) -> npt.NDArray[np.bool_]:
-        """Which of the next ``size`` samples count."""
+        """Return a mask of the next ``size`` samples, False for padding."""
         parts = []
         while size:
             mask = self.masks.popleft()
@@ -372,31 +374,31 @@ class KeyStream:
     def __init__(self, epoch: WorkerEpoch) -> None:
         self._epoch = epoch
         self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
-        self._left = np.empty(0, np.uint64)
+        self._remaining_samples = np.empty(0, np.uint64)
 
-    def note(self, first: int, given: npt.NDArray[np.bool_], ids: Ids) -> None:
-        """Take note of a block: its first place, which of its places were given, their ids."""
-        self._noted.append((first, given, ids))
+    def note(self, first: int, is_given: npt.NDArray[np.bool_], ids: Ids) -> None:
+        """Add a block: its first place, which of its places were given, and their ids."""
+        self._noted.append((first, is_given, ids))
 
     def take(self, count: int) -> npt.NDArray[np.uint64]:
-        """The keys of the next ``count`` ids, of blocks that were given."""
-        parts = [self._left]
-        have = len(self._left)
+        """Return the keys of the next ``count`` ids, of blocks that were given."""
+        parts = [self._remaining_samples]
+        have = len(self._remaining_samples)
         while have < count:
-            first, given, ids = self._noted.popleft()
+            first, is_given, ids = self._noted.popleft()
             plan = self._epoch.plan
-            marks = self._epoch.marks(first, len(given))[given]
+            marks = self._epoch.marks(first, len(is_given))[is_given]
             parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, marks, ids))
             have += len(ids)
-        keys = np.concatenate(parts) if len(parts) > 1 else self._left
-        self._left = keys[count:]
+        keys = np.concatenate(parts) if len(parts) > 1 else self._remaining_samples
+        self._remaining_samples = keys[count:]
         return keys[:count]
 
 
 def take_dropped(epochs: Iterable[WorkerEpoch]) -> tuple[tuple[SkippedSample, ...], int]:
-    """What filters have dropped in epochs since this was asked last: listed, and counted."""
-    found = [epoch.dropped.take() for epoch in epochs if epoch.dropped is not None]
-    return tuple(s for listed, _ in found for s in listed), sum(count for _, count in found)
+    """Return what filters dropped in epochs since the last call: listed, and counted."""
+    dropped = [epoch.dropped.take() for epoch in epochs if epoch.dropped is not None]
+    return tuple(s for listed, _ in dropped for s in listed), sum(count for _, count in dropped)
 
 
 _collected: ContextVar[tuple[object, list[WorkerEpoch]] | None] = ContextVar(
@@ -419,6 +421,6 @@ def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]
 
 
 def collected_epochs(dataset: object) -> list[WorkerEpoch] | None:
-    """The list of the block of `collect_epochs` around this call, if it is about this dataset."""
-    found = _collected.get()
-    return found[1] if found is not None and found[0] is dataset else None
+    """Return the list of the `collect_epochs` around this call, if it is for this dataset."""
+    collection = _collected.get()
+    return collection[1] if collection is not None and collection[0] is dataset else None

@@ -44,8 +44,7 @@ def plan(
         import numpy as np
 
         from mds.cli.plots import plot_mixture, stream_letters
-        from mds.dataset.rewind import Rewind
-        from mds.dataset.run_mixture import read_mixture
+        from mds.dataset.rewind import Rewind, read_mixture
 
         rewind = Rewind(read_state(checkpoint), places)
         found = read_mixture(rewind, until)

@@ -19,7 +19,6 @@ import numpy as np
 
 from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds.dataset.node_order import NodeOrder
-from mds.dataset.timed_sample import TimedReaders
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
 from mds.readers import cut_growing, iterate_samples
@@ -27,14 +26,17 @@ from mds.transforms.row_keys import key_of_number
 from mds.transforms.runner import SampleRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from mds.cache import ShardCache
     from mds.dataset.shard_map import ShardMap
     from mds.process.stopwatch import Stopwatch
-    from mds.readers import ColumnSelection
+    from mds.readers import ColumnSelection, Reader
 
     Ids = npt.NDArray[np.int64]
+
 
 _NUMBERS_AT_ONCE = 1 << 14
 
@@ -306,3 +308,34 @@ def _numbers(
             epoch.is_between = True
     finally:
         at_hand.end_windows()
+
+
+class TimedReaders:
+    """Readers of a window for one sample; the time of the first access counts as decoding.
+
+    The object is both the mapping and the reader that the first access returns.
+    """
+
+    def __init__(self, readers: Mapping[int, Reader], watch: Stopwatch) -> None:
+        self._readers, self._watch = readers, watch
+        self._is_timed = False
+
+    def __getitem__(self, shard: int) -> Any:
+        if self._is_timed:
+            return self._readers[shard]
+        self._is_timed = True
+        self._watch.leave_functions()
+        self._reader: Reader = self._readers[shard]
+        return self
+
+    def __contains__(self, row: int) -> bool:
+        if row in self._reader:
+            return True
+        self._watch.resume_functions()
+        return False
+
+    def get(self, row: int) -> Any:
+        """Return the sample of a row."""
+        sample = self._reader.get(row)
+        self._watch.resume_functions()
+        return sample

@@ -1,7 +1,7 @@
-"""From a state back to its data and its order: what came in a step, and when a sample comes.
+"""From a state back to its data and its order: samples of a step, steps of a sample, mixtures.
 
-Everything is computed from the state and the indexes of its data; of samples, only those that are
-shown are fetched.
+Everything is computed from the state and the indexes of its data; only samples that are shown are
+fetched.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mds.formats.registry import find_format
 from mds.plan import Packing
 from mds.plan.edits import describe_edit, skips_of
 from mds.plan.gaps import Gaps
+from mds.plan.pack_schedule import PackedRun, TokenMixture
 from mds.plan.schedule import ScheduledRun
 from mds.plan.state import ResumePoint, differences, parse_state
 from mds.process.fork_safe import cached_property
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.formats import Format
+    from mds.plan.mixture import Mixture
     from mds.plan.order import Order
 
     Ids = NDArray[np.int64]
+
 
 _AT_ONCE = 16  # samples that are fetched
 _MAX_GLOBAL_BATCH = 1 << 24  # samples, whose numbers are held in memory
@@ -356,3 +359,46 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
     if isinstance(pin, Mapping) and pin and "remote" not in pin:
         return find_format(str(entry.get("kind")))(**pin)
     return entry.get("format")
+
+
+class RunMixture(NamedTuple):
+    """Mixture of a run: names of the streams, samples of a pass, and counts by any step.
+
+    ``now``: the step that comes next. ``unit``: what steps are; of a run of packs windows.
+    """
+
+    names: tuple[str, ...]
+    samples: tuple[int, ...]
+    mixture: Mixture
+    until: int
+    now: int
+    unit: str
+
+    def amounts(self, steps: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the samples, or about the tokens of packs, before each of ``steps``."""
+        mixture = self.mixture
+        return mixture.tokens(steps) if isinstance(mixture, TokenMixture) else mixture.counts(steps)
+
+
+def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
+    """Return the mixture of a run up to step ``until``.
+
+    Without it up to a quarter beyond the last change, the step of the state, or an epoch. Raises
+    StateError for a run without a schedule.
+    """
+    epoch, now = rewind.position
+    order = rewind.order(epoch)
+    run, scheduled = order.schedule, order.scheduled
+    if run is None or scheduled is None:
+        raise StateError(
+            "the state is of a run without a schedule: the shares of its streams are those of "
+            "their sizes, repeat= and choose=, and stay."
+        )
+    choose, batch = tuple(map(int, order.choose)), order.shape.global_batch
+    if isinstance(run, PackedRun):
+        cursor = rewind.point.position.cursor
+        now = scheduled.first + (cursor.windows[0][0] if cursor is not None else 0)
+    if until is None:
+        last = max([*(span.first for span in run.stretches(choose, batch)), *dict(run.live)])
+        until = max(last + last // 4, now, run.epoch_steps(order.epoch_size, batch), 1)
+    return RunMixture(run.names, choose, scheduled.mixture, until, now, run.unit)

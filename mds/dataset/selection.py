@@ -1,15 +1,27 @@
-"""Which of the stored samples take part, decided before the order is made.
+"""Selection of the stored samples that take part, made before the order.
 
-Because the plan only ever sees the selected samples, every promise about order, resume and ranks
-holds for a selection as for a whole dataset. A selection is a sorted array of sample numbers with a
-fingerprint that goes into the state; a memory-mapped file of any size will do.
+The plan sees only the selected samples, so order, resume and ranks hold for a selection as for a
+whole dataset. A selection is a sorted array of sample numbers, with a fingerprint for the state; a
+memory-mapped file of any size will do.
+
+`evaluate_once` shares a selection by a function among the processes of a node. A file holds the
+chosen numbers after a digest, and its name stands for the data and the function. One process
+evaluates while it holds a lock that the kernel releases with its owner, and the others wait for the
+lock. With a key of the user's, later runs use the file too. Without a key it serves the ranks of
+one launcher, and only if everything that the function refers to has a digest; otherwise each
+process evaluates for itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import Mapping
+import pickle
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +29,15 @@ import numpy as np
 from mds.arguments import shown
 from mds.errors import ArgumentError, ConfigError, NotFoundError
 from mds.format.hashing import hexdigest
+from mds.storage.files import make_folder, publish
+from mds.storage.locks import lock_within
+from mds.storage.regular import open_regular
+from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,3 +164,129 @@ def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
     return np.asarray(z >> np.uint64(11), np.float64) / float(1 << 53)
+
+
+log = get_logger("mds.dataset.selection")
+
+_PATIENCE = 24 * 3600.0  # seconds to wait for a process that evaluates and is alive
+_NAME = re.compile(r"^job-(\d+)-[0-9a-f]+\.ids$")
+_calls = itertools.count()  # the ranks of a job run the same program, so they count alike
+
+
+def evaluate_once(
+    folder: str,
+    data: str,
+    where: Callable[[Any], Any],
+    key: str | None,
+    evaluate: Callable[[], Numbers],
+) -> Numbers:
+    """Return the result of ``evaluate`` for ``data`` and ``where``, from a file if possible."""
+    number = next(_calls)
+    if key is not None:
+        name = f"key-{_digest(data, key)}.ids"
+    else:
+        function = _digest_of(where)
+        if function is None:
+            return evaluate()
+        name = f"job-{os.getppid()}-{_digest(data, function, str(number), _start_of_parent())}.ids"
+    path = os.path.join(folder, name)
+    stored_ids = _read(path)
+    if stored_ids is not None:
+        return stored_ids
+    try:
+        make_folder(folder)
+        lock = lock_within(f"{path}.lock", 0, _PATIENCE, past_stopped=True)
+    except OSError as error:
+        log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
+        return evaluate()
+    try:
+        stored_ids = _read(path)
+        if stored_ids is None:
+            stored_ids = evaluate()
+            _write(path, stored_ids)
+            _remove_those_of_ended_jobs(folder)
+    finally:
+        if lock is not None:
+            lock.close()
+    return stored_ids
+
+
+def _read(path: str) -> Numbers | None:
+    try:
+        with open_regular(path) as file:
+            content = file.read()
+    except OSError:
+        return None
+    seal, data = content[:16], content[16:]
+    if len(data) % 8 or seal != hexdigest("xxh3_64", data).encode():
+        return None  # damaged: made anew
+    return np.frombuffer(data, "<i8").astype(np.int64)
+
+
+def _write(path: str, numbers: Numbers) -> None:
+    data = np.ascontiguousarray(numbers, "<i8").tobytes()
+    try:
+        with publish(path) as temporary, open(temporary, "xb") as file:
+            file.write(hexdigest("xxh3_64", data).encode() + data)
+    except OSError as error:
+        log.warning("%s cannot be kept (%s): other processes evaluate anew.", path, error)
+
+
+def _remove_those_of_ended_jobs(folder: str) -> None:
+    for name in os.listdir(folder):
+        match = _NAME.match(name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            for path in (name, f"{name}.lock"):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, path))
+
+
+def _start_of_parent() -> str:
+    # The number of a process is used again; when it started is not.
+    try:
+        with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return str(os.getpid())  # not shared
+
+
+def _digest_of(function: Callable[[Any], Any]) -> str | None:
+    """Return a digest of a function and all that it refers to, or None if that is unknown."""
+    try:
+        return _digest(*_told(function, set()))
+    except Exception:  # noqa: BLE001 - pickling runs code of any kind
+        return None
+
+
+def _told(value: Any, seen: set[int]) -> Iterable[str]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if not isinstance(value, types.FunctionType):
+        if isinstance(value, types.ModuleType):
+            yield value.__name__
+        else:
+            yield hexdigest("xxh3_128", pickle.dumps(value))
+        return
+    yield f"{value.__module__}.{value.__qualname__}"
+    yield from _code(value.__code__)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    names = [name for name in value.__code__.co_names if name in value.__globals__]
+    for each in (value.__defaults__, value.__kwdefaults__, *cells):
+        yield from _told(each, seen)
+    for name in names:
+        yield name
+        yield from _told(value.__globals__[name], seen)
+
+
+def _code(code: types.CodeType) -> Iterable[str]:
+    yield code.co_code.hex()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant)
+
+
+def _digest(*parts: str) -> str:
+    return hexdigest("xxh3_128", "\0".join(parts).encode())

@@ -14,8 +14,7 @@ from mds.cache.source import cache_root
 from mds.dataset.filtering import Fate
 from mds.dataset.reading import ReadableDataset, all_items, judge_all
 from mds.dataset.schema import column_names
-from mds.dataset.selection import key_of, parse_selection, split_by_hash
-from mds.dataset.selection_files import evaluate_once
+from mds.dataset.selection import evaluate_once, key_of, parse_selection, split_by_hash
 from mds.dataset.settings import check_function, find_column
 from mds.errors import ArgumentError, ConfigError
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan.global_batches import GlobalBatches, PartitionSpec
-    from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.scheduled_batches import ScheduledEpoch
     from mds.plan.spec import OrderSpec
     from mds.plan.weights import Weights
 

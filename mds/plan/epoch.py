@@ -33,7 +33,7 @@ from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import PartitionSpec, Shape
 from mds.plan.order import StepSample
 from mds.plan.position import Position
-from mds.plan.scheduled_epoch import ScheduledEpoch, scheduled_epoch
+from mds.plan.scheduled_batches import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
 from mds.plan.stream_batches import full_batches

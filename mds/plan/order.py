@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mds.plan.global_batches import Shape
     from mds.plan.position import Position
     from mds.plan.schedule import ScheduledRun
-    from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.scheduled_batches import ScheduledEpoch
     from mds.plan.spec import OrderSpec
     from mds.plan.state import ResumePoint
     from mds.plan.stream_orders import StreamOrder

@@ -20,10 +20,9 @@ from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
 from mds.plan.order import StepSample
-from mds.plan.pack_drops import PackDrops
 from mds.plan.pack_reading import PackReading, PackTable, Pieces, TakenPacks
 from mds.plan.pack_schedule import Documents, PackedRun
-from mds.plan.pack_windows import DocumentWindows, OrderWindows, ScheduledWindows
+from mds.plan.pack_windows import DocumentWindows, OrderWindows, PackDrops, ScheduledWindows
 from mds.plan.packing import Packing, Packs, balance, pack_window
 from mds.plan.position import Cursor, Position
 from mds.plan.state import ResumePoint, parse_state
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan.epoch import EpochPlan
-    from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.scheduled_batches import ScheduledEpoch
 
     Ids = NDArray[np.int64]
 

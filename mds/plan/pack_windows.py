@@ -1,7 +1,8 @@
 """Windows of documents that are packed one by one: of an order, or of a schedule.
 
-Of an order each canonical node has its own, consecutive stretches. A schedule has one sequence of
-them, with documents of every stream.
+In an order each canonical node has its own windows of consecutive documents. A schedule has one
+sequence of windows, with documents of every stream. A dropped document is padding in windows that
+had begun, and left out of later ones.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mds.format.hashing import digest
+from mds.plan.edits import drops_of
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
-    from mds.plan.scheduled_epoch import ScheduledEpoch
+    from mds.plan.edits import Edit
+    from mds.plan.scheduled_batches import ScheduledEpoch
     from mds.plan.stream_orders import Lookup, StreamOrder
     from mds.plan.stream_passes import StreamPasses
 
@@ -111,3 +116,39 @@ class ScheduledWindows:
     def key(self) -> str:
         """Return a name for all that the documents depend on."""
         return digest(self._name, self._epoch.first, self._epoch.last)
+
+
+_NOT_HERE = 1 << 62
+
+
+class PackDrops:
+    """Documents that are dropped in an epoch of packs, by the edits of its run."""
+
+    def __init__(self, edits: Iterable[Edit], epoch: int) -> None:
+        self._drops = [drop for drop in drops_of(edits) if drop.epoch <= epoch and len(drop.ids)]
+        self._epoch = epoch
+        nothing = np.zeros(0, np.int64)
+        every = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
+        begins = [drop.begin if drop.epoch == epoch else 0 for drop in self._drops]
+        self._ids, positions = np.unique(every, return_inverse=True)
+        self._begins = np.full(len(self._ids), _NOT_HERE)
+        np.minimum.at(
+            self._begins, positions, np.repeat(begins, [len(drop.ids) for drop in self._drops])
+        )
+
+    def remaining(self, ids: Ids, node: int, window: int) -> Ids:
+        """Return the samples of a window of a canonical node that are packed."""
+        dropped = [
+            drop.ids
+            for drop in self._drops
+            if drop.epoch < self._epoch or not drop.windows or window >= drop.windows[node]
+        ]
+        return ids[~np.isin(ids, np.concatenate(dropped))] if dropped else ids
+
+    def mask(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the pieces that are padding, of packs at places of the epoch."""
+        if not len(self._ids):
+            return np.zeros(len(ids), bool)
+        nearest = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        mask: NDArray[np.bool_] = (self._ids[nearest] == ids) & (self._begins[nearest] <= places)
+        return mask

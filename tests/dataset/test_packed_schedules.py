@@ -14,8 +14,7 @@ import runs
 from runs import steps_of
 
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
-from mds.dataset.rewind import Rewind, compare
-from mds.dataset.run_mixture import read_mixture
+from mds.dataset.rewind import Rewind, compare, read_mixture
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun

@@ -1,44 +1,48 @@
-"""Persistent HTTP/1.1 connections to one host, for many small GETs.
+"""Persistent HTTP connections to one host, for many small GETs.
 
-A request is one `send`, and an answer's head and the first of its body are one `recv` into a buffer
-that the connection keeps. What a general client does besides (merging of headers, redirects,
-cookies of its own making, an e-mail parser for headers) took nine tenths of the processor time of
-a small request. Bodies with a Content-Length are given as they come, those in chunks
-whole; the caller has another way for answers of other kinds. Connecting, TLS and tunnels through a
-proxy are the standard library's.
+`http.client` connects, tunnels through proxies and parses answers. This module adds what it lacks:
+idle connections that any thread may take, a deadline for the headers, a least rate for the body,
+and a second request when the server closes an idle connection. Requests come as bytes because
+their headers are signed.
 """
 
 from __future__ import annotations
 
 import errno
-import os
+import http.client
+import io
 import select
+import socket
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from email import errors
+from typing import TYPE_CHECKING, Any
 
-from mds.storage.chunked import read_chunks
 from mds.storage.pace import LeastRate, Pace
 
 if TYPE_CHECKING:
-    import socket
     import ssl
 
 _BUFFER = 64 << 10
-_PIECE = 128 << 10  # bytes that are worth handing on
-_LOOK = 256 << 10  # bytes that one look at the socket may bring
-_END = b"\r\n\r\n"
-_SMALL = 64 << 10  # the longest body of an error that is read
+_PIECE = 128 << 10  # smaller pieces of a body are joined
+_RECEIVE = 256 << 10  # bytes to ask of the socket at a time: more do not fit into its cache
+_ERROR_BODY = 64 << 10
+#: What `http.client` accepts as headers although their lines are none.
+_NOT_HEADERS = (
+    errors.FirstHeaderLineIsContinuationDefect,
+    errors.MissingHeaderBodySeparatorDefect,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where to connect to, and how: with ``context`` by TLS, with ``tunnel`` through a proxy.
+    """The address of a server; TLS is used if ``context`` is given.
 
-    ``tunnel`` is the proxy's host, its port and the headers that it wants.
+    ``tunnel`` is the host and port of a proxy, and the headers that it requires. A connection, the
+    headers of an answer and each read may take ``seconds``.
     """
 
     name: str
@@ -54,264 +58,271 @@ class Connections:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._idle: deque[Connection] = deque()
-        # Also of a pool that is forgotten; a forked child leaves the sockets of its parent alone.
-        weakref.finalize(self, _close_all, self._idle, os.getpid())
+        weakref.finalize(self, _close_all, self._idle)
 
     def get(self, request: bytes) -> Answer:
-        """The answer to a request, whose body is still to be read; raises what sockets raise."""
+        """Send a GET and return its answer, whose body is still to be read.
+
+        Raises OSError.
+        """
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 connection = Connection(self._host)
-                is_old = False
+                is_reused = False
             else:
-                is_old = True
+                is_reused = True
                 if connection.is_stale():
                     connection.close()
                     continue
             try:
-                head = connection.ask(request)
+                response = connection.send(request)
             except BaseException as error:
                 connection.close()
-                # The server hung up on an idle connection just now; a GET may be sent again.
-                if is_old and isinstance(error, ConnectionError) and not connection.came:
+                # The server closed an idle connection at this moment. A GET may be repeated.
+                if is_reused and isinstance(error, ConnectionError) and not connection.has_answered:
                     continue
                 raise
-            return Answer(self, connection, *head)
+            return Answer(self, connection, response)
 
     def give_back(self, connection: Connection) -> None:
-        """Have the connection used again."""
+        """Keep a connection for another request."""
         self._idle.append(connection)
 
 
 class Answer:
-    """Status, headers by lower name, and a body of ``length`` bytes (-1: unknown)."""
-
-    __slots__ = (
-        "__weakref__",
-        "_connection",
-        "_guard",
-        "_left",
-        "_pool",
-        "headers",
-        "length",
-        "status",
-    )
+    """Status, headers by lower-case name, and a body of ``length`` bytes (-1: unknown)."""
 
     def __init__(
-        self,
-        pool: Connections,
-        connection: Connection,
-        status: int,
-        headers: dict[str, str],
+        self, pool: Connections, connection: Connection, response: http.client.HTTPResponse
     ) -> None:
         self._pool = pool
         self._connection: Connection | None = connection
-        self.status, self.headers = status, headers
-        said = headers.get("content-length", "")
-        is_plain = said.isascii() and said.isdecimal() and "transfer-encoding" not in headers
-        self.length = int(said) if is_plain and len(said) <= 18 else -1
-        self._left = self.length
+        self._response = response
         self._guard: weakref.finalize[..., Answer] | None = None
-        if self._left == 0:
-            self._end()
+        self.status = response.status
+        self.headers: dict[str, str] = {}
+        for name, value in response.headers.items():
+            key, text = name.lower(), value.strip()
+            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        self.length = _parse_length(self.headers)
+        self._remaining = self.length
+        if self._remaining == 0:
+            self._release()
 
     def body(self, least: LeastRate, shown: str) -> Iterator[bytes]:
-        """The body in pieces, as it comes at no less than a rate; ``shown`` is its URL.
+        """Return the body in pieces; it must arrive at the least rate. ``shown`` is its URL.
 
-        A small one is read here and now, so that the connection is free again. What breaks it is
-        raised behind the bytes that came.
+        A small body is read at once, so that the connection is free again. An error is raised
+        after the bytes that arrived before it.
         """
         if self.length > _BUFFER:
-            self._guard = weakref.finalize(self, _close, self._connection, os.getpid())
+            self._guard = weakref.finalize(self, _close, self._connection)
             return self._pieces(least, shown)
         pieces: list[bytes] = []
         try:
             pieces.extend(self._pieces(least, shown))
-        except Exception as error:  # noqa: BLE001 - raised when its turn comes
+        except Exception as error:  # noqa: BLE001 - raised after the pieces
             return _then_raise(pieces, error)
         return iter(pieces)
 
-    def _pieces(self, least: LeastRate, shown: str) -> Iterator[bytes]:
-        pace = None
-        try:
-            while self._left > 0:
-                connection = self._connection
-                if connection is None:
-                    return
-                if connection.count:
-                    piece = connection.take(self._left)
-                else:
-                    pace = pace or Pace(least, shown)
-                    piece = connection.receive(self._left, pace)
-                    if not piece:
-                        return
-                self._left -= len(piece)
-                if not self._left:
-                    self._end()
-                yield piece
-        finally:
-            self.close()
-
     def whole(self, least: LeastRate, shown: str, most: int) -> bytes | None:
-        """The whole body, also one in chunks; None for more than ``most`` bytes, or no end."""
-        connection = self._connection
-        if connection is None:
+        """Return the whole body, or None if its end is not marked or it is longer than ``most``.
+
+        Raises ConnectionError for a body in chunks that is longer.
+        """
+        if self._connection is None:
             return b""
         if 0 <= self.length <= most:
             return b"".join(self.body(least, shown))
+        if self.length >= 0 or not self._response.chunked:
+            self.close()
+            return None
+        self._connection.set_pace(Pace(least, shown))
+        body = self._read_to_end(most + 1)
+        if len(body) > most:
+            raise ConnectionError(f"the answer has more than {most} bytes")
+        return body
+
+    def read_error(self) -> bytes:
+        """Return the body of an error, or its beginning."""
+        return self._read_to_end(_ERROR_BODY)
+
+    def close(self) -> None:
+        """Close the connection unless the body was read."""
+        self._release(is_read=False)
+
+    def _pieces(self, least: LeastRate, shown: str) -> Iterator[bytes]:
+        if self._connection is not None:
+            self._connection.set_pace(Pace(least, shown))
+        enough = 1  # bytes that came with the headers are here already
         try:
-            said = self.headers.get("transfer-encoding", "").strip().lower()
-            if self.length >= 0 or said != "chunked":
-                return None
-            pace = Pace(least, shown)
-
-            def receive() -> bytes:
-                started = time.monotonic()
-                piece = connection.look()
-                pace.note(time.monotonic() - started, len(piece))
-                return piece
-
-            body, rest = read_chunks(connection.take(connection.count), receive, most)
-            if not rest:
-                self._end()
-            return body
+            while self._remaining > 0 and self._connection is not None:
+                piece = self._read_piece(enough)
+                if not piece:
+                    return
+                if not self._remaining:
+                    self._release()
+                yield piece
+                enough = _PIECE
         finally:
             self.close()
 
-    def read_small(self) -> bytes:
-        """What can be read of the body of an error, however it is framed."""
-        connection = self._connection
-        if connection is None:
-            return b""
-        body = b""
-        is_chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        while len(body) < _SMALL and (self._left < 0 or len(body) < self._left):
-            piece = connection.take(_SMALL) if connection.count else connection.look()
-            if not piece:
-                break
-            body += piece
-            if is_chunked and b"\r\n0\r\n" in body:
-                break
-        if len(body) == self._left:
-            self._left = 0
-            self._end()
-        else:
-            self.close()
-        return body
-
-    def close(self) -> None:
-        """Hang up, if not all of the body was read."""
-        connection = self._release()
-        if connection is not None:
-            connection.close()
-
-    def _release(self) -> Connection | None:
-        connection, self._connection = self._connection, None
-        if self._guard is not None:
-            self._guard.detach()
-        return connection
-
-    def _end(self) -> None:
-        connection = self._release()
-        if connection is None:
-            return
-        if connection.count or "close" in self.headers.get("connection", "").lower():
-            connection.close()  # more came than was said
-        else:
-            self._pool.give_back(connection)
-
-
-class Connection:
-    """A socket with a buffer of what came and was not read yet."""
-
-    __slots__ = ("_buffer", "_first", "_poll", "_seconds", "_socket", "_view", "came", "count")
-
-    def __init__(self, host: Host) -> None:
-        self._socket = _connect(host)
-        self._seconds = host.seconds
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._buffer = bytearray(_BUFFER)
-        self._view = memoryview(self._buffer)
-        self._first = 0
-        #: Bytes in the buffer.
-        self.count = 0
-        #: Whether anything of an answer came.
-        self.came = False
-
-    def is_stale(self) -> bool:
-        """Whether the other end hung up, or says what it was not asked for."""
-        return bool(self._poll.poll(0))
-
-    def ask(self, request: bytes) -> tuple[int, dict[str, str]]:
-        """Send a request; status and headers of its answer."""
-        self.came = False
-        self._first = self.count = 0
-        self._socket.sendall(request)
-        while True:
-            status, headers = _parse_head(self._read_head())
-            if status >= 200:
-                return status, headers
-
-    def take(self, most: int) -> bytes:
-        """Bytes that are in the buffer."""
-        count = min(most, self.count)
-        piece = bytes(self._view[self._first : self._first + count])
-        self._first += count
-        self.count -= count
-        return piece
-
-    def look(self) -> bytes:
-        """What one look at the socket brings; none at the end."""
-        return self._socket.recv(_BUFFER)
-
-    def receive(self, most: int, pace: Pace) -> bytes:
-        """Bytes from the socket: a piece that is worth its while, or less at the end."""
+    def _read_piece(self, enough: int) -> bytes:
+        """Return bytes of the body, at least ``enough`` except at its end."""
+        size = 0
         pieces: list[bytes] = []
-        at, enough = 0, min(most, _PIECE)
-        while at < enough:
-            started = time.monotonic()
-            # Straight into the bytes that are handed on. So few fit into the processor's cache,
-            # from where they are checked and written.
-            piece = self._socket.recv(min(most - at, _LOOK))
-            pace.note(time.monotonic() - started, len(piece))
+        while size < enough and self._remaining:
+            # Each read returns memory of its own that is passed on without a copy.
+            piece = self._response.read1(min(self._remaining, _RECEIVE))
             if not piece:
                 break
             pieces.append(piece)
-            at += len(piece)
+            size += len(piece)
+            self._remaining -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def close(self) -> None:
-        """Hang up. Closing twice is fine."""
-        self._socket.close()
+    def _read_to_end(self, most: int) -> bytes:
+        """Return the body, or its first ``most`` bytes, however its length is given."""
+        body = bytearray()
+        is_read = False
+        try:
+            while len(body) < most:
+                piece = self._response.read1(min(most - len(body), _RECEIVE))
+                if not piece:
+                    is_read = self.length >= 0 or self._response.chunked
+                    break
+                body += piece
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the body of the answer is damaged: {error!r}") from error
+        finally:
+            self._release(is_read=is_read)
+        return bytes(body)
 
-    def _read_head(self) -> bytes:
-        """Bytes up to the empty line; what stands behind it stays in the buffer."""
-        at, end, until = 0, self._first + self.count, float("inf")
-        if self._first:  # behind an interim answer
-            self._buffer[: self.count] = self._buffer[self._first : end]
-            self._first, end = 0, self.count
+    def _release(self, *, is_read: bool = True) -> None:
+        connection, self._connection = self._connection, None
+        if self._guard is not None:
+            self._guard.detach()
+        if connection is None:
+            return
+        if is_read and not self._response.will_close:
+            self._pool.give_back(connection)
+        else:
+            connection.close()
+
+
+class Connection:
+    """A connection of `http.client` with one buffer for all its answers."""
+
+    def __init__(self, host: Host) -> None:
+        self._connection = _connect(host)
+        self._incoming = _Incoming(self._connection.sock, host.seconds)
+        self._buffer = _Buffer(self._incoming, _BUFFER)
+        self._poll = select.poll()
+        self._poll.register(self._connection.sock, select.POLLIN)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether a byte of the latest answer arrived."""
+        return self._incoming.has_answered
+
+    def is_stale(self) -> bool:
+        """Whether the server closed the connection, or sent more than the answer."""
+        return bool(self._poll.poll(0)) or self._buffer.has_bytes(self._incoming)
+
+    def send(self, request: bytes) -> http.client.HTTPResponse:
+        """Send a request and return its answer once the headers are there."""
+        self._incoming.expect_headers()
+        self._connection.send(request)
         while True:
-            found = self._buffer.find(_END, at, end)
-            if found >= 0:
-                self._first = found + len(_END)
-                self.count = end - self._first
-                return bytes(self._view[:found])
-            if end == _BUFFER:
-                raise ConnectionError(f"the headers of the answer have more than {_BUFFER} bytes")
-            at = max(0, end - len(_END))
-            count = self._socket.recv_into(self._view[end:])
-            if not count:
-                raise ConnectionResetError("the connection ended before the answer came")
-            end += count
-            self.came = True
-            # The timeout of a socket begins anew with each byte.
-            now = time.monotonic()
-            if now > until:
-                raise TimeoutError(f"the headers were not there after {self._seconds:g} s")
-            until = min(until, now + self._seconds)
+            response = http.client.HTTPResponse(_Socket(self._buffer), method="GET")  # type: ignore[arg-type]
+            try:
+                response.begin()
+            except http.client.HTTPException as error:
+                raise ConnectionError(f"the answer is not HTTP: {str(error)[:80]!r}") from error
+            if any(isinstance(defect, _NOT_HEADERS) for defect in response.headers.defects):
+                raise ConnectionError("the answer has a line among its headers that is none")
+            if response.status >= 200:
+                return response
+
+    def set_pace(self, pace: Pace) -> None:
+        """Require that bytes from now on arrive at a pace."""
+        self._incoming.pace = pace
+
+    def close(self) -> None:
+        """Close the connection; more than once is fine."""
+        self._connection.close()
+
+
+class _Incoming(io.RawIOBase):
+    """The bytes that arrive at a socket: headers in time, bodies at a pace."""
+
+    def __init__(self, source: socket.socket, seconds: float) -> None:
+        self._socket, self._seconds = source, seconds
+        self._deadline = float("inf")
+        self.pace: Pace | None = None
+        self.has_answered = False
+        #: Whether to return what is buffered, and read nothing.
+        self.is_paused = False
+
+    def readable(self) -> bool:
+        return True
+
+    def expect_headers(self) -> None:
+        """Start the next answer."""
+        self.pace, self.has_answered, self._deadline = None, False, float("inf")
+
+    def readinto(self, target: Any) -> int | None:
+        if self.is_paused:
+            return None
+        started = time.monotonic()
+        count = self._socket.recv_into(target)
+        now = time.monotonic()
+        self.has_answered = self.has_answered or count > 0
+        if self.pace is not None:
+            self.pace.note(now - started, count)
+            return count
+        # The timeout of a socket starts again with each byte, so it does not bound the headers.
+        if now > self._deadline:
+            raise TimeoutError(f"the headers were not there after {self._seconds:g} s")
+        self._deadline = min(self._deadline, now + self._seconds)
+        return count
+
+
+class _Buffer(io.BufferedReader):
+    """A buffer that outlives the answers that `http.client` reads from it."""
+
+    def has_bytes(self, incoming: _Incoming) -> bool:
+        """Whether bytes are buffered."""
+        incoming.is_paused = True
+        try:
+            return bool(self.peek(1))
+        finally:
+            incoming.is_paused = False
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read the end of a chunk: all else is read by `read1` and `readline`.
+
+        `http.client` does not look at it, so a chunk longer than its length would be cut.
+        """
+        end = super().read(size)
+        if len(end) == 2 and end != b"\r\n":
+            raise ConnectionError("a chunk of the answer has another length than it says")
+        return end
+
+    def close(self) -> None:
+        """Leave it open: an answer closes its file at its end."""
+
+
+class _Socket:
+    """What `http.client.HTTPResponse` expects of a socket."""
+
+    def __init__(self, buffer: _Buffer) -> None:
+        self._buffer = buffer
+
+    def makefile(self, _mode: str) -> _Buffer:
+        return self._buffer
 
 
 def _then_raise(pieces: list[bytes], error: Exception) -> Iterator[bytes]:
@@ -319,51 +330,39 @@ def _then_raise(pieces: list[bytes], error: Exception) -> Iterator[bytes]:
     raise error
 
 
-def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    code = rest[:3]
-    if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdecimal()):
-        raise ConnectionError(f"the answer is not HTTP: {first[:80]!r}")
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or name != name.strip():
-            raise ConnectionError(f"a header of the answer is none: {line[:80]!r}")
-        name, value = name.lower(), value.strip()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    if version == "HTTP/1.0":
-        headers.setdefault("connection", "close")
-    return int(code), headers
+def _parse_length(headers: Mapping[str, str]) -> int:
+    """Return the length of the body, or -1 if it is missing or ambiguous."""
+    text = headers.get("content-length", "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 18
+    return int(text) if is_number and "transfer-encoding" not in headers else -1
 
 
-def _connect(host: Host) -> socket.socket:
-    import http.client
-
+def _connect(host: Host) -> http.client.HTTPConnection:
     name, port, headers = host.tunnel or (host.name, host.port, {})
     if host.context is None:
-        made = http.client.HTTPConnection(name, port, timeout=host.seconds)
+        connection = http.client.HTTPConnection(name, port, timeout=host.seconds)
     else:
-        made = http.client.HTTPSConnection(name, port, timeout=host.seconds, context=host.context)
+        connection = http.client.HTTPSConnection(
+            name, port, timeout=host.seconds, context=host.context
+        )
     if host.tunnel is not None:
-        made.set_tunnel(host.name, host.port, dict(headers))
+        connection.set_tunnel(host.name, host.port, dict(headers))
     try:
-        made.connect()
+        connection.connect()
     except TimeoutError as error:
-        said = f"no connection after {host.seconds:g} s"
-        raise OSError(errno.EHOSTUNREACH, f"{said} to {name}:{port}") from error
+        reason = f"no connection after {host.seconds:g} s"
+        raise OSError(errno.EHOSTUNREACH, f"{reason} to {name}:{port}") from error
     except OSError as error:
         error.strerror = f"{error.strerror or error} ({name}:{port})"
         raise
-    found: socket.socket = made.sock
-    return found
+    return connection
 
 
-def _close(connection: Connection | None, process: int) -> None:
-    if connection is not None and process == os.getpid():
+def _close(connection: Connection | None) -> None:
+    if connection is not None:
         connection.close()
 
 
-def _close_all(idle: deque[Connection], process: int) -> None:
-    while idle and process == os.getpid():
+def _close_all(idle: deque[Connection]) -> None:
+    while idle:
         idle.pop().close()

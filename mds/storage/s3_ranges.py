@@ -167,7 +167,7 @@ def open_range_requests(
 
 
 def _words_of(answer: Answer) -> dict[str, str]:
-    return dict(_WORD.findall(answer.read_small().decode("utf-8", "replace")))
+    return dict(_WORD.findall(answer.read_error().decode("utf-8", "replace")))
 
 
 def _context(verify: bool | str) -> ssl.SSLContext:

@@ -20,7 +20,7 @@ ASK = b"GET / HTTP/1.1\r\n\r\n"
 def serving(*answers, seconds=60):
     """A pool of connections to a server that gives each request the next answer, then hangs up.
 
-    An answer of None has it hang up before; `accepted` counts connections.
+    An answer may be a list of pieces. At None the server hangs up; `accepted` counts connections.
     """
     rest = list(answers)
     accepted = []
@@ -30,12 +30,14 @@ def serving(*answers, seconds=60):
             while rest:
                 client, _ = listener.accept()
                 accepted.append(1)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with client, contextlib.suppress(OSError):
                     while rest and client.recv(1000):
                         answer = rest.pop(0)
                         if answer is None:
                             break
-                        client.sendall(answer)
+                        for piece in [answer] if isinstance(answer, bytes) else answer:
+                            client.sendall(piece)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -128,6 +130,40 @@ def test_a_length_that_is_in_doubt_is_none(more):
         answer = pool.get(ASK)
         assert answer.length == -1
         answer.close()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_chunks_are_joined_however_they_arrive(size):
+    """Extensions and trailing headers are skipped, and the connection is used again."""
+    raw = CHUNKED + b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nDigest: none\r\n\r\n"
+    pieces = [raw[first : first + size] for first in range(0, len(raw), size)]
+    with serving(pieces, plain(b"next")) as (pool, accepted):
+        assert pool.get(ASK).whole(LEAST, "x", 100) == b"hello world"
+        assert whole(pool.get(ASK)) == b"next"
+        assert len(accepted) == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"5\r\nhel",
+        b"5\r\nhello\r\n",
+        b"5\r\nhello!!0\r\n\r\n",
+        b"zz\r\nhello\r\n0\r\n\r\n",
+        b"-5\r\nhello\r\n0\r\n\r\n",
+        b"ffffff\r\n" + b"hello" * 30,
+        b"x" * 5000,
+    ],
+)
+def test_a_body_of_broken_chunks_is_a_broken_connection(raw):
+    """No part of such a body is returned."""
+    with serving(CHUNKED + raw) as (pool, _):
+        answer = pool.get(ASK)
+        with pytest.raises(ConnectionError):
+            answer.whole(LEAST, "x", 100)
 
 
 def test_what_came_is_given_before_the_error():

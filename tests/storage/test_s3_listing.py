@@ -1,6 +1,5 @@
 """Listings of S3 go around the SDK, and are what it would have said."""
 
-import re
 from urllib.parse import parse_qs, quote_plus, urlsplit
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from devtools.httpserver import QuietHandler, QuietServer, running
 from mds.errors import DeniedError, TransientError
 from mds.storage import RetryPolicy, open_store
-from mds.storage.chunked import read_chunks
 from mds.storage.s3_listing import listing_query, parse_listing
 from tests.storage.test_s3_ranges import KEYS, is_signed_right
 
@@ -177,35 +175,6 @@ def test_an_empty_bucket_is_a_page():
     """Of no objects, and the last one."""
     assert parse_listing(page_of([])) == ([], "")
     assert listing_query("a b/", "") == "encoding-type=url&list-type=2&prefix=a%20b%2F"
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_chunks_are_put_together_however_they_arrive(size):
-    """With extensions and trailing headers; what comes behind them is told apart."""
-    raw = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nDigest: none\r\n\r\nHTTP"
-    rest = [raw[at : at + size] for at in range(0, len(raw), size)]
-    body, more = read_chunks(b"", lambda: rest.pop(0) if rest else b"", 100)
-    assert body == b"hello world"
-    assert b"HTTP".startswith(more)
-
-
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        (b"5\r\nhel", "ended before"),
-        (b"5\r\nhello\r\n", "ended before"),
-        (b"5\r\nhello!!0\r\n\r\n", "another length"),
-        (b"zz\r\nhello\r\n0\r\n\r\n", "is none"),
-        (b"-5\r\nhello\r\n0\r\n\r\n", "is none"),
-        (b"ffffff\r\nhello", "more than 100 bytes"),
-        (b"x" * 5000, "not in chunks"),
-    ],
-)
-def test_chunks_that_are_none_are_a_broken_connection(raw, said):
-    """Nothing of such a body is given."""
-    rest = [raw]
-    with pytest.raises(ConnectionError, match=re.escape(said)):
-        read_chunks(b"", lambda: rest.pop(0) if rest else b"", 100)
 
 
 def test_a_listing_that_never_ends_well_is_an_error(bucket):

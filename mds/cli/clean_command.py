@@ -58,25 +58,25 @@ def _clean_folder(store: Store, folder: str, remove: bool) -> None:
 
 def _clean(store: Store, remove: bool) -> None:
     main = console()
-    left = find(store)
-    where = store.url_of("")
-    if not left:
-        main.print(cell(f"{where}: nothing is left of unfinished writers"))
+    leftovers = find(store)
+    place = store.url_of("")
+    if not leftovers:
+        main.print(cell(f"{place}: nothing is left of unfinished writers"))
         return
-    for name in left.shards:
+    for name in leftovers.shards:
         main.print(cell(f"shard: {name}"), soft_wrap=True)
-    for upload in left.uploads:
+    for upload in leftovers.uploads:
         main.print(cell(f"unfinished upload: {upload.key} ({upload.identifier})"), soft_wrap=True)
-    for folder in left.folders:
+    for folder in leftovers.folders:
         main.print(cell(f"folder: {folder}"), soft_wrap=True)
     if remove:
-        left.remove(store)
+        leftovers.remove(store)
     state = "removed" if remove else "not removed; add --remove"
-    main.print(cell(f"{where}: {left.describe()}: {state}"), soft_wrap=True)
+    main.print(cell(f"{place}: {leftovers.describe()}: {state}"), soft_wrap=True)
 
 
 def find(store: Store) -> Leftovers:
-    """What is left at a place, with or without a dataset."""
+    """Return the files that killed writers left at a place, with or without a dataset."""
     from mds.errors import NotFoundError
     from mds.format.layout import INDEX_NAME
     from mds.index import Index

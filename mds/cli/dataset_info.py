@@ -25,7 +25,7 @@ from mds.writers.convert.inputs.mds import MdsInput
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """A dataset at a glance; sizes in bytes, ``zip_size`` 0 without compression."""
+    """Summary of a dataset; sizes in bytes, ``zip_size`` is 0 without compression."""
 
     url: str
     columns: dict[str, str]
@@ -43,13 +43,13 @@ class DatasetInfo:
     bytes_per_shard: tuple[int, int, int]
     #: Columns that differ between shards.
     mixed: tuple[str, ...]
-    #: What is noted beside the dataset, by column.
+    #: Notes beside the dataset, by column.
     descriptions: dict[str, str]
     class_names: dict[str, list[str]]
 
 
 def find_datasets(place: str) -> list[str]:
-    """The dataset at a place, or those in its folders (splits), by their indexes.
+    """Return the dataset at a place, or those in its folders (splits), by their indexes.
 
     Raises NotFoundError when there is none.
     """
@@ -62,9 +62,9 @@ def find_datasets(place: str) -> list[str]:
         if local is not None and os.path.isdir(local):
             names = sorted(os.listdir(local))
             inside = [os.path.join(local, name) for name in names]
-            found = [each for each in inside if os.path.isfile(os.path.join(each, INDEX_NAME))]
-            if found:
-                return found
+            splits = [each for each in inside if os.path.isfile(os.path.join(each, INDEX_NAME))]
+            if splits:
+                return splits
         if format_of_files(url) is not None:
             return [url]
         if local is not None and not os.path.isdir(local):
@@ -88,12 +88,12 @@ def _no_folder(url: str, path: str) -> NotFoundError:
 
 
 def read_index(url: str) -> Index:
-    """The index of a dataset. Raises NotFoundError and IndexFileError."""
+    """Return the index of a dataset. Raises NotFoundError and IndexFileError."""
     return Index.parse(open_store(url).get(INDEX_NAME), join(redact(url), INDEX_NAME))
 
 
 def describe(url: str) -> DatasetInfo:
-    """A dataset at a glance, from its index and what is noted of its columns.
+    """Return the summary of a dataset, from its index and the notes on its columns.
 
     Sizes of files in a format are estimates.
     """
@@ -134,7 +134,7 @@ def describe(url: str) -> DatasetInfo:
 
 
 def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
-    """The first samples of a dataset, decoded; a pickle is given as its bytes, never loaded.
+    """Yield the first samples of a dataset, decoded; a pickle stays bytes and is never loaded.
 
     A value whose bytes do not decode is an `Undecodable`.
     """

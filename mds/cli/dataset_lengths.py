@@ -37,8 +37,8 @@ def record_lengths(url: str, column: str) -> Lengths:
                 "files that are read as they lie nothing is to be recorded: a run counts lengths "
                 "when it first makes packs, and keeps them in the cache folder."
             ) from error
-        found = np.zeros(index.total_samples, np.int64)
-        at = 0
+        lengths_of_samples = np.zeros(index.total_samples, np.int64)
+        next_sample = 0
         if index.total_samples:
             source = MdsInput(url)
             for part in source.cut_parts(0):
@@ -48,18 +48,18 @@ def record_lengths(url: str, column: str) -> Lengths:
                 for number, record in source.read(part):
                     assert isinstance(record, dict), "a dataset has no bad records"
                     try:
-                        found[at] = length(record[column])
+                        lengths_of_samples[next_sample] = length(record[column])
                     except MdsError as error:
-                        where = source.locate(part, number)
-                        raise type(error)(f"{where}, column {column!r}: {error}") from error
-                    at += 1
-        name, payload = lengths_name(column), emit_lengths(column, found)
+                        file_name = source.locate(part, number)
+                        raise type(error)(f"{file_name}, column {column!r}: {error}") from error
+                    next_sample += 1
+        name, payload = lengths_name(column), emit_lengths(column, lengths_of_samples)
         write_companion(store, name, KIND, index.fingerprint(), payload)
-    return Lengths.of(column, found)
+    return Lengths.of(column, lengths_of_samples)
 
 
 def read_lengths(url: str) -> Iterator[Lengths]:
-    """The lengths that are recorded beside the index of a dataset, column by column.
+    """Yield the lengths that are recorded beside the index of a dataset, column by column.
 
     Those of another index are left out; `mds verify` tells of them.
     """
@@ -67,5 +67,5 @@ def read_lengths(url: str) -> Iterator[Lengths]:
         try:
             index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
         except (FilesIndexError, NotFoundError):
-            return  # files that are read as they lie, whose lengths are counted when packs begin
+            return  # files that are read in place, whose lengths are counted when packs begin
         yield from read_recorded(store, index.fingerprint(), index.total_samples)

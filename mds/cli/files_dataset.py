@@ -22,7 +22,7 @@ from mds.storage.url import Url
 
 
 def open_dataset(url: str) -> tuple[FormatData, Files] | None:
-    """The files at a place, planned or as an index has pinned them; None where it is of MDS.
+    """Return the files at a place, planned or as pinned by an index, or None for an MDS dataset.
 
     Raises what planning raises.
     """
@@ -35,24 +35,24 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
         data = FormatData.of(kind, read_pinned(store, error, kind), where=Url(url))
         return data, Files(open_store(root))
     except (NotFoundError, NotADirectoryError):
-        found = format_of_files(url)
-        return None if found is None else open_files(url, found)
+        format_name = format_of_files(url)
+        return None if format_name is None else open_files(url, format_name)
     return None
 
 
 def decoded(data: FormatData, files: Files, number: int) -> Reader:
-    """A reader of one shard, decoded in memory."""
+    """Return a reader of one shard, decoded in memory."""
     from mds.readers.fixed import joint_reader
 
     info = data.index().shard(number)
-    where = data.where(number, files)
-    shard = shard_bytes(info.samples, data.columns, data.blocks(number, files), where)
-    reader: Reader = joint_reader(info.schema, info.samples, shard, where)
+    file_name = data.where(number, files)
+    shard = shard_bytes(info.samples, data.columns, data.blocks(number, files), file_name)
+    reader: Reader = joint_reader(info.schema, info.samples, shard, file_name)
     return reader
 
 
 def first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[str, Any]]:
-    """The first samples, decoded; one that does not decode is one `Undecodable`."""
+    """Yield the first samples, decoded; an `Undecodable` stands for one that does not decode."""
     for number in range(len(data.table)):
         reader = decoded(data, files, number)
         for row in range(len(reader)):
@@ -66,7 +66,7 @@ def first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[s
 
 
 def check_shard(data: FormatData, files: Files, number: int, *, decode: bool) -> tuple[int, str]:
-    """The bytes of a shard as MDS, and what is wrong with it; '' for a shard that is right."""
+    """Return the bytes of a shard as MDS, and its fault, or '' if it has none."""
     try:
         reader = decoded(data, files, number)
         if decode:

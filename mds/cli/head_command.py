@@ -44,19 +44,19 @@ def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
         from mds.errors import EncodingError
         from mds.storage import redact
 
-        found = inspecting.find_datasets(dataset)
+        datasets = inspecting.find_datasets(dataset)
         if html is not None:
-            _write_page(found, count, html)
+            _write_page(datasets, count, html)
             return
-        where = console()
+        terminal = console()
         faulty = 0
-        for url in found:
+        for url in datasets:
             for number, sample in enumerate(inspecting.head(url, count)):
                 faulty += any(isinstance(value, Undecodable) for value in sample.values())
                 if as_json:
                     _print_json(sample)
                 else:
-                    _show(number, sample, where)
+                    _show(number, sample, terminal)
         if faulty:
             raise EncodingError(
                 f"{redact(dataset)}: {plural(faulty, 'sample')} of these cannot be decoded. "
@@ -64,25 +64,25 @@ def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
             )
 
 
-def _show(number: int, sample: dict[str, Any], where: Console) -> None:
+def _show(number: int, sample: dict[str, Any], terminal: Console) -> None:
     """Print a sample: a table of its values, and its pictures where the terminal can."""
     rows = table(f"sample {number}", "")
     for name, value in sample.items():
-        rows.add_row(cell(name), cell(shorten_value(value, 6 * min(where.width, 120))))
-        if is_picture(value) and _can_draw(where):
-            drawn = to_half_blocks(value, min(_PICTURE_COLUMNS, where.width // 2))
-            if drawn is not None:
-                rows.add_row("", drawn)
-    print_table(where, rows)
+        rows.add_row(cell(name), cell(shorten_value(value, 6 * min(terminal.width, 120))))
+        if is_picture(value) and _can_draw(terminal):
+            picture = to_half_blocks(value, min(_PICTURE_COLUMNS, terminal.width // 2))
+            if picture is not None:
+                rows.add_row("", picture)
+    print_table(terminal, rows)
 
 
-def _can_draw(where: Console) -> bool:
+def _can_draw(terminal: Console) -> bool:
     """Whether a picture in coloured letters can be seen: a terminal with all colours."""
     return (
-        is_lively(where)
-        and where.color_system in {"256", "truecolor"}
-        and not where.no_color
-        and where.encoding.lower().startswith("utf")
+        is_lively(terminal)
+        and terminal.color_system in {"256", "truecolor"}
+        and not terminal.no_color
+        and terminal.encoding.lower().startswith("utf")
     )
 
 
@@ -121,8 +121,8 @@ def _write_page(datasets: list[str], count: int, place: str) -> None:
 def _print_json(sample: dict[str, Any]) -> None:
     import json
 
-    shown = {name: _to_json_value(value) for name, value in sample.items()}
-    click.echo(json.dumps(shown, allow_nan=False))
+    printable = {name: _to_json_value(value) for name, value in sample.items()}
+    click.echo(json.dumps(printable, allow_nan=False))
 
 
 def _to_json_value(value: Any) -> Any:

@@ -43,7 +43,7 @@ def index(
 
 
 def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
-    """The format of a source with the settings of a command line."""
+    """Return the format of a source with the settings of a command line."""
     from mds.formats.registry import find_format, format_of_files, make_format
     from mds.storage import redact
 
@@ -53,9 +53,9 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
         if not equals:
             raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}.")
         settings[name.strip()] = value
-    found = None if kind else format_of_files(source, beside_index=True)
-    if kind is None and found is None:
+    format_name = None if kind else format_of_files(source, beside_index=True)
+    if kind is None and format_name is None:
         raise ConfigError(
-            f"--set needs --as: nothing tells what the files of {redact(source)!r} are."
+            f"--set needs --as: the endings do not say what the files of {redact(source)!r} are."
         )
-    return make_format(find_format(kind) if kind else type(found), settings)  # type: ignore[arg-type]
+    return make_format(find_format(kind) if kind else type(format_name), settings)  # type: ignore[arg-type]

@@ -31,20 +31,20 @@ def info(dataset: str, as_json: bool) -> None:
         from mds.cli.dataset_info import describe, find_datasets
 
         urls = find_datasets(dataset)
-        found = [describe(url) for url in urls]
+        summaries = [describe(url) for url in urls]
         if as_json:
             import json
 
-            click.echo(json.dumps([_facts(each) for each in found], indent=1))
+            click.echo(json.dumps([_facts(each) for each in summaries], indent=1))
             return
-        where = console()
-        for url, each in zip(urls, found, strict=True):
-            _show(each, where)
-            _show_lengths(url, where)
+        terminal = console()
+        for url, each in zip(urls, summaries, strict=True):
+            _show(each, terminal)
+            _show_lengths(url, terminal)
 
 
 def _facts(info: DatasetInfo) -> dict[str, Any]:
-    """A dataset at a glance as JSON has it; None where there is no shard."""
+    """Return the summary of a dataset as plain JSON; None stands for unknown values."""
     facts = dataclasses.asdict(info)
     for name in ("samples_per_shard", "bytes_per_shard"):
         names = ("smallest", "middle", "largest")
@@ -52,12 +52,12 @@ def _facts(info: DatasetInfo) -> dict[str, Any]:
     return facts
 
 
-def _show(info: DatasetInfo, where: Console) -> None:
-    where.print(cell(info.url), style="bold", soft_wrap=True)
+def _show(info: DatasetInfo, terminal: Console) -> None:
+    terminal.print(cell(info.url), style="bold", soft_wrap=True)
     columns = table("column", "encoding", "")
     for name, encoding in info.columns.items():
         columns.add_row(cell(name), cell(encoding), cell(_note(info, name)))
-    print_table(where, columns)
+    print_table(terminal, columns)
     rows = {
         "samples": f"{info.samples:,}",
         "shards": f"{info.shards:,} ({', '.join(info.formats)})",
@@ -71,30 +71,30 @@ def _show(info: DatasetInfo, where: Console) -> None:
         rows["bytes of a shard"] = _spread([format_bytes(each) for each in info.bytes_per_shard])
         rows["bytes of a sample"] = format_bytes(info.raw_size / max(1, info.samples))
     for name, value in rows.items():
-        where.print(cell(f"{name:<18} {value}"))
-    where.print()
+        terminal.print(cell(f"{name:<18} {value}"))
+    terminal.print()
 
 
-def _show_lengths(url: str, where: Console) -> None:
+def _show_lengths(url: str, terminal: Console) -> None:
     from mds.cli.dataset_lengths import read_lengths
     from mds.cli.plots import plot_lengths
 
     for lengths in read_lengths(url):
-        where.print(cell(f"lengths of {lengths.column!r}"))
+        terminal.print(cell(f"lengths of {lengths.column!r}"))
         for line in plot_lengths(lengths.all()):
-            where.print(cell(f"  {line}"))
-        where.print()
+            terminal.print(cell(f"  {line}"))
+        terminal.print()
 
 
 def _note(info: DatasetInfo, column: str) -> str:
-    """What is known of a column beside its encoding."""
+    """Return the description and the classes of a column, in words."""
     words = ["differs between shards"] if column in info.mixed else []
     if text := info.descriptions.get(column):
         words.append(text)
     if names := info.class_names.get(column):
-        shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
-        more = ", ..." if len(names) > _SHOWN_CLASSES else ""
-        words.append(f"{len(names):,} class{'es' * (len(names) != 1)}: {shown}{more}")
+        listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
+        ellipsis = ", ..." if len(names) > _SHOWN_CLASSES else ""
+        words.append(f"{len(names):,} class{'es' * (len(names) != 1)}: {listed}{ellipsis}")
     return "; ".join(words)
 
 

@@ -21,12 +21,12 @@ def lengths(dataset: str, column: str) -> None:
         from mds.cli.dataset_lengths import record_lengths
         from mds.cli.plots import plot_lengths
 
-        where = console()
+        terminal = console()
         for url in find_datasets(dataset):
-            found = record_lengths(url, column)
-            where.print(
-                cell(f"{url}: lengths of {column!r} of {plural(len(found), 'sample')}"),
+            recorded = record_lengths(url, column)
+            terminal.print(
+                cell(f"{url}: lengths of {column!r} of {plural(len(recorded), 'sample')}"),
                 soft_wrap=True,
             )
-            for line in plot_lengths(found.all()):
-                where.print(cell(f"  {line}"))
+            for line in plot_lengths(recorded.all()):
+                terminal.print(cell(f"  {line}"))

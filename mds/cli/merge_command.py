@@ -28,10 +28,10 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
             try:
                 open_store(out).head(INDEX_NAME)
             except NotFoundError:
-                taken = False
+                is_merged = False
             else:
-                taken = True
-            if taken:
+                is_merged = True
+            if is_merged:
                 raise FileExistsError(
                     f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
                 )

@@ -47,38 +47,38 @@ def plan(
         from mds.dataset.rewind import Rewind, read_mixture
 
         rewind = Rewind(read_state(checkpoint), places)
-        found = read_mixture(rewind, until)
-        where = console()
-        columns = min(max(where.width - _MARGIN, 8), _COLUMNS)
-        edges = np.unique(np.linspace(0, found.until, columns + 1).astype(np.int64))
-        counts = found.mixture.counts(edges)
-        amounts = found.amounts(edges)
+        run_mixture = read_mixture(rewind, until)
+        terminal = console()
+        columns = min(max(terminal.width - _MARGIN, 8), _COLUMNS)
+        edges = np.unique(np.linspace(0, run_mixture.until, columns + 1).astype(np.int64))
+        counts = run_mixture.mixture.counts(edges)
+        amounts = run_mixture.amounts(edges)
         begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
-        shown = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT)
+        rows = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT)
         for i, (letter, name) in enumerate(
-            zip(stream_letters(len(found.names)), found.names, strict=True)
+            zip(stream_letters(len(run_mixture.names)), run_mixture.names, strict=True)
         ):
-            told = {
+            facts = {
                 "stream": name,
                 "first": float(begin[i] / max(begin.sum(), 1)),
                 "last": float(end[i] / max(end.sum(), 1)),
                 "samples": int(counts[-1][i]),
-                "passes": float(counts[-1][i] / max(found.samples[i], 1)),
+                "passes": float(counts[-1][i] / max(run_mixture.samples[i], 1)),
             }
             if as_json:
-                click.echo(json.dumps(told))
-            shares = (f"{told[key]:.2%}".replace("%", " %") for key in ("first", "last"))
-            passes = f"{told['passes']:.2f}"
-            row = (letter, name, *shares, f"{told['samples']:,}", passes)
-            shown.add_row(*map(cell, row))
+                click.echo(json.dumps(facts))
+            shares = (f"{facts[key]:.2%}".replace("%", " %") for key in ("first", "last"))
+            passes = f"{facts['passes']:.2f}"
+            row = (letter, name, *shares, f"{facts['samples']:,}", passes)
+            rows.add_row(*map(cell, row))
         if as_json:
             return
         if plot:
-            for line in plot_mixture(amounts, edges.tolist(), found.now, found.unit):
-                where.print(cell(line))
+            for line in plot_mixture(amounts, edges.tolist(), run_mixture.now, run_mixture.unit):
+                terminal.print(cell(line))
         else:
-            where.print(cell(f"{found.unit} 0 to {found.until:,}"))
-        print_table(where, shown)
+            terminal.print(cell(f"{run_mixture.unit} 0 to {run_mixture.until:,}"))
+        print_table(terminal, rows)
 
 
 _RIGHT = ("at first", "at last", "samples", "passes")

@@ -71,28 +71,28 @@ def step(
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
         by_rank = groupby(rows, attrgetter("rank"))
-        is_shown = [at < show for _, mine in by_rank for at, _ in enumerate(mine)]
+        is_shown = [number < show for _, mine in by_rank for number, _ in enumerate(mine)]
         values = iter(rewind.samples([row.sample for row in compress(rows, is_shown)]))
         is_packed = any(row.tokens for row in rows)
         tokens = ("tokens",) * is_packed
-        where = console()
+        terminal = console()
         found = table("rank", "sample", "stream", "shard", "row", *tokens, "", right=_RIGHT)
         for row, has_text in zip(rows, is_shown, strict=True):
             text = _first_value(next(values)) if has_text else ""
             if as_json:
-                told = {name: value for name, value in row._asdict().items() if value is not None}
-                click.echo(json.dumps(told | ({"text": text} if text else {})))
+                facts = {name: value for name, value in row._asdict().items() if value is not None}
+                click.echo(json.dumps(facts | ({"text": text} if text else {})))
             elif not show or text:
                 shard = f"{row.shard} {row.file}"
                 piece = (f"{row.tokens[0]:,} to {row.tokens[1]:,}",) if row.tokens else ()
                 each = (row.rank, row.sample, row.stream, shard, row.row, *piece, text)
                 found.add_row(*map(cell, each))
         if not as_json:
-            where.print(
+            terminal.print(
                 f"Step {step:,} of the training is step {inside:,} of epoch {epoch}: "
                 f"{plural(len(rows), 'document' if is_packed else 'sample')}."
             )
-            where.print(found)
+            terminal.print(found)
 
 
 _RIGHT = ("rank", "sample", "row", "tokens")
@@ -116,13 +116,13 @@ def find(
         from mds.dataset.rewind import Rewind
 
         rewind = Rewind(read_state(checkpoint), places, select)
-        found = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
+        rows = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
         seen = rewind.find(sample)
         for place in seen:
             if as_json:
                 click.echo(json.dumps(place._asdict()))
-            told = "seen" if place.is_over else "to come"
-            found.add_row(*map(cell, (place.epoch, f"{place.step:,}", place.rank, told)))
+            when = "seen" if place.is_over else "to come"
+            rows.add_row(*map(cell, (place.epoch, f"{place.step:,}", place.rank, when)))
         if not as_json:
             epoch, step = rewind.position
             console().print(
@@ -131,7 +131,7 @@ def find(
             )
             for text in rewind.drops_of(sample):
                 console().print(f"The run has {text}.")
-            console().print(found)
+            console().print(rows)
 
 
 @click.command(short_help="Where two runs differ, and why.")
@@ -151,22 +151,22 @@ def compare(
     with errors():
         from mds.dataset.rewind import compare as compare_states
 
-        found = compare_states(read_state(first), read_state(second), places, select)
+        difference = compare_states(read_state(first), read_state(second), places, select)
         if as_json:
-            click.echo(json.dumps(found._asdict()))
-        elif found.step is None:
-            click.echo(f"The same samples in all {found.steps:,} steps.")
+            click.echo(json.dumps(difference._asdict()))
+        elif difference.step is None:
+            click.echo(f"The same samples in all {difference.steps:,} steps.")
         else:
-            click.echo(f"Step {found.step:,} of the training is the first with other samples.")
+            click.echo(f"Step {difference.step:,} of the training is the first with other samples.")
         if not as_json:
-            for reason in found.reasons:
+            for reason in difference.reasons:
                 click.echo(f"- {reason}")
-    if found.step is not None:
+    if difference.step is not None:
         raise SystemExit(1)
 
 
 def read_state(path: str) -> Mapping[str, Any]:
-    """The state in a checkpoint file. Raises StateError when there is none."""
+    """Return the state in a checkpoint file. Raises StateError when there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             read: Any = json.loads(file.read(_MAX_BYTES))
@@ -190,7 +190,7 @@ def _read_torch(path: str) -> Any:
     broken = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is no such file
+            warnings.simplefilter("ignore")  # about files of another kind
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, ValueError, *broken) as error:
         raise StateError(
@@ -204,10 +204,10 @@ def _states_in(value: Any, depth: int) -> list[Mapping[str, Any]]:
         return []
     if "num_canonical_nodes" in value and "shuffle_seed" in value:
         return [value]
-    return [state for one in value.values() for state in _states_in(one, depth + 1)]
+    return [state for item in value.values() for state in _states_in(item, depth + 1)]
 
 
 def _first_value(sample: Mapping[str, Any]) -> str:
-    """The first characters of a sample: of its first text, else of its first column."""
+    """Return the first characters of a sample: of its first text, else of its first column."""
     texts = [value for value in sample.values() if isinstance(value, str)]
     return shorten_value((texts or [*sample.values()] or [""])[0], 60)

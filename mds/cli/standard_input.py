@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 @contextlib.contextmanager
 def spooled(source: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """The source, or for ``-`` a temporary file of all that standard input gives.
+    """Give the source, or for ``-`` a temporary file with all of standard input.
 
     It is read more than once (to infer columns, and in parts), which a pipe cannot be. Raises
     ConfigError where nothing says what it is, and for options that need the same source again.

@@ -20,7 +20,7 @@ _NO_WRAP_COLUMNS = 10_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for one of the two outputs; plain text unless that is a terminal."""
+    """Return a console for one of the two outputs; plain text unless that is a terminal."""
     from rich.console import Console, ConsoleDimensions
 
     # Without highlighting: numbers in paths and errors would be coloured at random.
@@ -29,17 +29,18 @@ def console(*, stderr: bool = False) -> Console:
         # What an ASCII terminal or log has no letter for is shown by its number.
         with contextlib.suppress(AttributeError, ValueError):  # not a text file of Python's own
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    where = Console(stderr=stderr, highlight=False)
-    if not where.is_terminal:
-        # A log has no width, so nothing is wrapped. COLUMNS says nothing of it: a Python that has
-        # loaded readline sets it for all of its children. Both numbers, or TERM=dumb makes it 80.
-        where.size = ConsoleDimensions(_NO_WRAP_COLUMNS, where.height)
-    return where
+    terminal = Console(stderr=stderr, highlight=False)
+    if not terminal.is_terminal:
+        # A log has no width, so no line is wrapped. COLUMNS has no meaning for it: a Python that
+        # has loaded readline sets it for all of its children. TERM=dumb makes the width 80 unless
+        # both numbers are given.
+        terminal.size = ConsoleDimensions(_NO_WRAP_COLUMNS, terminal.height)
+    return terminal
 
 
-def is_lively(where: Console) -> bool:
+def is_lively(terminal: Console) -> bool:
     """Whether lines may be drawn over: a terminal, and not one that only prints."""
-    return where.is_terminal and not where.is_dumb_terminal
+    return terminal.is_terminal and not terminal.is_dumb_terminal
 
 
 @contextlib.contextmanager
@@ -71,14 +72,14 @@ def fail(sentence: str, code: int = 1) -> None:
 
     from mds.storage.url import redact_text
 
-    where = console(stderr=True)
-    where.print(Text.assemble(("Error: ", "bold red"), redact_text(sentence)), soft_wrap=True)
+    terminal = console(stderr=True)
+    terminal.print(Text.assemble(("Error: ", "bold red"), redact_text(sentence)), soft_wrap=True)
     sys.exit(code)
 
 
 @contextlib.contextmanager
 def _hidden_secrets() -> Iterator[None]:
-    """Take the secrets of URLs out of what click says of a wrong command line."""
+    """Mask the secrets of URLs in click's errors about the command line."""
     try:
         yield
     except click.UsageError as error:
@@ -98,7 +99,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands by name; an unknown name is shown without the secrets of a URL."""
+    """Group of commands, whose errors show no secret of a URL."""
 
     command_class = Command
 
@@ -114,29 +115,31 @@ class Group(click.Group):
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the look of the commands; columns in ``right`` hold numbers."""
+    """Return an empty table in the style of the commands; columns in ``right`` hold numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    empty_table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    return made
+        empty_table.add_column(
+            heading, justify="right" if heading in right else "left", overflow="fold"
+        )
+    return empty_table
 
 
-def print_table(where: Console, rows: Table) -> None:
+def print_table(terminal: Console, rows: Table) -> None:
     """Print a table; where that is no terminal, without lines and without spaces at the ends."""
-    if where.is_terminal:
-        where.print(rows)
+    if terminal.is_terminal:
+        terminal.print(rows)
         return
     rows.box = None
-    with where.capture() as taken:
-        where.print(rows)
-    where.file.write("\n".join(line.rstrip() for line in taken.get().split("\n")) + "\n")
+    with terminal.capture() as captured:
+        terminal.print(rows)
+    terminal.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")) + "\n")
 
 
 def cell(value: Any) -> Any:
-    """A value for a table, of which no character is taken for markup or acts on the terminal."""
+    """Return a value for a table, without markup and control characters."""
     from rich.text import Text
 
     text = str(value)
@@ -144,24 +147,24 @@ def cell(value: Any) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``duration(4000) == "1 h 6 min"``."""
+    """Return seconds in words: ``duration(4000) == "1 h 6 min"``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
 def rate(amount: float, seconds: float) -> str:
-    """Bytes per second."""
+    """Return bytes per second in words."""
     return f"{format_bytes(amount / max(seconds, 1e-9))}/s"
 
 
 def plural(count: int, word: str) -> str:
-    """A count with its word: ``plural(1, "shard") == "1 shard"``."""
+    """Return a count with its noun: ``plural(1, "shard") == "1 shard"``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 

@@ -38,7 +38,7 @@ MAX_LISTED_RECORDS = 20
 
 @dataclass(slots=True)
 class Report:
-    """What was checked and what is wrong, each fault a sentence that begins with the file."""
+    """Counts of what was checked, and faults: sentences that begin with the file."""
 
     samples: int = 0
     shards: int = 0
@@ -50,7 +50,7 @@ class Report:
     undigested: int = 0
 
     def add(self, other: Report) -> None:
-        """Take in the report of another piece."""
+        """Add the report of another part."""
         self.samples += other.samples
         self.shards += other.shards
         self.size += other.size
@@ -73,45 +73,48 @@ def verify(
     """
     from mds.writers.engines import open_engine
 
-    whole = Report()
+    total = Report()
     opened = open_dataset(url)
     if opened is not None:
         data, files = opened
         for number in range(len(data.table)):
             size, fault = check_shard(data, files, number, decode=decode)
             samples = 0 if fault else int(data.table.samples[number])
-            whole.add(Report(samples, 1, size, [fault] if fault else []))
+            total.add(Report(samples, 1, size, [fault] if fault else []))
             if progress is not None:
-                progress(whole, len(data.table))
-        return whole
+                progress(total, len(data.table))
+        return total
     index = read_index(url)
     recorded = {each.column: each.all() for each in read_lengths(url)} if decode else {}
     with open_engine("local", max(1, min(workers, len(index)))) as engine:
         waiting: list[Any] = []
-        at = 0
+        first_sample = 0
         for shard in index:
-            lengths = {name: all_[at : at + shard.samples] for name, all_ in recorded.items()}
-            at += shard.samples
+            lengths = {
+                name: lengths_of_all[first_sample : first_sample + shard.samples]
+                for name, lengths_of_all in recorded.items()
+            }
+            first_sample += shard.samples
             waiting.append(engine.submit(verify_shard, url, shard, decode, lengths))
             if len(waiting) >= 4 * engine.slots:
-                _take(waiting, whole, progress, len(index))
+                _take(waiting, total, progress, len(index))
         while waiting:
-            _take(waiting, whole, progress, len(index))
-    whole.faults += _companion_faults(url, index)
-    return whole
+            _take(waiting, total, progress, len(index))
+    total.faults += _companion_faults(url, index)
+    return total
 
 
 def _companion_faults(url: str, index: Index) -> Iterator[str]:
-    """What is wrong with the files beside the index that belong to it."""
+    """Yield the faults of the sidecar files of an index."""
     columns = [name for schema in index.schemas for name in schema.columns.names]
     with open_store(url) as store:
         for name in companions_of(store):
             try:
-                found = parse_companion(store.get(name), name, None, index.fingerprint())
-                if found.kind == LENGTHS:
-                    parse_lengths(found.payload, index.total_samples, None, name)
-                elif found.kind == NOTES:
-                    check_noted(parse_notes(found.payload, name), columns)
+                sidecar = parse_companion(store.get(name), name, None, index.fingerprint())
+                if sidecar.kind == LENGTHS:
+                    parse_lengths(sidecar.payload, index.total_samples, None, name)
+                elif sidecar.kind == NOTES:
+                    check_noted(parse_notes(sidecar.payload, name), columns)
             except MdsError as error:  # noqa: PERF203 - one file's fault hides no other's
                 yield str(error)
 
@@ -130,12 +133,12 @@ def verify_shard(
     files = [data for data in loaded if data is not None]
     if len(files) < len(loaded):
         return report
-    where = shard.raw.basename
+    file_name = shard.raw.basename
     try:
         if shard.schema.is_split:
-            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), where)
+            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), file_name)
         else:
-            offsets = parse_offsets(files[0], shard.samples, len(files[0]), where)
+            offsets = parse_offsets(files[0], shard.samples, len(files[0]), file_name)
     except MdsError as error:
         faults.append(str(error))
         return report
@@ -149,39 +152,39 @@ def verify_shard(
         for fault in check(number, view[int(offsets[number]) : int(offsets[number + 1])]):
             bad += 1
             if bad <= MAX_LISTED_RECORDS:
-                faults.append(f"{where}: sample {number}: {fault}")
+                faults.append(f"{file_name}: sample {number}: {fault}")
     if bad > MAX_LISTED_RECORDS:
-        faults.append(f"{where}: {bad - MAX_LISTED_RECORDS} more faults")
+        faults.append(f"{file_name}: {bad - MAX_LISTED_RECORDS} more faults")
     return report
 
 
 def _take(
     waiting: list[Any],
-    whole: Report,
+    total: Report,
     progress: Callable[[Report, int], None] | None,
     shards: int,
 ) -> None:
-    whole.add(waiting.pop(0).result())
+    total.add(waiting.pop(0).result())
     if progress is not None:
-        progress(whole, shards)
+        progress(total, shards)
 
 
 def _load(
     url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo, report: Report
 ) -> bytes | None:
-    """The uncompressed bytes of a file of a shard; None when they cannot be had."""
+    """Return the uncompressed bytes of a file of a shard, or None if they cannot be read."""
     stored = [_fetch(url, info, report) for info in (raw, zipped) if info is not None]
     if all(data is None for data in stored):
         report.faults.append(f"{(zipped or raw).basename}: the file is missing")
         return None
-    found = [_check(data, info, report) for data, info in zip(stored, (raw, zipped), strict=False)]
-    if found[0] is not None or zipped is None:
-        return found[0]
+    files = [_check(data, info, report) for data, info in zip(stored, (raw, zipped), strict=False)]
+    if files[0] is not None or zipped is None:
+        return files[0]
     codec = parse_compression(shard.schema.compression)
-    if found[1] is None or codec is None:
+    if files[1] is None or codec is None:
         return None
     try:
-        data = codec.decompress(found[1], raw.size)
+        data = codec.decompress(files[1], raw.size)
     except MdsError as error:
         report.faults.append(f"{zipped.basename}: {error}")
         return None
@@ -207,8 +210,10 @@ def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes |
         report.faults.append(f"{info.basename}: {len(data)} bytes, the index says {info.size}")
         return None
     for name, digest in info.hashes.items():
-        if (found := hexdigest(name, data)) != digest:
-            report.faults.append(f"{info.basename}: {name} is {found}, the index says {digest}")
+        if (actual_digest := hexdigest(name, data)) != digest:
+            report.faults.append(
+                f"{info.basename}: {name} is {actual_digest}, the index says {digest}"
+            )
             return None
     return data
 
@@ -251,13 +256,13 @@ def _length_fault(
     name: str, length: Callable[[memoryview], int], value: memoryview, recorded: int
 ) -> Iterator[str]:
     try:
-        found = length(value)
+        actual_length = length(value)
     except MdsError as error:
         yield f"column {name!r}: {error}"
         return
-    if found != recorded:
+    if actual_length != recorded:
         yield (
-            f"column {name!r} has {found} elements, {lengths_name(name)} says {recorded}. "
+            f"column {name!r} has {actual_length} elements, {lengths_name(name)} says {recorded}. "
             "Record them anew with mds lengths."
         )
 

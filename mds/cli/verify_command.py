@@ -53,28 +53,28 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
         sys.exit(1 if faulty else 0)
 
 
-def _show(url: str, report: Report, seconds: float, where: Console) -> None:
+def _show(url: str, report: Report, seconds: float, terminal: Console) -> None:
     for name in sorted(report.unopened):
-        where.print(cell(f"column {name!r} holds pickles, which were not loaded"))
+        terminal.print(cell(f"column {name!r} holds pickles, which were not loaded"))
     if report.undigested:
         lacking = f"{report.undigested} of {plural(report.shards, 'shard')}"
         lacking += " has" if report.undigested == 1 else " have"
-        where.print(
+        terminal.print(
             cell(
                 f"not checked: {lacking} no digest in the index, so a changed byte that still "
                 "decodes is not noticed. Write with hashes=['xxh3_64'], or convert with mds-convert"
             ),
             soft_wrap=True,
         )
-    found = plural(len(report.faults), "fault") if report.faults else "no faults"
-    what = f"{plural(report.samples, 'sample')} in {plural(report.shards, 'shard')}"
-    line = f"{url}: {what}, {format_bytes(report.size)} read in {duration(seconds)}: {found}"
-    where.print(cell(line), soft_wrap=True)
+    faults = plural(len(report.faults), "fault") if report.faults else "no faults"
+    checked = f"{plural(report.samples, 'sample')} in {plural(report.shards, 'shard')}"
+    line = f"{url}: {checked}, {format_bytes(report.size)} read in {duration(seconds)}: {faults}"
+    terminal.print(cell(line), soft_wrap=True)
 
 
 @contextlib.contextmanager
-def _show_progress(where: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
-    if where is None:
+def _show_progress(terminal: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
+    if terminal is None:
         yield None
         return
     from rich.progress import (
@@ -87,7 +87,7 @@ def _show_progress(where: Console | None) -> Iterator[Callable[[Report, int], No
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("shards"))
     with Progress(
-        *columns, TimeRemainingColumn(compact=True), console=where, transient=True
+        *columns, TimeRemainingColumn(compact=True), console=terminal, transient=True
     ) as bar:
         task = bar.add_task("verifying", total=None)
         yield lambda report, shards: bar.update(task, completed=report.shards, total=shards)

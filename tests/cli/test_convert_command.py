@@ -188,4 +188,5 @@ def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
     shown, code = in_terminal(
         [sys.executable, str(script), *arguments], 100, press=(moment, b"\x03")
     )
-    assert (code, "Traceback" in shown, shown.lower().count("interrupted")) == (130, False, 1)
+    result = code, "Traceback" in shown, shown.lower().count("interrupted")
+    assert result == (130, False, 1), shown

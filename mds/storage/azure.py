@@ -76,7 +76,7 @@ class AzureStore(Store):
         self._http = HttpClient(timeout, classify=classify)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it."""
+        """Stream the object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
@@ -101,7 +101,7 @@ class AzureStore(Store):
                     yield _info(entry.name[len(self._prefix) :], entry)
 
     def renew(self) -> bool:
-        """Have the next request find the credentials anew."""
+        """Forget the credentials, so that the next request looks them up again."""
         forget((AzureStore, self._options, self._timeout))
         return not self._options.anonymous
 
@@ -126,7 +126,7 @@ class AzureStore(Store):
         return self._service().get_blob_client(self._container, name)
 
     def _readable(self, key: str) -> tuple[str, dict[str, str]]:
-        """The address of an object, and headers, with which a plain request may read it."""
+        """Return a URL and headers with which a plain HTTP request can read an object."""
         blob = self._blob(key)
         url, _, query = str(blob.url).partition("?")
         headers = {"x-ms-version": _API}
@@ -138,7 +138,7 @@ class AzureStore(Store):
         return (f"{url}?{query}" if query else url), headers
 
     def _signature(self, credential: Any) -> str:
-        """A right to read the container for an hour or more, made with the account's key."""
+        """Sign a token that may read the container for an hour or more, with the account's key."""
         hour = int(time.time() / _SIGNED_FOR)
 
         def make() -> str:
@@ -236,7 +236,7 @@ def _credential(options: AzureOptions) -> Any:
 
 
 def _session() -> Any:
-    """A session that keeps as many connections as there are requests at a time."""
+    """Return a session that keeps as many connections as there are concurrent requests."""
     import requests
     from requests.adapters import HTTPAdapter
 

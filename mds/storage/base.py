@@ -35,7 +35,7 @@ OnBytes = Callable[["bytes | memoryview"], object]
 
 
 def check_key(key: str) -> str:
-    """The key itself. Raises ConfigError when it would leave the folder of its store."""
+    """Return the key. Raises ConfigError when it would leave the folder of its store."""
     parts = key.split("/")
     if key.startswith("/") or ".." in parts or "\0" in key:
         raise ConfigError(f"{key!r} is not the name of an object below a URL.")
@@ -44,7 +44,7 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows about an object: key, size in bytes (-1 unknown), and its version.
+    """The key of an object, its size in bytes (-1: unknown) and its version.
 
     ``version`` is an etag, a generation or a time of change: it differs when the content does; ''
     when the store tells nothing of the kind.
@@ -63,7 +63,7 @@ def is_same_object(one: ObjectInfo, other: ObjectInfo) -> bool:
 
 
 def replaced_error(url: str, one: ObjectInfo, other: ObjectInfo) -> ReplacedError:
-    """The error for an object of which two parts are not of one."""
+    """Return the error for an object that was replaced between two of its parts."""
     return ReplacedError(
         f"get {url}: the object changed while it was read ({describe_info(one)} before, "
         f"{describe_info(other)} now)",
@@ -73,7 +73,7 @@ def replaced_error(url: str, one: ObjectInfo, other: ObjectInfo) -> ReplacedErro
 
 
 def describe_info(info: ObjectInfo) -> str:
-    """What is known of an object, for people."""
+    """Describe the size and version of an object for people."""
     size = f"{info.size} bytes" if info.size >= 0 else "unknown size"
     return f"{size}, version {info.version!r}" if info.version else size
 
@@ -129,7 +129,7 @@ class Body(Iterator[bytes]):
             self._on_close.pop()()
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Have ``act`` called when the body ends or is closed, the latest one first."""
+        """Register ``act`` to be called when the body ends or is closed, the latest first."""
         self._on_close.append(act)
 
     def __enter__(self) -> Body:
@@ -179,7 +179,7 @@ class Store(ABC):
 
     @abstractmethod
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or its bytes from ``start`` to before ``end``, in chunks as they arrive.
+        """Stream the object, or its bytes from ``start`` to before ``end``, as they arrive.
 
         Raises NotFoundError before the first chunk when there is no such object, CorruptError when
         it is too short for the range, TransientError when the bytes stop coming.
@@ -202,11 +202,11 @@ class Store(ABC):
         """Store ``size`` bytes of ``file``, from its position on, whole or not at all."""
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         return b"".join(self.stream(key))
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """The bytes from ``start`` to before ``end``; exactly so many, or an error."""
+        """Return the bytes from ``start`` to before ``end``: exactly that many, or raise."""
         return b"".join(self.stream(key, start, end))
 
     def get_file(
@@ -246,19 +246,19 @@ class Store(ABC):
         return self._verify(key, size)
 
     def pinned_url(self) -> Url:
-        """The URL under which what is here now stays, where the provider keeps versions of all."""
+        """Return a URL that keeps naming the present content, if the provider has versions."""
         return self.url
 
     def list_uploads(self) -> Iterator[Upload]:
-        """Uploads in parts that did not end, where the store keeps such until they are removed."""
+        """List multipart uploads that did not end, if the store keeps them until removed."""
         return iter(())
 
     def abort_upload(self, upload: Upload) -> None:
-        """Have the store forget what came of an upload. One that is not there is fine."""
+        """Abort a multipart upload. One that does not exist is fine."""
         raise StoreError(f"{self!r} keeps no unfinished uploads, such as {upload}.", url=self.url)
 
     def url_of(self, key: str) -> str:
-        """Where an object lives, for people: passwords and signatures are left out."""
+        """Return the URL of an object without passwords and signatures."""
         if _PLAIN_KEY(key):
             return key.join(self._shown)
         return printable(redact(join(self.url, key)))
@@ -272,7 +272,7 @@ class Store(ABC):
         return False
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to close
-        """Nothing to do: connections belong to the process and are shared. Here for symmetry."""
+        """Do nothing: connections belong to the process and are shared."""
 
     def __enter__(self) -> Store:
         return self

@@ -36,7 +36,7 @@ _WAY_OUT = "Remove it, or use another folder."
 def open_control_file(
     path: str, flags: int = os.O_RDWR, *, create_mode: int | None = None, max_names: int = 1
 ) -> int:
-    """A descriptor of a file of ours, which is made with ``create_mode`` when it is missing.
+    """Open a control file, and create it with ``create_mode`` if it is missing.
 
     Raises CacheError for anything that we would not have made, FileNotFoundError for a missing
     file or folder, and the OSError of a file that this user may not open.
@@ -62,7 +62,7 @@ def open_control_file(
 
 
 def read_control_file(path: str, most: int, *, max_names: int = 1) -> bytes:
-    """The content of a file of ours, which is of ``most`` bytes at most.
+    """Read a control file, which has ``most`` bytes at most.
 
     With ``max_names=2`` it may be one that `publish_first` is publishing.
 
@@ -77,7 +77,7 @@ def read_control_file(path: str, most: int, *, max_names: int = 1) -> bytes:
 
 @contextlib.contextmanager
 def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
-    """A new file to write to, which takes the place of ``path``, also of a link there, at the end.
+    """Open a new file that replaces ``path``, even a link there, when the block ends.
 
     It has its mode from the beginning, whatever the umask.
     """
@@ -89,7 +89,7 @@ def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
 
 
 def mode_of(folder: str) -> int:
-    """The mode of a file of ours in a folder: its readers and writers are those of the folder."""
+    """Return the mode of a control file, which grants the same rights as its folder."""
     return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 
@@ -135,7 +135,7 @@ def make_shared_folder(path: str) -> None:
 
 
 def private_temporary_folder() -> str:
-    """The folder of this user alone in the temporary one, made when it is missing.
+    """Return this user's private folder below the temporary one; create it if missing.
 
     All processes of a user must find the same, so it has a name that anyone can guess and plant.
     Raises CacheError for a folder that is another user's or that others can write to.
@@ -169,7 +169,7 @@ def let_in(path: str, mode: int) -> None:
 
 
 def _create(path: str, flags: int, mode: int) -> int | None:
-    """A new file; None when another made it just now."""
+    """Create a file, or return None if another process just created it."""
     with _changing(os.path.dirname(path)):
         try:
             fd = os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode)
@@ -219,7 +219,7 @@ def _is_strange(state: os.stat_result, path: str) -> bool:
 
 
 def _refusal(path: str, error: OSError) -> Exception:
-    """What an error of an opening tells about a name that may have been planted."""
+    """Return the error for a name that another user may have planted."""
     kinds = {
         errno.ELOOP: "is a link",
         errno.EISDIR: "is a folder",

@@ -29,7 +29,7 @@ _PIECE = 1 << 20  # what one call of the DBFS interface takes and gives at most
 
 @dataclass(frozen=True, slots=True)
 class DatabricksOptions:
-    """As databricks-sdk takes them; what is not given it finds in the environment."""
+    """Options of databricks-sdk, which takes those not given from the environment."""
 
     host: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -37,7 +37,7 @@ class DatabricksOptions:
 
 
 def open_dbfs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
-    """The store for a dbfs:/ URL: volumes and the rest have different interfaces."""
+    """Return the store for a dbfs:/ URL: volumes have another interface than the rest."""
     place = parse_url(url)
     path = f"/{place.host}/{place.path}" if place.host else f"/{place.path}"
     is_volume = path == "/Volumes" or path.startswith("/Volumes/")
@@ -45,7 +45,7 @@ def open_dbfs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
 
 
 class _Workspace(Store):
-    """What both have in common: a root path, and signed requests to a workspace."""
+    """Base of both stores: a root path, and signed requests to a workspace."""
 
     def __init__(self, url: str, root: str, options: Mapping[str, Any], timeout: float) -> None:
         self.url = url
@@ -65,7 +65,7 @@ class _Workspace(Store):
         return str(config.host).rstrip("/"), dict(config.authenticate())
 
     def _ask(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
-        """A call of the REST interface, JSON both ways."""
+        """Call the REST interface, with JSON both ways."""
         host, headers = self._workspace()
         url = f"{host}/api/2.0/{call}" + (f"?{urlencode(query)}" if query else "")
         data = None
@@ -80,7 +80,7 @@ class VolumeStore(_Workspace):
     """Files below a folder of a Unity Catalog volume."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it."""
+        """Stream the file, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
@@ -163,7 +163,7 @@ class DbfsStore(_Workspace):
     """Files below a folder of the DBFS root or a mount."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it, in requests of 1 MB."""
+        """Stream the file, or a range of it, in requests of 1 MB."""
         shown = self.url_of(key)
         info = self.head(key)
         self._check_range(info, start, end)

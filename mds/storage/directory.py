@@ -36,17 +36,17 @@ class Directory:
         return (state.st_dev, state.st_ino) == self.identity
 
     def names(self) -> list[str]:
-        """What is in the directory, in the order of names."""
+        """List the entries of the directory, sorted by name."""
         with self._telling():
             return sorted(os.listdir(self._fd))
 
     def size(self, name: str) -> int:
-        """The size of a file. Raises OSError."""
+        """Return the size of a file. Raises OSError."""
         with self._telling():
             return os.stat(name, dir_fd=self._fd).st_size
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read. Raises OSError."""
+        """Open a file to read. Raises OSError."""
         with self._telling():
             return open(name, "rb", opener=self._reader)
 
@@ -74,7 +74,7 @@ class Directory:
             yield file
 
     def begin(self, name: str) -> PendingFile:
-        """A file to write to, which is there by its name when it is published; for long writes.
+        """Open a file for a long write; its name appears when it is published.
 
         Raises what `mds.storage.publish` raises.
         """
@@ -102,7 +102,7 @@ class Directory:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """Have errors name the whole path."""
+        """Add the whole path to errors."""
         try:
             yield
         except OSError as error:

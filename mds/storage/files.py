@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def temporary_path(path: str) -> str:
-    """A name in the folder of ``path`` that no other writer uses; `temporary_owner` knows it."""
+    """Return a unique temporary path beside ``path`` that `temporary_owner` recognises."""
     folder, name = os.path.split(path)
     # A name may be as long as file systems allow, and this one is longer.
     name = os.fsencode(name)[:_LONGEST].decode("utf-8", "ignore")
@@ -41,7 +41,7 @@ def temporary_path(path: str) -> str:
 
 
 def temporary_owner(path: str) -> int | None:
-    """The process id that made this temporary name; None when the name is not one of ours."""
+    """Return the id of the process that made a temporary name, or None for other names."""
     found = _TEMPORARY.match(os.path.basename(path))
     return int(found[1]) if found and 0 < int(found[1]) <= _LARGEST_PROCESS else None
 
@@ -115,7 +115,7 @@ def publish_in(directory: int, name: str) -> Iterator[str]:
 
 
 def open_target(path: str) -> BinaryIO:
-    """A file to write to from its beginning, which is made when it is missing.
+    """Open a file to write from its beginning; create it if it is missing.
 
     A temporary name of ours may lie in a folder where others write. They cannot guess it, but they
     can exchange what is there between two openings: a link or a file with a second name is
@@ -240,7 +240,7 @@ def _is_near(found: object, path: str) -> bool:
 
 
 def despite_deletion(act: Callable[[], T]) -> T:
-    """What ``act`` returns, which is begun anew when a folder is deleted under it.
+    """Call ``act`` and return its value; start over when a folder is deleted meanwhile.
 
     A disk may be cleaned while jobs run. Raises VanishedError when that happens again and
     again, or FileExistsError (which `os.makedirs` makes of it) from ``act``; a ReplacedError is of
@@ -282,7 +282,7 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def _full_error(path: str, number: int) -> NoSpaceError:
-    """The error for a disk that has no room for the bytes of a file, or for one more file."""
+    """Return the error for a disk without room for a file's bytes or for another file."""
     folder = os.path.dirname(path) or "."
     try:
         state = os.statvfs(folder)
@@ -304,7 +304,7 @@ def _full_error(path: str, number: int) -> NoSpaceError:
 
 
 def _refusing_folder(missing: str) -> str | None:
-    """The folder above a missing one if it is of a file system without files, such as /proc."""
+    """Return the folder above a missing one if its file system holds no files (/proc)."""
     parent = os.path.dirname(os.path.abspath(missing))
     try:
         state = os.statvfs(parent)

@@ -40,7 +40,7 @@ class FolderLock(Directory):
         _held.add(self)
 
     def close(self) -> None:
-        """Let go. Closing twice is fine."""
+        """Release the lock. Closing twice is fine."""
         fd, self._fd = self._fd, -1
         file_fd, self._file_fd = self._file_fd, -1
         if file_fd >= 0:
@@ -124,7 +124,7 @@ def _flock(fd: int) -> bool | None:
 
 
 def _lock_file(lock: FolderLock) -> bool:
-    """The same with a file in the folder."""
+    """Lock a folder by a file in it."""
     folder = lock._fd  # noqa: SLF001 - made here
     for _ in range(_TRIES):
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -36,7 +36,7 @@ class FsspecStore(Store):
         self._check_scheme()
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it, in requests of 8 MB."""
+        """Stream the file, or a range of it, in requests of 8 MB."""
         shown = self.url_of(key)
         info = self.head(key)
         self._check_range(info, start, end)
@@ -105,7 +105,7 @@ class FsspecStore(Store):
             yield self._watched(url, "get", read)
 
     def _watched(self, url: str, verb: str, act: Callable[[], T]) -> T:
-        """What ``act`` returns, if it does within the timeout; else its thread is left behind."""
+        """Call ``act`` in a thread and return its value; abandon the thread at the timeout."""
         result: Future[T] = Future()
 
         def run() -> None:

@@ -44,7 +44,7 @@ class GsOptions:
 
 
 def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
-    """The store for a gs:// URL: HMAC keys through boto3, all else through Google's own SDK."""
+    """Return the store for a gs:// URL: boto3 for HMAC keys, else Google's own SDK."""
     given = dict(options)
     key = given.pop("gcs_key", None) or env("GCS_KEY")
     secret = given.pop("gcs_secret", None) or env("GCS_SECRET")
@@ -86,7 +86,7 @@ class GsStore(Store):
         self._http = HttpClient(timeout)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it."""
+        """Stream the object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
@@ -127,7 +127,7 @@ class GsStore(Store):
                     yield self._info(blob)
 
     def renew(self) -> bool:
-        """Have the next request find the credentials anew."""
+        """Forget the credentials, so that the next request looks them up again."""
         forget((GsStore, self._options))
         forget((GsStore, "login", self._options))
         return not self._options.anonymous

@@ -64,7 +64,7 @@ class HfOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where the bytes of a file are, and what is known of it."""
+    """The address of a file's bytes, with its size and version."""
 
     url: str
     info: ObjectInfo
@@ -105,7 +105,7 @@ class HfStore(Store):
         self._gate = RequestGate(str(redact(self._options.endpoint or "")))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it."""
+        """Stream the file, or a range of it."""
         shown = self.url_of(key)
         found = self._find("get", key)
         if end is not None and end <= start:
@@ -158,7 +158,7 @@ class HfStore(Store):
                 url = urljoin(url, following[1]) if following else None
 
     def pinned_url(self) -> Url:
-        """The URL with the commit that its branch or tag is at now; one request."""
+        """Return the URL with the commit of its branch or tag, which takes one request."""
         if _COMMIT.fullmatch(self._revision):
             return self.url
         self._check_online("head", "")
@@ -169,7 +169,7 @@ class HfStore(Store):
         return Url(f"hf://{place}".rstrip("/"))
 
     def renew(self) -> bool:
-        """Have the next request read the token that `hf auth login` left; one given stays."""
+        """Reread the token of `hf auth login` at the next request; a given one stays."""
         forget((HfStore, "token"))
         return self._options.token is None
 
@@ -254,7 +254,7 @@ class HfStore(Store):
             )
 
     def _call(self, url: str) -> tuple[Mapping[str, str], Any]:
-        """What the hub answers to a question: headers, and what its JSON says."""
+        """Ask the Hub, and return the headers and the parsed JSON of its answer."""
         said, body = self._gate.run(lambda: self._http.call("GET", url, headers=self._headers()))
         return said, json.loads(body)
 

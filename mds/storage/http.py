@@ -58,7 +58,7 @@ class HttpStore(Store):
         self._base = (place.scheme, place.host.rpartition("@")[2], place.path, place.query)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it; a server without ranges is read up to the range's end."""
+        """Stream the object or a range; a server without ranges is read up to its end."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)

@@ -78,7 +78,7 @@ class HttpClient:
         redirect: bool = True,
         also: tuple[int, ...] = (),
     ) -> urllib3.BaseHTTPResponse:
-        """An answer whose body is still to be read. Raises StatusError from status 400 on.
+        """Return an answer with its body unread. Raises StatusError from status 400 on.
 
         Statuses in ``also`` are answers too.
         """
@@ -117,7 +117,7 @@ class HttpClient:
         min_rate: float,
         headers: Mapping[str, str] | None = None,
     ) -> Body:
-        """An object or a range of it; ``shown`` is its URL in errors."""
+        """Stream an object or a range of it; ``shown`` is its URL in errors."""
         asked = {"Accept-Encoding": "identity", **(headers or {})}
         if start or end is not None:
             asked["Range"] = format_range(start, end)
@@ -166,7 +166,7 @@ class HttpClient:
 
 
 def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
-    """How urllib3 is to ask: once, for trying again is the business of the wrapper of a store."""
+    """Return arguments that let urllib3 try once; `Retrying` does the rest."""
     # Credentials stay on the host, scheme and port that they are meant for.
     secret = [name for name in headers if name.lower() not in _HARMLESS]
     retries = _retry_kind()(
@@ -221,12 +221,12 @@ def check_redirect(status: int, url: str, target: str) -> None:
 
 
 def format_range(start: int, end: int | None) -> str:
-    """The value of a Range header for a half-open range."""
+    """Return the value of a Range header for a half-open range."""
     return f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
 
 
 def encode_login(user: str, password: str | None) -> str:
-    """The value of an Authorization header."""
+    """Return the value of an Authorization header."""
     return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()
 
 
@@ -245,7 +245,7 @@ def parse_etag(text: str | None) -> str:
 
 
 def parse_size(said: str, shown: str) -> int:
-    """A number of bytes as a header tells it; -1 when it tells none. Raises StoreError."""
+    """Parse the number of bytes in a header; -1 if there is none. Raises StoreError."""
     if not (said.isascii() and said.isdecimal()):
         return -1
     if len(said) > _LONGEST:
@@ -258,7 +258,7 @@ def parse_size(said: str, shown: str) -> int:
 
 
 def empty_body(info: ObjectInfo, shown: str) -> Body:
-    """The body of an empty range."""
+    """Return the body of an empty range."""
     return Body(info, iter(()), 0, url=shown)
 
 
@@ -270,7 +270,7 @@ def make_body(
     shown: str,
     least: LeastRate,
 ) -> Body:
-    """The body of an answer to a request for an object or a range of it, which it must bring."""
+    """Return the body of an answer, which must be that of the requested range."""
     info = parse_info(key, response.headers, shown)
     length: int | None
     check_encoding(key, response.headers, shown)
@@ -337,7 +337,7 @@ def is_page(key: str, headers: Mapping[str, str]) -> bool:
 
 
 def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
-    """The chunks. Raises StoreError where the first one begins a web page.
+    """Return the chunks. Raises StoreError if the first one begins a web page.
 
     Some servers call everything a page, so the bytes decide.
     """
@@ -353,7 +353,7 @@ def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
 
 
 def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]:
-    """The bytes from ``start`` to before ``end`` of what comes."""
+    """Cut the bytes from ``start`` to before ``end`` out of chunks."""
     at = 0
     for chunk in chunks:
         piece = chunk[max(0, start - at) : None if end is None else max(0, end - at)]
@@ -386,12 +386,12 @@ def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple
 
 
 def _first_words(body: str) -> str:
-    """The sentence in an error's body: the first of its words, without markup."""
+    """Return the first words of an error's body, without markup."""
     return " ".join(re.sub(r"<[^>]*>", " ", body).split())[:_SAID]
 
 
 def find_proxy(url: str) -> str | None:
-    """The proxy that the environment names for a URL."""
+    """Return the proxy that the environment names for a URL."""
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].rpartition("@")[2]
     return _proxy_for(scheme, host, tuple(map(os.environ.get, _PROXY_NAMES)))

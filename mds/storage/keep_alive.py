@@ -316,7 +316,7 @@ class _Buffer(io.BufferedReader):
 
 
 class _Socket:
-    """What `http.client.HTTPResponse` expects of a socket."""
+    """A stand-in for the socket that `http.client.HTTPResponse` reads from."""
 
     def __init__(self, buffer: _Buffer) -> None:
         self._buffer = buffer

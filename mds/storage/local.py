@@ -37,7 +37,7 @@ class LocalStore(Store):
         self.local_path = self._root
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it, in chunks."""
+        """Stream the file, or a range of it, in chunks."""
         path, url = self._path(key), self.url_of(key)
         with translate_errors("get", url):
             file = open_regular(path)
@@ -126,7 +126,7 @@ class LocalStore(Store):
     def _whole(
         self, file: BinaryIO, before: ObjectInfo, chunks: Iterator[bytes]
     ) -> Iterator[bytes]:
-        """The chunks, if the file was not written to while they came."""
+        """Yield the chunks. Raises if the file was written to meanwhile."""
         yield from chunks
         now = self._info(before.key, os.fstat(file.fileno()))
         if now != before:

@@ -20,7 +20,7 @@ _LONGEST = 80  # letters of a command that are shown
 
 
 def holders_of(path: str, at: int) -> list[int]:
-    """The processes that have an exclusive lock on byte ``at`` of a file, as far as it is seen."""
+    """Return the visible processes that hold an exclusive lock on byte ``at`` of a file."""
     try:
         inode = b"%d" % os.stat(path).st_ino
         numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())

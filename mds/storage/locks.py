@@ -50,10 +50,10 @@ class LockFile(Protocol):
         """Take the lock on byte ``at``, however long it takes."""
 
     def unlock(self, at: int) -> None:
-        """Let go of byte ``at``."""
+        """Release byte ``at``."""
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all locks. Closing twice is fine."""
 
 
 class RangeLockFile:
@@ -79,12 +79,12 @@ class RangeLockFile:
         self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, at)
 
     def unlock(self, at: int) -> None:
-        """Let go of byte ``at``; closing let go of all."""
+        """Release byte ``at``; closing released all."""
         if self._fd >= 0:  # the garbage collector may close it before what holds a lock
             self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at)
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all locks. Closing twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             # Closing alone would leave the locks to a child that was forked a moment ago and has
@@ -132,13 +132,13 @@ class FileLockFile:
         fcntl.flock(self._file(at), fcntl.LOCK_EX)
 
     def unlock(self, at: int) -> None:
-        """Let go of byte ``at``."""
+        """Release byte ``at``."""
         fd = self._fds.pop(at, -1)
         if fd >= 0:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all locks. Closing twice is fine."""
         fds, self._fds = self._fds, {}
         for fd in fds.values():
             os.close(fd)
@@ -172,7 +172,7 @@ def lock_within(
     past_stopped: bool = False,
     suspects: Callable[[], Sequence[int]] = list,
 ) -> LockFile | None:
-    """An owner that holds byte ``at`` of ``path``, or None when ``seconds`` were not enough.
+    """Lock byte ``at`` of ``path``, or return None after ``seconds``.
 
     The kernel wakes the waiter when the owner lets go or dies. A wait in the kernel cannot be cut
     short, so it is done by a helper thread, which gives the lock back when it comes too late.
@@ -236,7 +236,7 @@ class _Waiter:
         self._locks.close()
 
     def result(self, seconds: float, is_hopeless: Callable[[], bool]) -> LockFile | None:
-        """The lock, or None after that many seconds, or as soon as the wait ``is_hopeless``."""
+        """Return the lock, or None after that many seconds or once the wait ``is_hopeless``."""
         end = time.monotonic() + seconds
         while not self._comes(min(_LOOK_SECONDS, end - time.monotonic())):
             if time.monotonic() < end and not is_hopeless():

@@ -28,7 +28,7 @@ class MemoryStore(Store):
         self.url = url
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes, or a range of them."""
+        """Stream the bytes, or a range of them."""
         data, change = self._object("get", key)
         info = ObjectInfo(key, len(data), str(change))
         self._check_range(info, start, end)

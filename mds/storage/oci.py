@@ -66,7 +66,7 @@ class OciStore(Store):
         self._prefix = f"{place.path}/" if place.path else ""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it."""
+        """Stream the object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
@@ -106,7 +106,7 @@ class OciStore(Store):
                 more = {"start": page.next_start_with}
 
     def renew(self) -> bool:
-        """Have the next request read the configuration anew."""
+        """Forget the configuration, so that the next request reads it again."""
         forget((OciStore, self._options, self._timeout))
         return True
 
@@ -131,7 +131,7 @@ class OciStore(Store):
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
 
     def _at(self) -> tuple[Any, tuple[str, str]]:
-        """The client, and namespace and bucket as its calls take them first."""
+        """Return the client, and the namespace and bucket that its calls take first."""
         options, timeout = self._options, self._timeout
         client = per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
         namespace = options.namespace or per_process(

@@ -46,14 +46,14 @@ class Common:
 
 
 def split_options(options: Mapping[str, Any] | None) -> tuple[Common, dict[str, Any]]:
-    """The options that every provider takes, and the rest."""
+    """Split options into those of every provider and the rest."""
     names = {field.name for field in dataclasses.fields(Common)}
     given = dict(options or {})
     return Common(**{name: given.pop(name) for name in names & given.keys()}), given
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
-    """The settings of a provider. Raises ConfigError for an option that it does not know."""
+    """Build the settings of a provider. Raises ConfigError for an unknown option."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in options or {}:
         if name not in known:
@@ -70,5 +70,5 @@ _COMMON_NAMES = [field.name for field in dataclasses.fields(Common)]
 
 
 def env(name: str) -> str | None:
-    """An environment variable; None when it is not set or empty."""
+    """Return an environment variable, or None if it is unset or empty."""
     return os.environ.get(name) or None

@@ -27,14 +27,14 @@ _PIECE = 128 << 10  # bytes that are worth handing on; smaller ones are gathered
 
 @dataclass(frozen=True, slots=True)
 class LeastRate:
-    """So many bytes a second, on average over so many seconds; 0 bytes for no such demand."""
+    """The least bytes per second, on average over a number of seconds; 0 demands none."""
 
     bytes_per_second: float
     seconds: float
 
 
 class Pace:
-    """How many bytes came in how many seconds of waiting for them."""
+    """The rate of a transfer: bytes received per second of waiting for them."""
 
     def __init__(self, least: LeastRate, url: str) -> None:
         self._least, self._url = least, url
@@ -67,7 +67,7 @@ class PacedStream:
         return getattr(self._response, name)
 
     def read(self, amount: int | None = None, **_: Any) -> bytes:
-        """So many bytes, or what is left."""
+        """Return ``amount`` bytes, or all that remain."""
         pieces, size = [], 0
         while amount is None or size < amount:
             piece = self.read1(CHUNK if amount is None else min(CHUNK, amount - size))
@@ -78,7 +78,7 @@ class PacedStream:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def read1(self, amount: int) -> bytes:
-        """What one look at the connection brings, up to so many bytes; none at the end."""
+        """Receive once, up to ``amount`` bytes; return b'' at the end."""
         started = time.monotonic()
         piece: bytes = self._response.read1(amount, decode_content=False)
         self._pace.note(time.monotonic() - started, len(piece))

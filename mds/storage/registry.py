@@ -43,12 +43,12 @@ _registered: dict[str, Factory] = {}
 
 
 def register_store(scheme: str, factory: Factory) -> None:
-    """Have URLs of a scheme opened by ``factory``, in place of ours or where we have none."""
+    """Register a ``factory`` that opens URLs of a scheme, in place of ours if we have one."""
     _registered[scheme.lower()] = factory
 
 
 def schemes() -> list[str]:
-    """The schemes that have a provider of their own; fsspec knows more."""
+    """Return the schemes that have a provider of their own; fsspec knows more."""
     return sorted({*_HOMES, *_registered} - {""})
 
 
@@ -59,7 +59,7 @@ def open_store(
     retry: RetryPolicy | None = None,
     timeout: float = 60.0,
 ) -> Retrying:
-    """The store at a URL, which tries again as ``retry`` says and notices stalls.
+    """Return the store at a URL, which retries as ``retry`` says and detects stalls.
 
     Nothing is asked of the store yet. ``options`` are the provider's (docs/storage.md lists them)
     and go before the environment; ``timeout`` is how many seconds may pass without a byte. Raises

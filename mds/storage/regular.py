@@ -18,7 +18,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_regular(path: str) -> BufferedReader:
-    """A file to read, which must be a regular one.
+    """Open a file to read, which must be a regular one.
 
     Others may put a pipe in its place, and to open one blocks until it is written to. Raises
     NotFoundError for a pipe, a socket or a device, IsADirectoryError for a folder.
@@ -27,7 +27,7 @@ def open_regular(path: str) -> BufferedReader:
 
 
 def open_checked(path: str, flags: int, directory: int | None = None) -> int:
-    """The descriptor of a regular file, for ``opener=`` of `open`; below a ``directory`` if given.
+    """Open a regular file, as ``opener=`` of `open`; below a ``directory`` if given.
 
     Raises what `open_regular` does.
     """

@@ -47,7 +47,7 @@ class RelativeName(str):
         return super().__new__(cls, text)
 
     def under(self, folder: str) -> str:
-        """The path of the file below a folder."""
+        """Return the path of the file below a folder."""
         return os.path.join(folder, self)
 
     @property
@@ -61,7 +61,7 @@ class RelativeName(str):
 
 
 def split_folder(split: str | os.PathLike[str] | None) -> str:
-    """The relative path of a split, '' for none; ConfigError for one that leaves its folder."""
+    """Return the relative path of a split, or ''. Raises ConfigError if it leaves its folder."""
     tidy = os.fspath(split or "").rstrip("/")
     return str(RelativeName(tidy, f"split={shown(split)}", ConfigError)) if tidy else ""
 
@@ -78,7 +78,7 @@ def is_reserved(part: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """The repr of a value from outside, cut where it is long."""
+    """Return the repr of a value from outside, shortened if it is long."""
     text = repr(value[:160] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"
 

@@ -44,7 +44,7 @@ class RequestGate:
         self._path = os.path.join(private_temporary_folder(), f"gate-{name}")
 
     def run(self, ask: Callable[[], T]) -> T:
-        """What ``ask`` returns, which is tried again after each time it was told to wait."""
+        """Call ``ask`` and return its value; call it again whenever the server asks to wait."""
         given_up = time.monotonic() + _GIVEN_UP
         while True:
             if self._seconds() > 0:
@@ -58,7 +58,7 @@ class RequestGate:
                 self._close(_seconds_of(told.headers))
 
     def _seconds(self) -> float:
-        """How long the gate stays closed; not above zero when it is open."""
+        """Return the seconds for which the gate stays closed; 0 or less if it is open."""
         try:
             return min(os.stat(self._path).st_mtime - time.time(), _LONGEST)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class RequestGate:
 
 
 def _too_many(error: BaseException) -> StatusError | None:
-    """The answer that asks to wait, behind what was raised."""
+    """Return the answer that asks to wait, which is the error or its cause."""
     for each in (error, error.__cause__):
         if isinstance(each, StatusError) and each.status == _TOO_MANY:
             return each

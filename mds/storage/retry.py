@@ -54,7 +54,7 @@ _UNKNOWN_NAME_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to believe in a store that fails.
+    """The number of tries, and the time to wait for a store that fails.
 
     ``attempts`` of 0 or 1 mean one try and no other. From 2 on there are at least so many, and
     more until ``within`` seconds have passed without progress. ``notify(url, attempt, error)`` is
@@ -88,13 +88,13 @@ class Retrying(Wrapper):
         self._has_answered = False
 
     def with_policy(self, policy: RetryPolicy) -> Retrying:
-        """The same store, tried again as another policy says; a host has as long to be there."""
+        """Return the same store with another policy; its time for unreachable hosts stays."""
         other = copy.copy(self)
         other.policy = replace(policy, unreachable_within=self.policy.unreachable_within)
         return other
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks, going on by range after a break."""
+        """Stream the bytes in chunks; continue by range after a break."""
         url, asked = self.url_of(key), TIMES.clock()
         with waiting("the answer to get", url) as wait:
             try:
@@ -132,7 +132,7 @@ class Retrying(Wrapper):
             yield from infos
 
     def pinned_url(self) -> Url:
-        """The URL under which what is here now stays."""
+        """Return a URL that keeps naming the present content."""
         return self._run("head", "", self.inner.pinned_url)
 
     def delete(self, key: str) -> None:
@@ -159,7 +159,7 @@ class Retrying(Wrapper):
         return found
 
     def policy_after(self, error: TransientError) -> RetryPolicy:
-        """How long to go on after an error."""
+        """Return the policy for retries after an error."""
         if self._has_answered or not has_unknown_name(error):
             return self.policy
         within = min(self.policy.unreachable_within, _UNKNOWN_NAME_SECONDS)
@@ -172,7 +172,7 @@ class RetryingFiles(Retrying):
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
-        """The whole object to ``path``."""
+        """Copy the whole object to ``path``."""
         return self._run("get", key, lambda: self.inner.get_file(key, path, size, on_bytes))
 
 
@@ -194,14 +194,14 @@ class _Transfer:
             self._end = start + body.length
 
     def chunks(self) -> Iterator[bytes]:
-        """What comes, in order, each byte once."""
+        """Yield the bytes in order, each once."""
         while (chunk := self._next()) is not None:
             self._at += len(chunk)
             self._came += len(chunk)
             yield chunk
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         body, self._body = self._body, None
         if body is None:
             return
@@ -244,7 +244,7 @@ class _Transfer:
 
 
 def recover(store: Retrying, url: str, act: Callable[[], T], error: StoreError, wait: waiting) -> T:
-    """What ``act`` returns when it is tried again after ``error``, one of `_MENDABLE`."""
+    """Call ``act`` again after ``error``, one of `_MENDABLE`, and return its value."""
     if isinstance(error, UnauthenticatedError):
         try:
             return _renew(store, act, error)
@@ -256,7 +256,7 @@ def recover(store: Retrying, url: str, act: Callable[[], T], error: StoreError, 
 
 
 def _renewed(store: Store, act: Callable[[], T]) -> T:
-    """What ``act`` returns; after refused credentials, once more with fresh ones."""
+    """Call ``act`` and return its value; if credentials are refused, retry with fresh ones."""
     try:
         return act()
     except UnauthenticatedError as error:
@@ -264,7 +264,7 @@ def _renewed(store: Store, act: Callable[[], T]) -> T:
 
 
 def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T:
-    """What ``act`` returns with fresh credentials.
+    """Call ``act`` with fresh credentials and return its value.
 
     Session tokens run out in the middle of a run, and whatever renews them writes them to a file
     or answers on a port. Clients that were made with the old ones never look there again.
@@ -282,7 +282,7 @@ def try_again(
     first: TransientError,
     wait: waiting,
 ) -> T:
-    """What ``act`` returns in one of the further tries after ``first``; or the last error.
+    """Retry ``act`` after ``first`` and return its value, or raise the last error.
 
     The error of the last try says how many there were and how long they took.
     """

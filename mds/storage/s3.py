@@ -62,7 +62,7 @@ class S3Store(Store):
             self._reading["RequestPayer"] = "requester"
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The object, or a range of it."""
+        """Stream the object, or a range of it."""
         shown = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), shown)
@@ -102,7 +102,7 @@ class S3Store(Store):
             more = page.more
 
     def renew(self) -> bool:
-        """Have the next request read the credentials anew, from wherever boto3 finds them."""
+        """Forget the credentials, so that the next request reads them again as boto3 does."""
         self._forget(self._options)
         return not self._options.anonymous
 
@@ -111,7 +111,7 @@ class S3Store(Store):
         self._call("delete", "delete_object", key, Bucket=self._bucket, Key=self._name(key))
 
     def list_uploads(self) -> Iterator[Upload]:
-        """Uploads in parts that did not end; S3 keeps, and bills, them until they are removed."""
+        """List multipart uploads that did not end; S3 bills them until they are removed."""
         more: dict[str, str] = {}
         while True:
             page = self._call(
@@ -133,7 +133,7 @@ class S3Store(Store):
             }
 
     def abort_upload(self, upload: Upload) -> None:
-        """Have the store forget the parts that came."""
+        """Abort the upload and delete its parts."""
         with contextlib.suppress(NotFoundError):
             self._call(
                 "delete",
@@ -228,7 +228,7 @@ class S3Store(Store):
     def _stream_directly(
         self, key: str, start: int, end: int | None, span: str | None, shown: str
     ) -> Body | None:
-        """What a request of our own brings; None where the SDK must be asked.
+        """Stream by a signed request of our own, or return None if the SDK must be asked.
 
         A whole object of which the SDK would check a sum is left to it.
         """
@@ -257,7 +257,7 @@ class S3Store(Store):
         return Body(info, chunks, length, url=shown, close=answer.close)
 
     def _list_directly(self, prefix: str, more: str) -> ListingPage | None:
-        """A page by a request of our own; None where the SDK must be asked."""
+        """List a page by a request of our own, or return None if the SDK must be asked."""
         shown = self.url_of(prefix)
         with translate_errors("list", shown, classify):
             requests = self._range_requests()

@@ -45,14 +45,14 @@ class S3Client(NamedTuple):
     verify: bool | str
 
     def credentials(self) -> Credentials:
-        """The credentials of now, which the provider renews before they expire."""
+        """Return the present credentials, which the provider renews before they expire."""
         found = self.provider.get_frozen_credentials()
         return Credentials(found.access_key, found.secret_key, found.token)
 
 
 @cache
 def _models(folders: str | None) -> Any:
-    """The descriptions of services that botocore reads from large files: 50 ms of a client's 55.
+    """Load botocore's large descriptions of services: 50 ms of a client's 55.
 
     They are data and nothing else, so forked workers may go on with those of their parent.
     """
@@ -62,7 +62,7 @@ def _models(folders: str | None) -> Any:
 
 
 def make_client(options: S3Options, timeout: float) -> S3Client:
-    """A client of the SDK, and what it is made of; MissingDependencyError without the package.
+    """Create a client of the SDK. Raises MissingDependencyError without the package.
 
     The SDK is botocore, on which boto3 stands. What boto3 adds took a third of the processor time
     until a process has its first client: 0.48 in place of 0.70 s.

@@ -25,7 +25,7 @@ class ListingPage(NamedTuple):
 
 
 def listing_query(prefix: str, more: str) -> str:
-    """The query that asks for a page, in the form in which it is signed."""
+    """Return the query that asks for a page, in the form in which it is signed."""
     asked = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
     if more:
         asked["continuation-token"] = more
@@ -33,7 +33,7 @@ def listing_query(prefix: str, more: str) -> str:
 
 
 def parse_listing(body: bytes) -> ListingPage | None:
-    """A page of a listing; None for one in another form."""
+    """Parse a page of a listing; return None if it has another form."""
     head, *parts = body.split(b"<Contents>")
     if not _ROOT.match(head):
         return None

@@ -59,7 +59,7 @@ class RangeRequests:
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
 
     def ask(self, name: str, span: str | None) -> Answer | None:
-        """The answer that brings an object, or the span of a Range header of it.
+        """Request an object, or the ``span`` of it in a Range header, and return the answer.
 
         None where the SDK must be asked. Raises what sockets raise, and StoreAnswerError where the
         store asks for patience or has no such whole object.
@@ -74,7 +74,7 @@ class RangeRequests:
         return answer
 
     def list(self, prefix: str, more: str, least: LeastRate, shown: str) -> ListingPage | None:
-        """A page of the objects whose names begin with ``prefix``; ``more``: behind another page.
+        """List a page of names that begin with ``prefix``; ``more`` continues another page.
 
         None where the SDK must be asked; raises as `ask` does.
         """
@@ -138,7 +138,7 @@ class RangeRequests:
 def open_range_requests(
     client: S3Client, bucket: str, extra: Mapping[str, str], seconds: float
 ) -> RangeRequests | None:
-    """GETs of a bucket as the SDK would send them; None for what only the SDK can do.
+    """Prepare GETs of a bucket; return None for what only the SDK can do.
 
     Raises what the SDK raises: credentials that are not there, names that no bucket has.
     """

@@ -27,7 +27,7 @@ _CHANGING = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-am
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """What all GETs of a bucket have in common; ``scope`` is None where they go unsigned."""
+    """The common parts of all GETs of a bucket; ``scope`` is None if they are unsigned."""
 
     scheme: str
     host: str
@@ -52,7 +52,7 @@ def show_example(request: Any, **_: Any) -> None:
 
 
 def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> RequestTemplate | None:
-    """The template of the GETs that the SDK sends; None where the signature is another."""
+    """Return the template of the SDK's GETs, or None if their signature is another."""
     try:
         client.get_object(Bucket=bucket, Key=_EXAMPLE, Range="bytes=0-1", **extra)
     except _SeenError as seen:

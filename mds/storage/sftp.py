@@ -74,7 +74,7 @@ class SftpStore(Store):
         )
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The file, or a range of it; its pieces are asked for ahead."""
+        """Stream the file, or a range of it; its pieces are requested ahead."""
         shown = self.url_of(key)
         pool = self._pool()
         with translate_errors("get", shown, classify):
@@ -182,7 +182,7 @@ class _Pool:
         self._slots = new_semaphore(_CONNECTIONS)
 
     def take(self) -> _Connection:
-        """A connection for one user; to be given back or dropped."""
+        """Take a connection, which is to be given back or dropped."""
         self._slots.acquire()
         try:
             connection = self._idle_one() or self._connect()
@@ -206,7 +206,7 @@ class _Pool:
 
     @contextmanager
     def use(self) -> Iterator[Any]:
-        """A connection for the block; dropped when it raises, but for answers of the server."""
+        """Lend a connection to the block; drop it on errors other than the server's answers."""
         connection = self.take()
         try:
             yield connection.sftp
@@ -289,7 +289,7 @@ class _PacedChannel:
         return getattr(self._channel, name)
 
     def recv(self, count: int) -> bytes:
-        """What has come, up to so many bytes."""
+        """Return the bytes that arrived, up to the given number."""
         started = time.monotonic()
         try:
             data: bytes = self._channel.recv(count)
@@ -310,7 +310,7 @@ def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _unchanged(file: Any, before: ObjectInfo, chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
-    """The chunks, if the file was not written to while they came."""
+    """Yield the chunks. Raises if the file was written to meanwhile."""
     yield from chunks
     with translate_errors("get", url, classify):
         now = _info(before.key, file.stat())

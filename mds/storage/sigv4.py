@@ -30,7 +30,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a signature is good for, besides its day: a region and a service."""
+    """The region and the service for which a signature is valid."""
 
     region: str
     service: str
@@ -44,7 +44,7 @@ def sign(
     stamp: str,
     query: str = "",
 ) -> str:
-    """The value of Authorization for a GET.
+    """Return the value of Authorization for a GET.
 
     ``path`` is escaped as it is sent, ``headers`` are all that are signed, by lower name,
     ``stamp`` is the time of x-amz-date, and ``query`` is sorted and escaped.
@@ -66,7 +66,7 @@ def sign(
 
 
 def timestamp(skew: float = 0.0) -> str:
-    """The time for x-amz-date, ``skew`` seconds ahead of this machine's clock."""
+    """Return the time for x-amz-date, ``skew`` seconds ahead of this machine's clock."""
     return _timestamp(int(time.time() + skew))
 
 

@@ -30,7 +30,7 @@ class TransferSeconds(NamedTuple):
     requests: int = 0
 
     def since(self, earlier: TransferSeconds) -> TransferSeconds:
-        """What came after an earlier time."""
+        """Subtract earlier sums."""
         return TransferSeconds(
             self.request - earlier.request,
             self.transfer - earlier.transfer,
@@ -64,11 +64,11 @@ class TransferTimes:
             )
 
     def now(self) -> TransferSeconds:
-        """The sums up to now."""
+        """Return the sums up to now."""
         return self._sums
 
     def follow(self, body: Body, asked: float) -> Body:
-        """The body of a request made at ``asked`` by `clock`, counted when it ends or is closed."""
+        """Return the body, and count its request of time ``asked`` when it ends or is closed."""
         answered = self.clock()
 
         def ended() -> None:

@@ -71,7 +71,7 @@ _HINTS: dict[type[StoreError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, judged: which of our errors, said how, and when to come back."""
+    """The class and text of our error for a failure, and when to try again."""
 
     kind: type[StoreError]
     what: str
@@ -112,7 +112,7 @@ Classify = Callable[[Exception], "Failure | None"]
 
 @contextmanager
 def translate_errors(verb: str, url: str, classify: Classify | None = None) -> Iterator[None]:
-    """Let nothing but our own errors out of the block; they name the verb, the URL, the time."""
+    """Translate errors of the block into ours, which name the verb, the URL and the time."""
     started = time.monotonic()
     try:
         yield
@@ -126,7 +126,7 @@ def translate_errors(verb: str, url: str, classify: Classify | None = None) -> I
 def translate_chunks(
     chunks: Iterator[bytes], url: str, classify: Classify | None = None
 ) -> Iterator[bytes]:
-    """The chunks of a body; what goes wrong with one is translated as well."""
+    """Yield the chunks of a body; translate errors between them."""
     with translate_errors("get", url, classify):
         yield from chunks
 
@@ -152,7 +152,7 @@ def translate(
 
 
 def status_failure(status: int, what: str = "", retry_after: str | None = None) -> Failure:
-    """The failure that an HTTP status stands for."""
+    """Return the failure that an HTTP status means."""
     reason = _reasons.get(status, "")
     said = f"{status} {reason}".strip()
     if what and what not in (reason, str(status)):
@@ -188,7 +188,7 @@ def has_unknown_name(error: BaseException) -> bool:
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:
-    """An exception and whatever caused it, each once."""
+    """Yield an exception and its causes, each once."""
     seen: set[int] = set()
     queue: list[object] = [error]
     while queue:

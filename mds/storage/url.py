@@ -66,11 +66,11 @@ class Url(str):
         return made
 
     def reveal(self) -> str:
-        """The URL as it was given."""
+        """Return the URL as it was given."""
         return self._real
 
     def rstrip(self, chars: str | None = None, /) -> Url:
-        """The URL without some characters at its end."""
+        """Return the URL without some characters at its end."""
         return Url(self._real.rstrip(chars))
 
     def __add__(self, more: str, /) -> Url:
@@ -87,7 +87,7 @@ class Url(str):
 
 
 def reveal(url: str) -> str:
-    """The real text of a URL, for the wire; of a plain text, itself."""
+    """Return the full text of a URL, for requests; a plain text is returned as it is."""
     return url.reveal() if isinstance(url, Url) else url
 
 
@@ -136,7 +136,7 @@ def parse_url(given: str) -> Location:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL in lower case; '' for a plain path."""
+    """Return the scheme of a URL in lower case; '' for a plain path."""
     found = _SCHEME.match(url)
     # One letter is a drive, and 'a:b' without slashes is a file's name, but for dbfs:/.
     if found is None or not url[found.end() :].startswith("/"):
@@ -169,7 +169,7 @@ def _refuse_one_slash(path: str) -> None:
 
 
 def local_path(url: str) -> str:
-    """The path of a plain path, its ``~`` expanded, or of a file:// URL.
+    """Return the path of a file:// URL, or a plain path with its ``~`` expanded.
 
     Raises ConfigError for a file on another host and for a URL that has lost a slash.
     """
@@ -206,7 +206,7 @@ def path_on_disk(given: str | os.PathLike[str], argument: str, remedy: str = "Gi
 
 
 def join(url: str, key: str) -> str:
-    """The URL of an object below a URL.
+    """Return the URL of an object below a URL.
 
     >>> join("s3://bucket/train", "index.json")
     's3://bucket/train/index.json'
@@ -225,7 +225,7 @@ def join(url: str, key: str) -> str:
 
 
 def redact(url: str) -> str:
-    """A URL without its password and without its query, which may hold a signature.
+    """Return a URL without its password and its query, which may hold a signature.
 
     >>> redact("sftp://anna:secret@host/data")
     'sftp://anna:***@host/data'
@@ -292,7 +292,7 @@ def _cut(scheme: str, rest: str) -> tuple[str | None, str, str, str]:
 
 
 def _secrets_of(url: str) -> Iterator[str]:
-    """The secrets in a URL: password or token, and the values of its query."""
+    """Return the secrets in a URL: password or token, and the values of its query."""
     scheme = scheme_of(url)
     rest = url.partition("://")[2]
     if not scheme or not rest:
@@ -306,7 +306,7 @@ def _secrets_of(url: str) -> Iterator[str]:
 
 
 def source_name(url: str) -> str:
-    """What a URL names, in one spelling and without secrets: two that are equal are one source.
+    """Return one spelling of a URL without secrets; equal ones name the same source.
 
     Login, signature (`X-Amz-*`, `Signature`, `sig`, `Expires`, `token`, ...), usual port, fragment
     and slashes at the end are left out, scheme and host in lower case, a path is absolute.
@@ -349,7 +349,7 @@ def _split(scheme: str, url: str) -> tuple[str, str, str]:
 
 
 def _kept_query(query: str) -> str:
-    """A digest of those parts of a query that are no signature; '' without any."""
+    """Return a digest of the parts of a query that are no signature; '' without any."""
     pairs = [(name.lower(), name, value) for name, value in parse_qsl(query, True)]
     is_shared = any(key == "sig" for key, _, _ in pairs)
     kept = sorted(

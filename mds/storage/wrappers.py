@@ -41,7 +41,7 @@ class Wrapper(Store):
         self.can_write = inner.can_write
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks."""
+        """Stream the bytes in chunks."""
         return self.inner.stream(key, start, end)
 
     def head(self, key: str) -> ObjectInfo:
@@ -63,15 +63,15 @@ class Wrapper(Store):
         return super()._verify(key, size) if self.local_path is None else ObjectInfo(key, size)
 
     def pinned_url(self) -> Url:
-        """The URL under which what is here now stays."""
+        """Return a URL that keeps naming the present content."""
         return self.inner.pinned_url()
 
     def list_uploads(self) -> Iterator[Upload]:
-        """Uploads in parts that did not end."""
+        """List multipart uploads that did not end."""
         return self.inner.list_uploads()
 
     def abort_upload(self, upload: Upload) -> None:
-        """Have the store forget an upload."""
+        """Abort a multipart upload."""
         self.inner.abort_upload(upload)
 
     def renew(self) -> bool:
@@ -96,7 +96,7 @@ class Limited(Wrapper):
         self._slots_key = ("slots", next(_numbers), f"{inner.url}", limit)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks; the slot is held until the body ends or is closed."""
+        """Stream the bytes; the slot is held until the body ends or is closed."""
         slots = self._slots()
         slots.acquire()
         try:
@@ -130,13 +130,13 @@ class Unversioned(Wrapper):
     """A store whose versions mean nothing: several servers, each with an etag of its own."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks, of no version."""
+        """Stream the bytes in chunks, without a version."""
         body = self.inner.stream(key, start, end)
         body.info = replace(body.info, version="")
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """The size."""
+        """Return the size."""
         return replace(self.inner.head(key), version="")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -156,7 +156,7 @@ class Prefixed(Wrapper):
             self.local_path = join(inner.local_path, prefix.strip("/"))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks."""
+        """Stream the bytes in chunks."""
         body = self.inner.stream(self._inside(key), start, end)
         body.info = replace(body.info, key=key)
         return body
@@ -175,13 +175,13 @@ class Prefixed(Wrapper):
         self.inner.delete(self._inside(key))
 
     def list_uploads(self) -> Iterator[Upload]:
-        """Uploads in parts below the prefix that did not end."""
+        """List multipart uploads below the prefix that did not end."""
         for upload in self.inner.list_uploads():
             if upload.key.startswith(self.prefix):
                 yield replace(upload, key=upload.key[len(self.prefix) :])
 
     def abort_upload(self, upload: Upload) -> None:
-        """Have the store forget an upload."""
+        """Abort a multipart upload."""
         self.inner.abort_upload(replace(upload, key=self._inside(upload.key)))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
@@ -204,7 +204,7 @@ class Hedged(Wrapper):
         self.asks_for_ranges = False  # a shard would be asked for twice
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """The bytes in chunks; a range of moderate size comes whole, from the faster request."""
+        """Stream the bytes; a range of moderate size comes whole, from the faster request."""
         if end is None or end - start > HEDGED_SIZE:
             return self.inner.stream(key, start, end)
         info, data = self._race(key, start, end)

@@ -1,13 +1,17 @@
-"""One line whenever something is waited for longer than five seconds, and again, ever more seldom.
+"""Log lines about waits that are longer than five seconds, at growing intervals.
 
     with waiting("bytes of", url):
         ...
 
-What is under way is noted in a dictionary, which took 0.56 microseconds. One thread of the process
-sleeps until the oldest wait is late, and then says what it is for, where, for how long, and how
-many more there are. The lines come after 5, 10, 20, 40, ... seconds of trouble,
-of the process as a whole: on a slow link hundreds of transfers would say the same. The thread ends
-before a fork and when nothing is waited for.
+A wait is an entry of a dictionary, which took 0.56 microseconds. One thread of the process sleeps
+until the oldest wait is late, then logs its operation, target and duration, and the number of other
+late waits. The lines come after 5, 10, 20, 40, ... seconds of trouble of the whole process: on a
+slow link hundreds of transfers would repeat the same line. The thread ends before a fork and when
+no wait is left.
+
+The hooks of tenacity cannot do this: they run between tries, and a stalled read, or a lock of
+another process, blocks inside one. A retry describes its failures in ``note``, by the hook
+``before_sleep``.
 """
 
 from __future__ import annotations
@@ -29,12 +33,12 @@ log = get_logger("mds.storage")
 
 
 class waiting:  # noqa: N801 - used as a statement
-    """The block waits for something; ``what`` and ``where`` name it, ``note`` may change."""
+    """A block that waits for an operation on a target; ``note`` may change meanwhile."""
 
-    __slots__ = ("note", "since", "what", "where")
+    __slots__ = ("note", "operation", "since", "target")
 
-    def __init__(self, what: str, where: str) -> None:
-        self.what, self.where = what, where
+    def __init__(self, operation: str, target: str) -> None:
+        self.operation, self.target = operation, target
         self.note = ""
         self.since = 0.0
 
@@ -50,38 +54,38 @@ class waiting:  # noqa: N801 - used as a statement
 
 
 class WaitingLines:
-    """When a line is due, and what it says; ``told`` gets each."""
+    """The schedule and the text of the lines, which ``write`` gets."""
 
-    def __init__(self, told: Callable[[str], object]) -> None:
-        self._told = told
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
         self._pause = FIRST_LINE_SECONDS
         self._next = float("-inf")
 
     def look(self, now: float, waits: Sequence[waiting]) -> float:
-        """Tell what is late, unless that was done just now; when to look again."""
+        """Write a line if a wait is late and a line is due; return the time to look again."""
         oldest = min(waits, key=lambda each: each.since)
         if now - oldest.since < FIRST_LINE_SECONDS:
             return max(oldest.since + FIRST_LINE_SECONDS, self._next)
         if now >= self._next:
             if now > self._next + self._pause:  # long after the last trouble
                 self._pause = FIRST_LINE_SECONDS
-            self._told(_line(now, oldest, waits))
+            self._write(_line(now, oldest, waits))
             self._next = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
         return self._next
 
 
 def _line(now: float, oldest: waiting, waits: Sequence[waiting]) -> str:
-    others = sum(now - each.since >= FIRST_LINE_SECONDS for each in waits) - 1
+    other_waits = sum(now - each.since >= FIRST_LINE_SECONDS for each in waits) - 1
     return (
-        f"Waiting for {oldest.what} {oldest.where} for {now - oldest.since:.0f} s"
+        f"Waiting for {oldest.operation} {oldest.target} for {now - oldest.since:.0f} s"
         + (f" ({oldest.note})" if oldest.note else "")
-        + (f", and for {others} more." if others else ".")
+        + (f", and for {other_waits} more." if other_waits else ".")
     )
 
 
 class _Waits:
-    """The waits of this process and the thread that looks at them."""
+    """The waits of this process and the thread that watches them."""
 
     waits: ClassVar[dict[int, waiting]] = {}
     thread: ClassVar[threading.Thread | None] = None
@@ -97,7 +101,7 @@ class _Waits:
 
     @classmethod
     def stop(cls) -> None:
-        """End the thread, if it runs; its work goes on with the next wait."""
+        """End the thread, if it runs; the next wait starts another."""
         with cls.changed:
             thread, cls.thread = cls.thread, None
             cls.changed.notify_all()
@@ -105,34 +109,34 @@ class _Waits:
             thread.join(_END_SECONDS)
 
     @classmethod
-    def go_on(cls) -> None:
+    def resume(cls) -> None:
         if cls.waits:
             cls.start()
 
     @classmethod
     def forget(cls) -> None:
-        """In a forked child: what was waited for is the parent's."""
+        """Drop the waits of the parent in a forked child."""
         cls.waits.clear()
         cls.thread = None
 
     @classmethod
     def _run(cls) -> None:
-        # A wait that begins meanwhile is late after all that are looked at, so it wakes nothing.
+        # A wait that begins meanwhile is late after all present ones, so it need not wake this.
         while waits := list(cls.waits.values()):
-            due = cls.lines.look(time.monotonic(), waits)
+            wake_time = cls.lines.look(time.monotonic(), waits)
             with cls.changed:
                 if cls.thread is threading.current_thread():
-                    cls.changed.wait(due - time.monotonic())
+                    cls.changed.wait(wake_time - time.monotonic())
                 if cls.thread is not threading.current_thread():
                     return
         with cls.changed:
             if cls.thread is not threading.current_thread():
                 return
             cls.thread = None
-        # Looked at once more: a wait that came meanwhile may have counted on this thread.
-        cls.go_on()
+        # A wait that began meanwhile may have relied on this thread.
+        cls.resume()
 
 
 call_in_child(_Waits.forget)
 # A process that forks should have no threads but its own: Python warns of others.
-os.register_at_fork(before=_Waits.stop, after_in_parent=_Waits.go_on)
+os.register_at_fork(before=_Waits.stop, after_in_parent=_Waits.resume)

@@ -59,7 +59,7 @@ def test_a_wait_is_told_after_five_seconds(large, told):
 
 def test_lines_go_to_the_log(caplog):
     """As warnings."""
-    WaitingLines(waiting_module._Waits.lines._told).look(9.0, [waiting("bytes of", "there")])
+    WaitingLines(waiting_module._Waits.lines._write).look(9.0, [waiting("bytes of", "there")])
     assert caplog.records[-1].levelname == "WARNING"
     assert caplog.messages[-1] == "Waiting for bytes of there for 9 s."
 

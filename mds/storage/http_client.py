@@ -38,8 +38,8 @@ _PROXY_NAMES = [
     for scheme in ("http", "https", "all", "no")
     for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())
 ]
-_SAID = 200  # characters of a server's words in an error
-# Most connections kept open to one host; as many as any store of a process uses at a time.
+_MAX_SHOWN = 200  # characters of a server's words in an error
+# The most connections kept open to one host, and the most that a store of a process uses.
 _CONNECTIONS = 64
 
 
@@ -82,9 +82,14 @@ class HttpClient:
 
         Statuses in ``also`` are answers too.
         """
-        sent = dict(headers or {})
+        request_headers = dict(headers or {})
         response = self._pool(url).request(
-            method, url, headers=sent, body=body, redirect=redirect, **_one_try(sent)
+            method,
+            url,
+            headers=request_headers,
+            body=body,
+            redirect=redirect,
+            **_one_try(request_headers),
         )
         is_error = response.status >= 400 or response.status == 304
         if is_error and response.status not in also:
@@ -118,20 +123,22 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
     ) -> Body:
         """Stream an object or a range of it; ``shown`` is its URL in errors."""
-        asked = {"Accept-Encoding": "identity", **(headers or {})}
+        request_headers = {"Accept-Encoding": "identity", **(headers or {})}
         if start or end is not None:
-            asked["Range"] = format_range(start, end)
+            request_headers["Range"] = format_range(start, end)
         started = time.monotonic()
         try:
-            response = self._pool(url).request("GET", url, headers=asked, **_one_try(asked))
+            response = self._pool(url).request(
+                "GET", url, headers=request_headers, **_one_try(request_headers)
+            )
             if response.status not in (200, 203, 206, 416):
                 raise _status_error(response)  # noqa: TRY301 - judged like what urllib3 raises
         except MdsError:
             raise
         except Exception as error:  # noqa: BLE001 - all of it is translated
             seconds = time.monotonic() - started
-            told = translate(error, "get", shown, seconds, self._classify)
-            raise told from fit_cause(error, told)
+            failure = translate(error, "get", shown, seconds, self._classify)
+            raise failure from fit_cause(error, failure)
         try:
             return make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
         except BaseException:
@@ -182,9 +189,9 @@ def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _status_error(response: urllib3.BaseHTTPResponse) -> StatusError:
-    what = response.read(2000, decode_content=True).decode("utf-8", "replace")
+    text = response.read(2000, decode_content=True).decode("utf-8", "replace")
     response.close()
-    return StatusError(response.status, _first_words(what), response.headers)
+    return StatusError(response.status, _first_words(text), response.headers)
 
 
 @functools.cache
@@ -199,7 +206,7 @@ def _retry_kind() -> type[urllib3.Retry]:
             url: str | None = None,
             response: urllib3.BaseHTTPResponse | None = None,
             *args: Any,
-            **more: Any,
+            **options: Any,
         ) -> Redirects:
             target = response.get_redirect_location() if response is not None else None
             if response is not None and url and target:
@@ -208,7 +215,7 @@ def _retry_kind() -> type[urllib3.Retry]:
                 except StatusError:
                     response.close()
                     raise
-            return super().increment(method, url, response, *args, **more)
+            return super().increment(method, url, response, *args, **options)
 
     return Redirects
 
@@ -216,8 +223,8 @@ def _retry_kind() -> type[urllib3.Retry]:
 def check_redirect(status: int, url: str, target: str) -> None:
     """Raise StatusError for a redirect from https to http, which anyone on the way may change."""
     if scheme_of(url) == "https" != scheme_of(target):
-        what = f"the server redirects from https to {redact(target)}, which is not encrypted"
-        raise StatusError(status, what, {})
+        reason = f"the server redirects from https to {redact(target)}, which is not encrypted"
+        raise StatusError(status, reason, {})
 
 
 def format_range(start: int, end: int | None) -> str:
@@ -244,17 +251,17 @@ def parse_etag(text: str | None) -> str:
     return (text or "").removeprefix("W/").strip('"')
 
 
-def parse_size(said: str, shown: str) -> int:
+def parse_size(text: str, shown: str) -> int:
     """Parse the number of bytes in a header; -1 if there is none. Raises StoreError."""
-    if not (said.isascii() and said.isdecimal()):
+    if not (text.isascii() and text.isdecimal()):
         return -1
-    if len(said) > _LONGEST:
+    if len(text) > _LONGEST:
         raise StoreError(
-            f"get {shown}: the server says that the object has a size of {len(said)} digits",
+            f"get {shown}: the server says that the object has a size of {len(text)} digits",
             url=shown,
             verb="get",
         )
-    return int(said)
+    return int(text)
 
 
 def empty_body(info: ObjectInfo, shown: str) -> Body:
@@ -354,19 +361,19 @@ def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
 
 def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[bytes]:
     """Cut the bytes from ``start`` to before ``end`` out of chunks."""
-    at = 0
+    offset = 0
     for chunk in chunks:
-        piece = chunk[max(0, start - at) : None if end is None else max(0, end - at)]
-        at += len(chunk)
+        piece = chunk[max(0, start - offset) : None if end is None else max(0, end - offset)]
+        offset += len(chunk)
         if piece:
             yield piece
-        if end is not None and at >= end:
+        if end is not None and offset >= end:
             return
 
 
 def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple[int, int]:
     """Size of the object and number of bytes that a 206 brings; it must be the range asked for."""
-    found = _RANGE.match(answer)
+    match = _RANGE.match(answer)
     total = parse_size(answer.rpartition("/")[2], shown)
     if total >= 0 and max(start, end or 0) > total:
         raise CorruptError(
@@ -374,11 +381,11 @@ def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple
             url=shown,
             verb="get",
         )
-    last = int(found[2]) + 1 if found else -1
-    if not found or int(found[1]) != start or last != (end or (total if total >= 0 else last)):
+    last = int(match[2]) + 1 if match else -1
+    if not match or int(match[1]) != start or last != (end or (total if total >= 0 else last)):
         raise TransientError(
             f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked for, "
-            f"the server answered with {answer[:_SAID] or 'no Content-Range'!r}",
+            f"the server answered with {answer[:_MAX_SHOWN] or 'no Content-Range'!r}",
             url=shown,
             verb="get",
         )
@@ -387,13 +394,13 @@ def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple
 
 def _first_words(body: str) -> str:
     """Return the first words of an error's body, without markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", body).split())[:_SAID]
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())[:_MAX_SHOWN]
 
 
 def find_proxy(url: str) -> str | None:
     """Return the proxy that the environment names for a URL."""
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0].rpartition("@")[2]
+    scheme, _, address = url.partition("://")
+    host = address.partition("/")[0].rpartition("@")[2]
     return _proxy_for(scheme, host, tuple(map(os.environ.get, _PROXY_NAMES)))
 
 

@@ -38,22 +38,22 @@ class Pace:
 
     def __init__(self, least: LeastRate, url: str) -> None:
         self._least, self._url = least, url
-        self._spent, self._came = 0.0, 0
+        self._spent, self._received = 0.0, 0
 
     def note(self, seconds: float, count: int) -> None:
         """Count what one look brought; StalledError when it was too little for too long."""
         self._spent += seconds
-        self._came += count
+        self._received += count
         least = self._least
         if self._spent >= least.seconds:
-            if self._came < least.bytes_per_second * self._spent and count:
+            if self._received < least.bytes_per_second * self._spent and count:
                 raise StalledError(
-                    f"get {self._url}: only {self._came} bytes came in {self._spent:.0f} s, fewer "
-                    f"than {least.bytes_per_second:g} a second (storage option min_rate)",
+                    f"get {self._url}: only {self._received} bytes came in {self._spent:.0f} s, "
+                    f"fewer than {least.bytes_per_second:g} a second (storage option min_rate)",
                     url=self._url,
                     verb="get",
                 )
-            self._spent, self._came = 0.0, 0
+            self._spent, self._received = 0.0, 0
 
 
 class PacedStream:
@@ -96,8 +96,8 @@ class PacedStream:
             raise
         except Exception as error:  # noqa: BLE001 - all of it is translated
             seconds = time.monotonic() - started
-            told = translate(error, "get", self._url, seconds)
-            raise told from fit_cause(error, told)
+            failure = translate(error, "get", self._url, seconds)
+            raise failure from fit_cause(error, failure)
 
 
 @functools.cache

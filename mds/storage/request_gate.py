@@ -1,4 +1,4 @@
-"""A gate before a server that counts requests: one process is told to wait (429), all wait.
+"""A gate before a server that limits requests: after an answer 429, all processes wait.
 
 The time until which the server wants no requests is the time of a small file, so every process of
 this user finds it without asking the server. The first one that meets it takes the lock of the file
@@ -27,10 +27,10 @@ T = TypeVar("T")
 log = get_logger("mds.storage")
 
 _TOO_MANY = 429
-#: Seconds to wait where the server does not say, and the most that are waited at a time.
-_UNTOLD, _LONGEST = 10.0, 900.0
-#: Seconds after which a request is given up, and told like any other that failed.
-_GIVEN_UP = 3600.0
+#: Seconds to wait if the server does not say how many, and the most to wait at a time.
+_DEFAULT, _LONGEST = 10.0, 900.0
+#: Seconds after which a request fails like any other.
+_TIMEOUT = 3600.0
 #: How the Hub says it: ``"api";r=0;t=57``, t being seconds.
 _RESETS = re.compile(r"\bt=(\d+)")
 
@@ -45,17 +45,17 @@ class RequestGate:
 
     def run(self, ask: Callable[[], T]) -> T:
         """Call ``ask`` and return its value; call it again whenever the server asks to wait."""
-        given_up = time.monotonic() + _GIVEN_UP
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             if self._seconds() > 0:
                 self._wait()
             try:
                 return ask()
             except Exception as error:
-                told = _too_many(error)
-                if told is None or time.monotonic() > given_up:
+                answer = _too_many(error)
+                if answer is None or time.monotonic() > deadline:
                     raise
-                self._close(_seconds_of(told.headers))
+                self._close(_seconds_of(answer.headers))
 
     def _seconds(self) -> float:
         """Return the seconds for which the gate stays closed; 0 or less if it is open."""
@@ -86,15 +86,15 @@ class RequestGate:
 
 def _too_many(error: BaseException) -> StatusError | None:
     """Return the answer that asks to wait, which is the error or its cause."""
-    for each in (error, error.__cause__):
-        if isinstance(each, StatusError) and each.status == _TOO_MANY:
-            return each
+    for answer in (error, error.__cause__):
+        if isinstance(answer, StatusError) and answer.status == _TOO_MANY:
+            return answer
     return None
 
 
 def _seconds_of(headers: Mapping[str, str]) -> float:
-    told = str(headers.get("retry-after") or "").strip()
-    if told.isdecimal():
-        return float(told)
+    seconds = str(headers.get("retry-after") or "").strip()
+    if seconds.isdecimal():
+        return float(seconds)
     resets = _RESETS.search(str(headers.get("ratelimit") or ""))
-    return float(resets[1]) if resets else _UNTOLD
+    return float(resets[1]) if resets else _DEFAULT

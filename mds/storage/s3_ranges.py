@@ -1,12 +1,12 @@
-"""GETs and listings of S3, signed and sent without the SDK, which is asked how once a bucket.
+"""GETs and listings of S3, signed and sent without the SDK.
 
-What the SDK knows of endpoints, regions and ways of addressing is in the template that it shows
-(`s3_template.py`). Credentials are asked of its provider for every request, so they are renewed as
-ever. An answer that is neither what was asked for, nor a sign of haste on the store's side, nor a
-plain no to a whole object is left to the SDK, which asks again and judges: redirects to another
-region, missing keys of ranges, expired tokens.
+Endpoints, regions and ways of addressing come from the SDK, by one example request per bucket
+(`s3_template.py`). Credentials come from its provider at each request, so they are renewed. All
+other answers than the requested bytes, a request to come back later (408, 429, 5xx) and a refusal
+of a whole object are left to the SDK, which sends the request again and judges: redirects to
+another region, missing keys of ranges, expired tokens.
 
-Five sixths of the processor time of a small request were the SDK's; see docs/decisions/0017.
+The SDK took five sixths of the processor time of a small request; see docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from mds.storage.pace import LeastRate
     from mds.storage.s3_client import S3Client
 
-_HASTE = {408, 429, 500, 502, 503, 504}
-#: What needs no second opinion about a whole object. That one is not there is no rare answer: files
-#: beside an index are asked for, and need not be.
-_NO = {(404, "NoSuchKey"), (404, "NoSuchBucket"), (403, "AccessDenied")}
+_TRY_LATER = {408, 429, 500, 502, 503, 504}
+#: Refusals of a whole object that the SDK need not confirm. A missing object is common: files
+#: beside an index are requested, and are optional.
+_REFUSALS = {(404, "NoSuchKey"), (404, "NoSuchBucket"), (403, "AccessDenied")}
 _CHECKS = "when_supported"
 #: Bytes of a page of a listing: a thousand names of 1,024 bytes, each escaped, and their facts.
 _LONGEST_PAGE = 16 << 20
@@ -51,9 +51,9 @@ class RangeRequests:
         self._connections = connections
         self._client = client
         self._skew = 0.0
-        #: Whether the SDK checks no sum of a whole object, so that none is lost around it.
+        #: Whether the SDK checks no sum of a whole object, so that none is lost by going around it.
         self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
-        #: Whether answers told their length so far. Those that do not are left to the SDK.
+        #: Whether all answers had a length so far. Those without one are left to the SDK.
         self.have_lengths = True
         extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
@@ -92,9 +92,9 @@ class RangeRequests:
                 answer, words = self._connections.get(self._request(path, span, query)), {}
         if answer.status in (200, 206):
             return answer
-        if answer.status in _HASTE or (answer.status in (403, 404) and span is None):
+        if answer.status in _TRY_LATER or (answer.status in (403, 404) and span is None):
             words = words or _words_of(answer)
-            if answer.status in _HASTE or (answer.status, words.get("Code")) in _NO:
+            if answer.status in _TRY_LATER or (answer.status, words.get("Code")) in _REFUSALS:
                 raise StoreAnswerError(
                     answer.status,
                     words.get("Code", ""),
@@ -116,7 +116,7 @@ class RangeRequests:
             headers["x-amz-date"] = stamp
             if credentials.token:
                 headers["x-amz-security-token"] = credentials.token
-            # In place: what is added now is not signed.
+            # Added last: a signature does not cover itself.
             signed = sign(credentials, template.scope, path, headers, stamp, query)
             headers["authorization"] = signed
         target = f"{path}?{query}" if query else path
@@ -124,7 +124,7 @@ class RangeRequests:
         return f"GET {target} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
     def _has_other_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
-        """Whether the store's clock is another, which is then taken for ours; once."""
+        """Whether the store's clock differs; its time is used from then on. True at most once."""
         if self._skew or words.get("Code") != "RequestTimeTooSkewed":
             return False
         try:

@@ -1,7 +1,7 @@
-"""Transfer times of a process: how long requests wait for an answer, and how long bytes take then.
+"""Transfer times of a process: of requests until their answer, and of their bytes after it.
 
-Three readings of the clock for a request tell a store that is far from one that is narrow; two for
-a piece of a compressed file tell decompression from both. They are sums over all threads.
+Three readings of the clock per request tell a distant store from a slow one; two per piece of a
+compressed file tell decompression from both. They are sums over all threads.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class TransferTimes:
         """Return the sums up to now."""
         return self._sums
 
-    def follow(self, body: Body, asked: float) -> Body:
-        """Return the body, and count its request of time ``asked`` when it ends or is closed."""
+    def follow(self, body: Body, start: float) -> Body:
+        """Return the body, and count its request, sent at ``start``, when it ends or is closed."""
         answered = self.clock()
 
         def ended() -> None:
-            self.add(answered - asked, self.clock() - answered, requests=1)
+            self.add(answered - start, self.clock() - answered, requests=1)
 
         body.on_close(ended)
         return body

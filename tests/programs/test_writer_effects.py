@@ -254,6 +254,7 @@ PACKINGS = {
     "overflow": (((6,), {}), ((6,), {"overflow": "cut"})),
     "balance": (((16,), {}), ((16,), {"balance": "attention"})),
     "budget": ((((16,), {})), ((), {"budget": 32})),
+    "window": (((16,), {}), ((16,), {"window": 2})),
 }
 
 

@@ -196,7 +196,10 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
 
 
 def _from_files(source: Source, store: Store, column: str) -> Lengths:
-    """Return lengths of files in a format, of which that column alone is fetched and decoded."""
+    """Return lengths of files in a format: from the format if it knows them without the values.
+
+    Of other formats that column alone is fetched and decoded.
+    """
     place, data_of_files = source.remote or source.folder, source.data
     assert data_of_files is not None
     columns = dict(zip(data_of_files.columns.names, data_of_files.columns.encodings, strict=True))
@@ -209,6 +212,9 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
     length = length_function(columns, column)
 
     def of_shard(number: int) -> Ids:
+        known_lengths = data.value_lengths(number, column, files)
+        if known_lengths is not None:
+            return known_lengths
         blocks = [*data.blocks(number, files)]
         sizes = np.concatenate([np.zeros(0, np.int64), *(block.sizes for block in blocks)])
         if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:

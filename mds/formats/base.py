@@ -29,6 +29,9 @@ from mds.formats.columns import merge_encodings
 from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from mds.format.layout import Columns
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
@@ -106,6 +109,17 @@ class Format(ABC):
         """Which of the files that were found hold samples, in the order that samples have."""
         del source
         return sorted(file for file in files if self.takes(file.key))
+
+    def value_lengths(
+        self, shard: ShardPlace, column: str, files: Files
+    ) -> npt.NDArray[np.int64] | None:
+        """Return how many elements each value of a column of arrays has, in the order of samples.
+
+        Packing plans by these lengths. None makes it fetch and decode the column; a format whose
+        files hold the lengths somewhere else returns them, so that no value is read to plan.
+        """
+        del shard, column, files
+        return None
 
     def can_range(self, shard: ShardPlace) -> bool:
         """Whether `rows` gives some samples of a shard without the bytes of the others."""

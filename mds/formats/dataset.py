@@ -28,6 +28,8 @@ from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mds.formats.facts import ShardPlace
     from mds.readers import ColumnSelection, Reader
 
@@ -134,6 +136,10 @@ class FormatData:
         """The samples of a shard."""
         return self.format.blocks(self._place(number), files)
 
+    def value_lengths(self, number: int, column: str, files: Files) -> NDArray[np.int64] | None:
+        """Return the lengths of a column in a shard, or None if its values must be decoded."""
+        return self.format.value_lengths(self._place(number), column, files)
+
     def can_range(self, number: int) -> bool:
         """Whether some samples of a shard come without the others."""
         return self.format.can_range(self._place(number))
@@ -173,7 +179,7 @@ def make_table(
     ``most_bytes`` would have to come over a network.
     """
     header = {**(header or {}), "reads": reads_of(kind)}
-    if found.pin:
+    if found.pin or found.schema:
         header |= {"pin": dict(found.pin), "schema": found.schema, "columns": [*found.columns]}
     known = {}
     if old is not None and all(

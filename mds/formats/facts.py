@@ -26,7 +26,8 @@ class FoundFiles(NamedTuple):
     - ``pin``: what names this state of a table or repository, such as ``{"version": 37}``.
     - ``facts``: what is known of single files already, by key; `Format.plan_file` finds it in
       `Files.facts`.
-    - ``schema``: stands for what besides the bytes of a file decides on its columns.
+    - ``schema``: digest of what plans depend on besides the files; with another one all files are
+      planned again. Such are the schema of a table, and indexes that lie beside the files.
     - ``columns``: those of a table, of which some may be in none of its files yet.
     """
 

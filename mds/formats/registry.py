@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from mds.errors import ConfigError
 from mds.format.layout import INDEX_NAME
@@ -19,20 +19,35 @@ from mds.text.near import did_you_mean
 
 ENTRY_POINTS = "mds.formats"
 
-#: Module, class and endings of the formats of this package, by name; loaded when asked for.
-_HOMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "arrow": ("arrow_files", "Arrow", (".arrow", ".feather", ".ipc")),
-    "delta": ("delta", "Delta", ()),
-    "files": ("raw_files", "RawFiles", ()),
-    "iceberg": ("iceberg", "Iceberg", (".metadata.json",)),
-    "jsonl": ("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
-    "parquet": ("parquet", "Parquet", (".parquet", ".parq", ".pq")),
-    "tar": ("tar", "Tar", (".tar",)),
-    "text": ("lines", "TextLines", packed_endings(".txt")),
+
+class BuiltinFormat(NamedTuple):
+    """Where a format of this package is defined, and which files are of it.
+
+    - ``module``, ``class_name``: loaded when the format is used, not before.
+    - ``endings``: those of the class, known without loading it.
+    - ``is_detected``: whether a folder that holds such files is of this format without ``format=``;
+      False for endings that files of other datasets have as well.
+    """
+
+    module: str
+    class_name: str
+    endings: tuple[str, ...] = ()
+    is_detected: bool = True
+
+
+#: The only list of this package's formats.
+BUILTIN_FORMATS = {
+    "arrow": BuiltinFormat("arrow_files", "Arrow", (".arrow", ".feather", ".ipc")),
+    "delta": BuiltinFormat("delta", "Delta"),
+    "files": BuiltinFormat("raw_files", "RawFiles"),
+    "iceberg": BuiltinFormat("iceberg", "Iceberg", (".metadata.json",)),
+    "jsonl": BuiltinFormat("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "parquet": BuiltinFormat("parquet", "Parquet", (".parquet", ".parq", ".pq")),
+    "tar": BuiltinFormat("tar", "Tar", (".tar",)),
+    "text": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),
 }
-#: Files of a folder by which its format is found; texts lie in folders of any kind.
-_LOOKED_AT = 1000
-_TOLD_ONLY = ("text",)
+#: How many files of a folder are looked at to detect its format.
+_DETECTION_FILES = 1000
 #: The folder by which a Delta table is known.
 DELTA_LOG = "_delta_log"
 _formats: dict[str, type[Format]] = {}
@@ -49,7 +64,7 @@ def register_format(kind: type[Format]) -> type[Format]:
     >>> register_format(Fasta)  # doctest: +SKIP
     """
     name = kind.name
-    if name in _HOMES or _formats.get(name, kind) is not kind:
+    if name in BUILTIN_FORMATS or _formats.get(name, kind) is not kind:
         raise ConfigError(f"the format {name!r} is there already; choose another name.")
     _formats[name] = kind
     return kind
@@ -57,17 +72,18 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 def format_names() -> list[str]:
     """The formats that are known, sorted."""
-    return sorted({*_HOMES, *_formats, *plugin_names(ENTRY_POINTS)})
+    return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})
 
 
 def find_format(name: str) -> type[Format]:
     """The class of a format. Raises ConfigError, which names those that there are."""
     if name in _formats:
         return _formats[name]
-    if name in _HOMES:
-        module, attribute, _ = _HOMES[name]
-        found: type[Format] = getattr(import_module(f"mds.formats.{module}"), attribute)
-        return _formats.setdefault(name, found)
+    if name in BUILTIN_FORMATS:
+        builtin = BUILTIN_FORMATS[name]
+        module = import_module(f"mds.formats.{builtin.module}")
+        kind: type[Format] = getattr(module, builtin.class_name)
+        return _formats.setdefault(name, kind)
     loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
     if loaded is not None:
         return _formats.setdefault(name, loaded)
@@ -115,19 +131,22 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
         raise ConfigError(f"{kind.name} files cannot have {told}: {error}.") from error
 
 
-def format_of_names(names: Iterable[str], without: Sequence[str] = ()) -> Format | None:
-    """The one format that takes some of these names; None where none does.
+def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format | None:
+    """Return the one format that some of these files are of, or None if they are of none.
 
-    Raises ConfigError where several do.
+    With ``is_folder`` the names are those of a folder, whose format is detected. Raises ConfigError
+    for files of several formats.
     """
     listed = [name.lower() for name in names if not name.startswith((".", "_"))]
 
     def are_of(name: str) -> bool:
+        if is_folder and name in BUILTIN_FORMATS and not BUILTIN_FORMATS[name].is_detected:
+            return False
         endings = _endings_of(name)
-        return name not in without and any(one.endswith(endings) for one in listed)
+        return any(listed_name.endswith(endings) for listed_name in listed)
 
     # Those of packages are asked where ours take none: to look for packages takes 20 ms.
-    found = [name for name in sorted({*_HOMES, *_formats}) if are_of(name)]
+    found = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
     if listed and not found:
         found = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
     if len(found) > 1:
@@ -171,9 +190,9 @@ def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
     if found is None and is_local(url):
         if os.path.isdir(os.path.join(local_path(url), DELTA_LOG)):
             return find_format("delta")()  # its folder has files of other versions too
-        names = list(itertools.islice(_names_below(local_path(url)), _LOOKED_AT))
+        names = list(itertools.islice(_names_below(local_path(url)), _DETECTION_FILES))
         if beside_index or INDEX_NAME not in names:
-            found = format_of_names(names, without=_TOLD_ONLY)
+            found = format_of_names(names, is_folder=True)
     return found
 
 
@@ -184,4 +203,4 @@ def _names_below(folder: str) -> Iterator[str]:
 
 
 def _endings_of(name: str) -> tuple[str, ...]:
-    return _HOMES[name][2] if name in _HOMES else find_format(name).endings
+    return BUILTIN_FORMATS[name].endings if name in BUILTIN_FORMATS else find_format(name).endings

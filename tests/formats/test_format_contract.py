@@ -7,7 +7,7 @@ import pytest
 import tars
 
 from mds.formats import JsonLines, RawFiles, Tar, TextLines, find_format, format_names
-from mds.formats.registry import _HOMES
+from mds.formats.registry import BUILTIN_FORMATS
 from mds.testing.file_format_contract import FormatContract
 
 RECORDS = [{"id": i, "text": f"number {i} é" * (i % 4), "more": [i]} for i in range(40)]
@@ -17,8 +17,8 @@ LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
 @pytest.mark.parametrize("name", format_names())
 def test_endings_are_known_without_loading_a_format(name):
     """The registry has the endings of each format of this package, as the class has them."""
-    if name in _HOMES:
-        assert _HOMES[name][2] == find_format(name).endings
+    if name in BUILTIN_FORMATS:
+        assert BUILTIN_FORMATS[name].endings == find_format(name).endings
 
 
 class TestJsonLines(FormatContract):

@@ -1,7 +1,10 @@
 """Documents of files in a format are packed as those of their copy are."""
 
+import dataclasses
 import itertools
 import json
+import os
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from mds import Packing, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.cli.dataset_lengths import record_lengths  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
-from mds.formats import Parquet  # noqa: E402
+from mds.formats import FilePlan, Format, Parquet, encode_records  # noqa: E402
 from mds.world import World  # noqa: E402
 from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
 
@@ -96,6 +99,81 @@ def test_lengths_of_files_are_not_recorded_and_it_is_said(pair):
     """A run counts them by itself."""
     with pytest.raises(ConfigError, match="nothing is to be recorded"):
         record_lengths(str(pair[0]), "tokens")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counted(Format):
+    """Files of int32 tokens, a document for each number of tokens in the file ``.counts``."""
+
+    name: ClassVar[str] = "counted"
+    endings: ClassVar[tuple[str, ...]] = (".tokens",)
+    knows_lengths: bool = True
+
+    def counts(self, file, files):
+        beside = files.beside(file.key.replace(".tokens", ".json"))
+        return beside, np.array(json.loads(files.get(beside)), np.int64)
+
+    def plan_file(self, file, files):
+        _, counts = self.counts(file, files)
+        halves = np.array_split(counts, 2)
+        sizes = [int(half.sum()) * 4 for half in halves]
+        ends = np.cumsum(sizes).tolist()
+        spans = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        return FilePlan({"tokens": "ndarray:int32"}, list(map(len, halves)), sizes, spans)
+
+    def find(self, place, source):
+        found = super().find(place, source)
+        beside = [self.counts(file, source)[0] for file in found.files]
+        return found._replace(schema=repr(beside))
+
+    def shard_counts(self, shard, files):
+        return np.array_split(self.counts(shard.file, files)[1], 2)[shard.span[0] > 0]
+
+    def value_lengths(self, shard, column, files):
+        assert column == "tokens"
+        return self.shard_counts(shard, files) if self.knows_lengths else None
+
+    def blocks(self, shard, files):
+        assert not self.knows_lengths or "ALLOW_READS" in os.environ, "a value is read to plan"
+        tokens = np.frombuffer(files.range(shard.file, *shard.span), "<i4")
+        cuts = np.cumsum(self.shard_counts(shard, files))[:-1]
+        records = [{"tokens": document} for document in np.split(tokens, cuts)]
+        yield from encode_records(shard.columns, records, files.url(shard.file))
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """120 documents of 1 to 299 tokens."""
+    folder = tmp_path / "counted"
+    folder.mkdir()
+    counts = np.random.default_rng(5).integers(1, 300, 120)
+    (folder / "a.tokens").write_bytes(np.arange(counts.sum(), dtype="<i4").tobytes())
+    (folder / "a.json").write_text(json.dumps(counts.tolist()))
+    return folder
+
+
+def test_a_format_gives_lengths_without_its_values(counted, tmp_path, monkeypatch):
+    """Packs are planned by them while no shard can be read, and are those of counted values."""
+    place = {"remote": str(counted), "local": str(tmp_path / "given"), "format": Counted()}
+    dataset = StreamingDataset(**place, batch_size=2, packing=Packing(512), shuffle=True)
+    assert len(StreamingDataLoader(dataset, batch_size=2)) > 10
+    monkeypatch.setenv("ALLOW_READS", "1")
+    given, given_state = packs(**place)
+    slow = {**place, "local": str(tmp_path / "slow"), "format": Counted(knows_lengths=False)}
+    decoded, decoded_state = packs(**slow)
+    assert given == decoded
+    assert [given_state[name] for name in ("epoch", "packed") if name in given_state] == [
+        decoded_state[name] for name in ("epoch", "packed") if name in given_state
+    ]
+
+
+def test_another_index_beside_a_file_makes_another_plan(counted, tmp_path):
+    """Files that did not change are planned again when their format finds another index."""
+    place = {"remote": str(counted), "local": str(tmp_path / "c"), "format": Counted()}
+    assert StreamingDataset(**place).num_samples == 120
+    counts = json.loads((counted / "a.json").read_text())
+    (counted / "a.json").write_text(json.dumps([counts[0] + counts[1], *counts[2:]]))
+    assert StreamingDataset(**place).num_samples == 119
 
 
 def test_columns_without_a_length_are_told(pair, tmp_path):

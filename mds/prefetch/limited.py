@@ -23,13 +23,13 @@ from mds.cache.concurrency import Pool
 from mds.prefetch.acquire import ShardLease, ShardRequest, WindowFetcher
 from mds.prefetch.lookahead import Lookahead, working_set
 from mds.prefetch.next_use import MergedOrder, join_index, leave_index
-from mds.prefetch.served_time import ServedTime
 from mds.prefetch.window_size import (
     MIN_WINDOW,
     count_fitting,
     max_window_shards,
     sizes_under_limit,
 )
+from mds.process.fork_safe import new_lock
 from mds.readers import unique_stable
 from mds.text.redaction import get_logger
 from mds.units import format_bytes
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mds.readers import Reader
 
     Int64s = npt.NDArray[np.int64]
+
 
 SAMPLED = 4096  # positions that are looked at before the first decision
 _LAG = 8192  # samples that a worker may be behind another before it is taken for stuck
@@ -303,3 +304,32 @@ def _turns(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
     bounds = times.searchsorted(np.arange(0, int(times.max(initial=0)) + 1, size))
     for turn in np.split(shards, bounds[1:]):
         yield unique_stable(turn)
+
+
+class ServedTime:
+    """The times at which something is needed that is not there yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._put_off: set[int] = set()
+        self._lock = new_lock()
+
+    def begin(self, time: int) -> None:
+        """Something is sent for, perhaps again."""
+        with self._lock:
+            self._put_off.discard(time)
+            self._open[time] = self._open.get(time, 0) + 1
+
+    def end(self, time: int, *, is_put_off: bool) -> None:
+        """It came, or it was put off."""
+        with self._lock:
+            self._open[time] -= 1
+            if not self._open[time]:
+                del self._open[time]
+            if is_put_off:
+                self._put_off.add(time)
+
+    def first(self, default: int) -> int:
+        """The first of them; ``default`` when everything is there."""
+        with self._lock:
+            return min((*self._open, *self._put_off), default=default)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mds.cache.policy import NEVER
 from mds.prefetch.lookahead import Lookahead, working_set
-from mds.prefetch.use_table import UseTable
+from mds.prefetch.next_use import UseTable
 
 SHARDS = 6
 SIZE = 4  # of a bucket

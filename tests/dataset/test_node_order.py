@@ -21,8 +21,7 @@ from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.dataset.worker_epoch import WorkerEpoch
 from mds.plan import EpochPlan
 from mds.prefetch.lookahead import Lookahead
-from mds.prefetch.next_use import NextUseIndex, join_index, leave_index
-from mds.prefetch.use_table import UseTable
+from mds.prefetch.next_use import NextUseIndex, UseTable, join_index, leave_index
 from mds.storage.locks import open_locks
 from mds.world import World
 

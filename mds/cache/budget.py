@@ -4,6 +4,14 @@ What goes is decided by `policy`, under the locks of all folders; outside of the
 under the locks again their bytes become the newcomer's, so no other process can take the room that
 was made. Folders are locked in the order of their names, so datasets that share some cannot
 deadlock. Without a limit nothing is decided and only the newcomer's folder is locked.
+
+A folder that already holds more than a new ``cache_limit`` is brought below it when it is opened.
+Files that this library did not fetch are never deleted, and neither is what another job uses: that
+job may have a larger limit. A warning names what prevents the limit from being met.
+
+Jobs with different limits on one folder each make room down to their own limit before they add a
+byte. So the folder never holds more than the largest limit, and the job with a smaller one reads
+without keeping what does not fit.
 """
 
 from __future__ import annotations
@@ -22,13 +30,19 @@ from mds.cache.ledger_file import ABSENT, EVICTING, MANAGED, UNMANAGED, team_mar
 from mds.events import Evicted, emit
 from mds.process.fork_safe import new_lock
 from mds.storage.locks import lock_within
+from mds.text.redaction import get_logger
+from mds.units import format_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.cache.counters import Counters
     from mds.cache.open_readers import ReaderPool
+    from mds.cache.peers import Peers
     from mds.cache.recovery import OpenFolder
+
+
+log = get_logger("mds.cache")
 
 _EVICTION_SECONDS = 60.0  # until it is looked whether the evictor lives
 
@@ -314,3 +328,36 @@ def _await_eviction(opened: OpenFolder, shard: int) -> None:
 def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:
     entries = opened.ledger.entries
     return np.flatnonzero((entries["state"] == MANAGED) & (entries["owner"] == 0))
+
+
+def keep_limit(budget: Budget, peers: Peers) -> None:
+    """Evict until the limit holds; say what is in the way when it does not."""
+    if budget.limit is None or budget.evict_above_limit() <= 0 or not peers.is_leader():
+        return
+    foreign, others = 0, set[int]()
+    for opened in budget.folders:
+        entries = opened.ledger.entries
+        foreign += int(entries["size"][entries["state"] == UNMANAGED].sum())
+        foreign += opened.ledger.size - opened.ledger.own_bytes
+        others.update(opened.ledger.processes())
+    others.discard(os.getpid())
+    reasons = []
+    if foreign > 0:
+        reasons.append(
+            f"{format_bytes(foreign)} are files that this library did not fetch, which it never "
+            f"deletes: remove them"
+        )
+    if others:
+        reasons.append(
+            f"what processes {', '.join(map(str, sorted(others)))} use stays: end them, or give "
+            f"this job another folder"
+        )
+    log.warning(
+        "cache_limit=%s does not hold: the cache folders have %s (%s). %s; or set cache_limit to "
+        "%d or more. Until then nothing is added.",
+        format_bytes(budget.limit),
+        format_bytes(budget.used),
+        ", ".join(opened.folder.root for opened in budget.folders),
+        "; ".join(reasons) or "Nothing can be evicted",
+        budget.used,
+    )

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.cache import policy
+from mds.cache.budget import keep_limit
 from mds.cache.catalog import Catalog
 from mds.cache.concurrency import ByteSemaphore, Pool
 from mds.cache.counters import Counters
 from mds.cache.decode import ShardDecoder
 from mds.cache.fetch import ShardFetcher
 from mds.cache.folder import CacheFolder
-from mds.cache.keep_limit import keep_limit
 from mds.cache.ledger_file import MANAGED, UNMANAGED
 from mds.cache.open_readers import OpenReader, ReaderPool
 from mds.cache.peers import Peers

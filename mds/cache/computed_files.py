@@ -1,28 +1,47 @@
-"""A folder of files that one process of a node computes and all of its processes read.
+"""Files that one process of a node computes and all of its processes read.
 
-A file appears by rename when it is whole. The process that computes it holds a lock that the kernel
-drops with its owner; the others wait for that lock, and go past a process that is stopped.
+A file appears by rename when it is complete. The process that computes it holds a lock that the
+kernel releases when the process dies. The others wait for that lock, but not for a process that is
+stopped.
+
+`PackFile` is such a file: the number of packs in each window of an epoch. Its name is a digest of
+everything that the packs depend on, and a damaged file is recognised by its digest and counted
+again. Where the folder cannot be used, every process counts for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+
+from mds.errors import CacheError, IndexFileError
+from mds.index.companion import pack_companion, parse_companion
 from mds.storage.control_files import (
     make_control_folder,
     make_shared_folder,
     mode_of,
     publish_control_file,
+    read_control_file,
 )
 from mds.storage.files import despite_deletion
 from mds.storage.lock_holders import describe_processes, holders_of
 from mds.storage.locks import lock_within, open_locks
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+_PACKS = "packs"
+_PACKS_NAME = re.compile(r"^packs-[0-9a-f]{32}\.bin$")
+_MAX_PACK_FILES = 16  # in a folder
+_PACKS_LOCK_SECONDS = 300.0  # to wait for another process that counts
 
 
 class ComputedFiles:
@@ -93,3 +112,46 @@ def remove(path: str) -> None:
     """Remove a file, if that can be done."""
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+class PackFile:
+    """The file of one epoch: of so many ``windows`` in each canonical node, in a folder."""
+
+    def __init__(self, key: str, windows: Ids, folder: str) -> None:
+        self._key, self._windows = key, windows
+        self._files = ComputedFiles(folder, _PACKS_LOCK_SECONDS)
+        self.path = os.path.join(folder, f"packs-{key}.bin")
+
+    def read(self) -> list[Ids] | None:
+        """The packs of each window of each canonical node; None where that is not known."""
+        whole = int(self._windows.sum())
+        try:
+            content = read_control_file(self.path, 4 * whole + 2048)
+            found = parse_companion(content, self.path, _PACKS, self._key)
+        except (OSError, CacheError, IndexFileError):
+            return None
+        if len(found.payload) != 4 * whole:
+            return None
+        counts = np.frombuffer(found.payload, "<u4").astype(np.int64)
+        return np.split(counts, np.cumsum(self._windows)[:-1])
+
+    def ensure(self, count: Callable[[], list[Ids]]) -> list[Ids]:
+        """What `read` gives, else what ``count`` gives, which is kept."""
+        known = self.read()
+        if known is not None:
+            return known
+        with (
+            contextlib.suppress(OSError, CacheError),
+            self._files.alone(int(self._key[:7], 16), self.path),
+        ):
+            known = self.read()
+            if known is None:
+                known = count()
+                self._write(known)
+        return known if known is not None else count()
+
+    def _write(self, counts: list[Ids]) -> None:
+        payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
+        with self._files.publish(self.path) as file:
+            file.write(pack_companion(_PACKS, 1, self._key, payload))
+        self._files.keep_newest(_PACKS_NAME, _MAX_PACK_FILES)

@@ -8,7 +8,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from mds.cache.pack_files import PackFile
+from mds.cache.computed_files import PackFile
 from mds.cache.source import cache_root
 from mds.plan import PackPlan
 from mds.process.fork_safe import new_lock

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 from ordertools import joined, make_plan, uneven
 
-from mds.cache import checked_ids
+from mds.cache import order_files
 from mds.cache import order_files as cached
 from mds.cache.order_files import prepare, share_order
 
@@ -136,8 +136,8 @@ def test_ids_of_samples_that_there_are_not_are_never_given(value, want, tmp_path
         data = bytearray(file.read())
     data[400:404] = struct.pack("<I", value)
     digests = [
-        xxhash.xxh3_64_intdigest(data[at : min(at + checked_ids.BLOCK, BYTES)])
-        for at in range(0, BYTES, checked_ids.BLOCK)
+        xxhash.xxh3_64_intdigest(data[at : min(at + order_files.BLOCK, BYTES)])
+        for at in range(0, BYTES, order_files.BLOCK)
     ]
     table = struct.pack(f"<{len(digests)}Q", *digests)
     key = os.path.basename(path).split("-")[3].removesuffix(".ids").encode()
@@ -186,9 +186,9 @@ def test_what_is_written_is_what_is_read(samples, kind, tmp_path):
     cuts = np.sort(generator.integers(0, samples + 1, 5))
     path = str(tmp_path / "ids")
     with open(path, "wb") as file:
-        checked_ids.write_ids(file, np.split(ids, cuts), "key")
-    assert os.path.getsize(path) == checked_ids.file_size(ids.nbytes)
-    found = checked_ids.CheckedIds(path, "key", ids.nbytes, ids.dtype, 200)
+        order_files.write_ids(file, np.split(ids, cuts), "key")
+    assert os.path.getsize(path) == order_files.file_size(ids.nbytes)
+    found = order_files.CheckedIds(path, "key", ids.nbytes, ids.dtype, 200)
     assert np.array_equal(found.take(np.arange(samples)), ids)
     places = generator.integers(0, max(samples, 1), min(samples, 50))
     assert np.array_equal(found.take(places), ids[places])

@@ -12,8 +12,7 @@ import pytest
 from ordertools import DRAWN, joined, make_plan, uneven
 
 from mds.cache import order_files as cached
-from mds.cache.checked_ids import file_size
-from mds.cache.order_files import OrderFile, prepare, share_order
+from mds.cache.order_files import OrderFile, file_size, prepare, share_order
 from mds.shuffle import SequentialShuffle
 from mds.storage.locks import open_locks
 

@@ -1,23 +1,34 @@
 """Performance counters of a cache: sums that only grow, by process, rank and node.
 
-Each process counts for itself. What it counts it also adds to rows of numbers in memory that others
-see, those of its rank (`CounterTable`). So the process that asks for them has those of its workers,
-also of workers that have ended.
+Each process counts for itself, and adds the same amounts to a row of a table in memory that the
+processes of its rank share (`CounterTable`). So the process that asks for the counters includes
+those of its workers, also of workers that have ended: a process takes a row that no living process
+has and adds to its values. The table holds as many rows as processes live at once, and their sum is
+that of all processes there ever were.
+
+The counters of a node (`read_node_rows`) are read from the other ranks' tables. A ledger lists the
+processes that use its folder, and Linux lets a user open, below /proc, files that the user's own
+processes have open. So the tables need no names and leave no files behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.cache.rank_file import RankFile
 from mds.process.fork_safe import new_lock
+from mds.storage.files import is_process
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
 
 MAX_FOLDERS = 32  # of a dataset that are noted
 #: Counts and bytes.
@@ -94,3 +105,95 @@ def folder_ids(folders: Sequence[str]) -> list[int]:
     paths = [os.path.realpath(folder).encode() for folder in folders[:MAX_FOLDERS]]
     digests = [hashlib.blake2s(path, digest_size=8).digest() for path in paths]
     return [int.from_bytes(digest, "little") | 1 for digest in digests]
+
+
+ROWS = 512  # processes of the ranks that were forked from one process
+
+
+class CounterTable:
+    """Rows of counters, one for each living process of a rank."""
+
+    def __init__(self) -> None:
+        self._open(RankFile("mds-counters"))
+
+    def _open(self, file: RankFile) -> None:
+        size = ROWS * ROW.itemsize
+        with file.locked():
+            if os.fstat(file.descriptor).st_size < size:
+                os.ftruncate(file.descriptor, size)  # zeros that take no memory until they are used
+        self._file = file
+        self._rows: npt.NDArray[Any] = np.frombuffer(mmap.mmap(file.descriptor, size), ROW)
+
+    def claim_row(self, folders: Sequence[int]) -> npt.NDArray[Any] | None:
+        """A row for this process alone, as an array of one; None when all are taken.
+
+        ``folders``: the numbers of the cache folders that it reads through.
+        """
+        owner, process = self._file.owner, os.getpid()
+        with self._file.locked():
+            for number in range(ROWS):
+                row = self._rows[number : number + 1]
+                found = int(row["process"][0])
+                is_free = not found or (row["owner"][0] == owner and not is_process(found))
+                if is_free or found == process:
+                    row["owner"], row["process"] = owner, process
+                    row["folders"][0, : len(folders)] = folders
+                    return row
+        return None
+
+    @property
+    def inode(self) -> int:
+        """The number by which the file is known to the system."""
+        return os.fstat(self._file.descriptor).st_ino
+
+    def rows_of_all(self) -> npt.NDArray[Any]:
+        """A copy of the rows of all ranks that share the table."""
+        rows: npt.NDArray[Any] = self._rows.copy()
+        return rows
+
+    def rows_of_rank(self) -> npt.NDArray[Any]:
+        """A copy of the rows of this rank."""
+        rows: npt.NDArray[Any] = self._rows[self._rows["owner"] == self._file.owner]
+        return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_file": self._file} if self._file.is_handed_on() else {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open(state["_file"] if "_file" in state else RankFile("mds-counters"))
+
+
+_LINK = "/memfd:mds-counters (deleted)"
+
+
+def read_node_rows(
+    processes: Iterable[int], folders: Sequence[int], own: Mapping[int, npt.NDArray[np.void]]
+) -> npt.NDArray[np.void]:
+    """The rows of living ranks that read through one of these cache folders.
+
+    ``processes`` use the folders, by the numbers that their ledgers have; ``folders`` are numbers
+    of `folder_ids`; ``own`` are the rows that are at hand, by the inode of their table. Processes
+    of other users and containers are not seen.
+    """
+    tables = dict(own)
+    for process in processes:
+        for path in _tables_of(process):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode not in tables:
+                    data = file.read()
+                    tables[inode] = np.frombuffer(data, ROW, len(data) // ROW.itemsize)
+    rows = np.concatenate([*tables.values()])
+    rows = rows[np.isin(rows["folders"], list(folders)).any(axis=1)]
+    return rows[[is_process(int(owner)) for owner in rows["owner"]]]
+
+
+def _tables_of(process: int) -> Iterator[str]:
+    """The tables of counters that a process has open; none where that cannot be seen."""
+    folder = f"/proc/{process}/fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if os.readlink(path) == _LINK:
+                    yield path

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mds.cache import policy
-from mds.cache.counter_table import CounterTable
-from mds.cache.counters import Counters, folder_ids, sum_rows
+from mds.cache.counters import Counters, CounterTable, folder_ids, read_node_rows, sum_rows
 from mds.cache.filesystem import network_kind
 from mds.cache.folder import CacheFolder
-from mds.cache.node_counters import read_node_rows
 from mds.cache.process_cache import ProcessCache
 from mds.cache.random_access import RandomAccess
 from mds.cache.recovery import control_bytes, processes_using, used_bytes

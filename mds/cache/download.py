@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from mds.cache.folder import CacheFolder, check_file
-from mds.cache.seal import seal
+from mds.cache.folder import CacheFolder, check_file, mark_as_ours
 from mds.cache.versions import ObjectVersions, raise_replaced
 from mds.errors import CacheError, CorruptError, ReplacedError, ShardError
 from mds.events import Fetched, Retried, emit
@@ -235,7 +234,7 @@ class ShardDownloader:
 
     def _finish(self, info: ShardInfo, path: str) -> None:
         let_in(path, self.folder.mode())
-        seal(path, self.folder.content_id(info))
+        mark_as_ours(path, self.folder.content_id(info))
 
 
 def _note_retry(counters: Counters, url: str, attempt: int, error: str) -> None:

@@ -160,7 +160,7 @@ class ShardFetcher:
             if entries["owner"][shard] or not size:
                 return False
             is_known = entries["state"][shard] == MANAGED and int(entries["stamp"][shard]) == stamp
-            state = MANAGED if is_known or folder.is_sealed(info) else UNMANAGED
+            state = MANAGED if is_known or folder.has_ownership_marker(info) else UNMANAGED
             opened.ledger.commit(shard, state, size, stamp, is_checked=True)
         self._verified.add((folder.number, shard))
         return True
@@ -227,14 +227,14 @@ class ShardFetcher:
     def _is_right(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
         """Check the digests of files that were there; what is damaged goes.
 
-        Without digests they are right if the ledger knows them, or if they are sealed. A name and a
-        size say nothing: every shard of every dataset of blocks of tokens has the same.
+        Files without digests are used if the ledger or their ownership marker identifies them. A
+        name and a size prove nothing: all datasets of blocks of tokens have the same.
         """
         folder, entries = opened.folder, opened.ledger.entries
         if not folder.has_digests(info) and not folder.believes(info):
             is_known = entries["state"][shard] in (MANAGED, UNMANAGED)
             is_known = is_known and int(entries["stamp"][shard]) == folder.stat(info)[1]
-            return is_known or folder.is_sealed(info)
+            return is_known or folder.has_ownership_marker(info)
         for raw, _ in info.files:
             path = folder.path(raw)
             try:
@@ -291,7 +291,7 @@ class ShardFetcher:
             if is_shard_name(file.basename) or not os.path.lexists(path):
                 continue
             is_known = entry["state"] == MANAGED and int(entry["stamp"]) == folder.stat(info)[1]
-            if is_known or folder.is_sealed(info):
+            if is_known or folder.has_ownership_marker(info):
                 continue
             raise CacheError(
                 f"{path} is in the way of a shard of {redact(folder.remote)} and is not the "

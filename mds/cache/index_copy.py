@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mds.cache.adoption import has_bytes, has_shards, is_equal, overlaps
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
 from mds.cache.origin import (
@@ -37,7 +36,16 @@ from mds.cache.origin import (
     source_of,
     write_origin,
 )
-from mds.cache.ownership import identity_for, is_hashed, is_shared_by_nodes, version_of
+from mds.cache.ownership import (
+    has_bytes,
+    has_shards,
+    identity_for,
+    is_equal,
+    is_hashed,
+    is_shared_by_nodes,
+    overlaps,
+    version_of,
+)
 from mds.errors import (
     DeniedError,
     FormatError,

@@ -1,10 +1,13 @@
-"""Which folder the files of an index go to, and which files that lie there it may believe.
+"""Which folder the files of an index go to, and which files found there are used.
 
-A folder is of one source and one index at a time, as its note says (`origin.py`). A process that
-finds that it is another's by now (the dataset was published anew and a newer job took the folder
-over, or the folder was deleted and another dataset came first) moves to a folder below it that is
-its own alone. So two jobs never write to one folder and never take turns in it; the price is one
-small file read whenever the ledger is opened.
+A folder belongs to one source and one index at a time, recorded in its note (`origin.py`). A
+process whose folder belongs to another index by now (the dataset was published anew and a newer job
+took the folder over, or the folder was deleted and another dataset came first) moves to a fallback
+folder below it that is its own. So two jobs never write to one folder. This costs reading one small
+file whenever the ledger is opened.
+
+A folder without a note is inspected once before anything is written to it: one listing, and one
+file lookup for each directory that the index names.
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ import contextlib
 import os
 import stat
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mds.cache.filesystem import control_folder
 from mds.cache.origin import CONTROL, Origin, apart, claim, identity_of, make_folders, read_origin
+from mds.errors import IndexFileError
+from mds.index import Index
+from mds.storage.regular import open_regular
+from mds.storage.relative_name import INDEX_NAME
 from mds.text.redaction import get_logger
-
-if TYPE_CHECKING:
-    from mds.index import Index
 
 log = get_logger("mds.cache")
 
@@ -38,7 +43,7 @@ class Ownership:
         self.source, self.version = source, version
         self.identity = identity_for(source, index, version)
         self._first = folder
-        self._refuge = apart(folder, self.identity)
+        self._fallback = apart(folder, self.identity)
         self._since = -1
 
     def choose_folder(self, *, is_outdated: bool = False) -> str:
@@ -51,16 +56,16 @@ class Ownership:
             if origin is None or origin.identity == self.identity:
                 self._since = origin.since if origin is not None else -1
                 return folder
-        if not os.path.exists(self._refuge):
+        if not os.path.exists(self._fallback):
             log.warning(
                 "%s belongs to other data by now: was the dataset published anew? This process "
                 "goes on with what it began and keeps it apart, in %s.",
                 self._first,
-                self._refuge,
+                self._fallback,
             )
-        origin = self._claimed(self._refuge)
+        origin = self._claimed(self._fallback)
         self._since = origin.since if origin is not None else -1
-        return self._refuge
+        return self._fallback
 
     def believes(self, paths: Sequence[str]) -> bool:
         """Whether files without digests that no file knows are taken to be what they are called."""
@@ -114,3 +119,62 @@ def version_of(path: str) -> str:
 def is_shared_by_nodes(folder: str) -> bool:
     """Whether a folder is on a network file system, so that every node has a ledger of its own."""
     return control_folder(folder, CONTROL) != os.path.join(folder, CONTROL)
+
+
+def is_equal(path: str, data: bytes, index: Index) -> bool:
+    """Whether a file is that index, be it written in another way."""
+    try:
+        with open_regular(path) as file:
+            there = file.read(4 * len(data) + 1)
+        return there == data or Index.parse(there).to_json() == index.to_json()
+    except (OSError, IndexFileError):
+        return False
+
+
+def has_bytes(path: str, data: bytes) -> bool:
+    """Whether those are the bytes of a file."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(data) + 1) == data
+    except OSError:
+        return False
+
+
+def has_shards(folder: str, index: Index) -> bool:
+    """Whether something lies under a name that the index has."""
+    try:
+        names = set(os.listdir(folder)) - {CONTROL}
+    except OSError:
+        return False
+    if not names:
+        return False
+    return any(name.split("/")[0] in names for shard in index.file_names() for _, name in shard)
+
+
+def overlaps(folder: str, index: Index) -> bool:
+    """Whether files of an index would lie in another cache folder, or those of another in this one.
+
+    As a dataset whose index names `train/shard.00000.mds` and its split `train` do.
+    """
+    if np.any(index.names == ord("/")):
+        directories = {
+            os.path.dirname(name) for shard in index.file_names() for _, name in shard
+        } - {""}
+        if any(read_origin(os.path.join(folder, directory)) for directory in directories):
+            return True
+    below, above = "", os.path.abspath(folder)
+    while os.path.dirname(above) != above:
+        above, name = os.path.split(above)
+        below = f"{name}/{below}"
+        if name != CONTROL and read_origin(above) is not None:
+            return _names(os.path.join(above, INDEX_NAME), below)
+    return False
+
+
+def _names(path: str, directory: str) -> bool:
+    """Whether an index names files in a directory."""
+    try:
+        with open_regular(path) as file:
+            return f'"{directory}'.encode() in file.read()
+    except OSError:
+        return False

@@ -438,7 +438,7 @@ def test_streams_of_one_dataset_may_share_a_folder(pair, folder):
         assert dataset[SAMPLES + 5]["b"] != dataset[5]["b"]
 
 
-def test_a_refuge_is_removed_when_nobody_uses_it(tmp_path, folder, caplog):
+def test_a_fallback_folder_is_removed_when_nobody_uses_it(tmp_path, folder, caplog):
     """What a job kept apart because its dataset was published anew goes with it."""
     caplog.set_level(logging.WARNING, "mds.cache")
     remote = write(tmp_path / "remote", hashes=[])

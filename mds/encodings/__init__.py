@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from mds.encodings import arrays, audio, containers, images, objects, scalars, text
 from mds.encodings.base import DecodeKind, Encoding, describe, located
 from mds.encodings.registry import encoding_names, parse_encoding, register_encoding
 
@@ -18,7 +17,3 @@ __all__ = [
     "parse_encoding",
     "register_encoding",
 ]
-
-for _module in (scalars, text, arrays, images, objects, containers, audio):
-    for _name, _factory in _module.FAMILIES.items():
-        register_encoding(_name, _factory)

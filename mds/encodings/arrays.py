@@ -283,6 +283,3 @@ _BFLOAT16 = np.dtype("<u2", metadata={"bfloat16": True})
 
 def _stored_dtype(name: str) -> np.dtype[Any]:
     return _BFLOAT16 if name == "bfloat16" else np.dtype(name).newbyteorder("<")
-
-
-FAMILIES: dict[str, type[Encoding]] = {"ndarray": ArrayEncoding, "tensor": TensorEncoding}

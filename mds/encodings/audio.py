@@ -132,6 +132,3 @@ def _to_float(raw: bytes, width: int) -> np.ndarray[Any, Any]:
         samples = np.frombuffer(raw, f"<i{width}").astype(np.float32)
     samples /= np.float32(1 << (8 * width - 1))
     return samples
-
-
-FAMILIES: dict[str, type[Encoding]] = {"audio": AudioEncoding}

@@ -154,6 +154,3 @@ def _inside(name: str, family: str) -> Encoding:
             f"{name!r} is not an encoding; write '{family}[str]', for example."
         )
     return parse_encoding(name[len(family) + 1 : -1])
-
-
-FAMILIES: dict[str, type[Encoding]] = {"list": ListEncoding, "optional": OptionalEncoding}

@@ -268,15 +268,6 @@ def _is_grey_palette(image: Any) -> bool:
     return all(palette[i : i + 3] == [i // 3] * 3 for i in range(0, len(palette), 3))
 
 
-FAMILIES: dict[str, type[Encoding]] = {
-    "pil": PilEncoding,
-    "jpeg": FileImageEncoding,
-    "png": FileImageEncoding,
-    "jpeg_array": JpegArrayEncoding,
-    "jpegarray": JpegArrayEncoding,
-}
-
-
 if TYPE_CHECKING:
     Pixels = npt.NDArray[Any]
 

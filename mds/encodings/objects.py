@@ -111,6 +111,3 @@ class PickleEncoding(Encoding):
             return pickle.loads(data)  # noqa: S301 - readers ask allow_unsafe_types first
         except Exception as error:  # damaged pickles raise anything at all
             raise self.broken(data, f"{type(error).__name__}: {error}") from error
-
-
-FAMILIES: dict[str, type[Encoding]] = {"json": JsonEncoding, "pkl": PickleEncoding}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mds.encodings.base import DecodeKind, Encoding
@@ -30,7 +31,50 @@ MAX_DEPTH = 16
 
 _FIXED_KINDS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}
 
-_families: dict[str, Factory] = {}
+#: Module and class of the families of this package. A module is imported when one is parsed.
+_BUILT_IN = {
+    "audio": "audio.AudioEncoding",
+    "bool": "scalars.BoolEncoding",
+    "bytes": "text.BytesEncoding",
+    "float16": "scalars.NumpyEncoding",
+    "float32": "scalars.NumpyEncoding",
+    "float64": "scalars.NumpyEncoding",
+    "int": "scalars.IntEncoding",
+    "int16": "scalars.NumpyEncoding",
+    "int32": "scalars.NumpyEncoding",
+    "int64": "scalars.NumpyEncoding",
+    "int8": "scalars.NumpyEncoding",
+    "jpeg": "images.FileImageEncoding",
+    "jpeg_array": "images.JpegArrayEncoding",
+    "jpegarray": "images.JpegArrayEncoding",
+    "json": "objects.JsonEncoding",
+    "list": "containers.ListEncoding",
+    "ndarray": "arrays.ArrayEncoding",
+    "optional": "containers.OptionalEncoding",
+    "pil": "images.PilEncoding",
+    "pkl": "objects.PickleEncoding",
+    "png": "images.FileImageEncoding",
+    "str": "text.StrEncoding",
+    "str_decimal": "text.NumberTextEncoding",
+    "str_float": "text.NumberTextEncoding",
+    "str_int": "text.NumberTextEncoding",
+    "tensor": "arrays.TensorEncoding",
+    "uint16": "scalars.NumpyEncoding",
+    "uint32": "scalars.NumpyEncoding",
+    "uint64": "scalars.NumpyEncoding",
+    "uint8": "scalars.NumpyEncoding",
+}
+
+
+def _load_built_in(class_path: str, name: str) -> Encoding:
+    module, class_name = class_path.split(".")
+    factory: Factory = getattr(import_module(f"mds.encodings.{module}"), class_name)
+    return factory(name)
+
+
+_families: dict[str, Factory] = {
+    family: partial(_load_built_in, class_path) for family, class_path in _BUILT_IN.items()
+}
 
 
 def register_encoding(name: str, factory: Factory) -> None:
@@ -53,16 +97,16 @@ def register_encoding(name: str, factory: Factory) -> None:
 
 
 def encoding_names() -> list[str]:
-    """The families that are known, sorted: what may stand in front of `:` or `[`."""
+    """Return the known families, sorted: the names allowed before `:` or `[`."""
     return sorted(_families)
 
 
 @lru_cache(maxsize=4096)
 def parse_encoding(name: str) -> Encoding:
-    """The encoding of that name.
+    """Return the encoding of a name.
 
     Raises UnknownEncodingError (an EncodingError; also a TypeError, KeyError and AttributeError),
-    and ConfigError for an encoding whose class declares what cannot be.
+    and ConfigError for an encoding whose class declares a contradiction.
     """
     if not isinstance(name, str):
         raise UnknownEncodingError(f"an encoding is named by a str, got {type(name).__name__}")
@@ -76,7 +120,7 @@ def parse_encoding(name: str) -> Encoding:
             f"{', '.join(encoding_names())}."
         )
     encoding = factory(name)
-    if not _has_what_it_declares(encoding):
+    if not _is_consistent(encoding):
         raise ConfigError(
             f"the encoding {name!r} declares decode_kind={encoding.decode_kind.name}, which does "
             f"not go with size={encoding.size}, dtype={encoding.dtype}, shape={encoding.shape}."
@@ -84,7 +128,7 @@ def parse_encoding(name: str) -> Encoding:
     return encoding
 
 
-def _has_what_it_declares(encoding: Encoding) -> bool:
+def _is_consistent(encoding: Encoding) -> bool:
     """Whether `size`, `dtype` and `shape` are such that values can be decoded as declared."""
     kind, dtype, shape = encoding.decode_kind, encoding.dtype, encoding.shape
     if kind is DecodeKind.VECTOR:
@@ -103,7 +147,7 @@ def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
 
 
 def _installed(family: str) -> Factory | None:
-    """The factory that an installed package offers under this name."""
+    """Return the factory that an installed package offers under this name, or None."""
     factory: Factory | None = load_plugin(ENTRY_POINTS, family, "encoding")
     if factory is not None:
         register_encoding(family, factory)

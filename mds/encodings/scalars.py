@@ -262,10 +262,3 @@ def _as_number(kind: str, value: Any) -> str:
     if hasattr(value, "shape"):
         return "For an array use the encoding 'ndarray' or 'tensor'."
     return "For a list of numbers use the encoding 'ndarray'." * isinstance(value, (list, tuple))
-
-
-FAMILIES: dict[str, type[Encoding]] = {
-    "int": IntEncoding,
-    "bool": BoolEncoding,
-    **dict.fromkeys(_CODES, NumpyEncoding),
-}

@@ -120,10 +120,3 @@ def _decimal() -> type[Any]:
     from decimal import Decimal  # 3 ms of every import, for a column that few have
 
     return Decimal
-
-
-FAMILIES: dict[str, type[Encoding]] = {
-    "bytes": BytesEncoding,
-    "str": StrEncoding,
-    **dict.fromkeys(("str_int", "str_float", "str_decimal"), NumberTextEncoding),
-}

@@ -7,20 +7,15 @@ give the same order to the last id. `register_shuffle` adds one; so does an entr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import UserDict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mds.errors import ConfigError, UnknownNameError
 from mds.plugins import load_plugin
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
-from mds.shuffle.naive import Naive
-from mds.shuffle.py1b import Py1b
-from mds.shuffle.py1br import Py1br
-from mds.shuffle.py1e import Py1e
-from mds.shuffle.py1s import Py1s
-from mds.shuffle.py2s import Py2s
-from mds.shuffle.seekable import Seekable
 from mds.shuffle.sequential import SequentialShuffle
 from mds.text.near import did_you_mean
 
@@ -38,20 +33,37 @@ __all__ = [
     "register_shuffle",
 ]
 
-algos: dict[str, type[Shuffle]] = {
-    "naive": Naive,
-    "py1b": Py1b,
-    "py1br": Py1br,
-    "py1e": Py1e,
-    "py1s": Py1s,
-    "py2s": Py2s,
-    "seekable": Seekable,
+_BUILT_IN = {
+    "naive": "Naive",
+    "py1b": "Py1b",
+    "py1br": "Py1br",
+    "py1e": "Py1e",
+    "py1s": "Py1s",
+    "py2s": "Py2s",
+    "seekable": "Seekable",
 }
-_BUILT_IN = frozenset(algos)
+
+
+class _Algorithms(UserDict[str, type[Shuffle]]):
+    """Shuffles by name. Those of this package are imported when they are first looked up."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data
+
+    def __getitem__(self, name: str) -> type[Shuffle]:
+        entry: Any = self.data[name]
+        if isinstance(entry, str):
+            entry = self.data[name] = getattr(import_module(f"mds.shuffle.{name}"), entry)
+        algorithm: type[Shuffle] = entry
+        return algorithm
+
+
+algos = _Algorithms()
+algos.data.update(_BUILT_IN)  # type: ignore[arg-type]  # names of classes, until they are imported
 
 
 def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
-    """Have ``shuffle_algo=name`` shuffle by ``algorithm``.
+    """Make an algorithm available as ``shuffle_algo=name``.
 
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
@@ -63,7 +75,7 @@ def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
 
 
 def find_shuffle(name: str) -> type[Shuffle]:
-    """The algorithm of that name. Raises UnknownNameError (a KeyError and a ValueError)."""
+    """Return the algorithm of a name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name in algos:
         return algos[name]
     loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
@@ -93,7 +105,7 @@ def get_shuffle(
     epoch: int,
     block_size: int = 1 << 18,
 ) -> NDArray[np.int64]:
-    """The ids 0 to sum(shard_sizes) - 1 in the order of an epoch, as one int64 array.
+    """Return the ids 0 to sum(shard_sizes) - 1 in the order of an epoch, as one int64 array.
 
     Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that make no order.
     """
@@ -102,9 +114,9 @@ def get_shuffle(
     spec = ShuffleSpec(sizes, num_canonical_nodes, seed, epoch, block_size)
     shuffle = algorithm(spec)
     out = np.empty(spec.samples, np.int64)
-    at = 0
+    start = 0
     for node in range(spec.num_canonical_nodes):
         for ids in shuffle.windows(node):
-            out[at : at + len(ids)] = ids
-            at += len(ids)
+            out[start : start + len(ids)] = ids
+            start += len(ids)
     return out

@@ -54,7 +54,7 @@ class NextUseOracle(Protocol):
         """When shards are needed next, `policy.NEVER` when that is not known."""
 
     def is_done(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of those are not needed any more in this epoch."""
+        """Return a mask of the shards that this epoch does not need any more."""
 
     @property
     def team(self) -> int:
@@ -63,7 +63,7 @@ class NextUseOracle(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bid:
-    """What speaks for evicting others for a shard: when it is needed, and what it would save.
+    """Reasons to evict other shards for a shard: when it is needed, and what it saves.
 
     ``team``: the readers of the order for which it comes.
 
@@ -150,7 +150,7 @@ class Budget:
     def _make_room(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
     ) -> list[_Victim] | None:
-        """The same, inside a change."""
+        """Return what `reserve` returns, while the ledgers are being changed already."""
         missing = self._missing(opened, shard, size)
         victims = self._lock_victims(missing, bid, size) if missing > 0 else []
         if missing > 0 and not victims:
@@ -251,7 +251,7 @@ class Budget:
         return _Victim(opened, shard, policy.Resident(number, size, next_use), stamp)
 
     def _residents(self, *, is_urgent: bool) -> _Residents:
-        """What is ours and whole in the folders, in the order in which it should go.
+        """Return the shards that are ours and complete, in the order of eviction.
 
         What belongs to other jobs goes last, and only where it ``is_urgent``.
         """
@@ -277,7 +277,7 @@ class Budget:
     def _shares_of_others(
         self, found: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_] | None:
-        """Which residents other jobs may keep; None where there are none."""
+        """Return a mask of the residents that other jobs may keep, or None without other jobs."""
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
         teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
         others = sorted(teams - mine)
@@ -304,7 +304,7 @@ class Budget:
 
     @contextlib.contextmanager
     def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
-        """The ledgers that a change needs, always in the same order (or two would deadlock)."""
+        """Lock the ledgers that a change needs, always in the same order to avoid deadlocks."""
         is_alone = self.limit is None and opened is not None
         with contextlib.ExitStack() as stack:
             for each in [opened] if is_alone and opened else list(self.folders):

@@ -26,11 +26,11 @@ class Catalog:
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """Number of shards."""
         return sum(map(len, self.folders))
 
     def locate(self, shard: int) -> tuple[CacheFolder, int]:
-        """The folder of a shard, and its number there."""
+        """Return the folder of a shard, and its number there."""
         folder = self.folders[int(self._starts.searchsorted(shard, "right")) - 1]
         return folder, shard - folder.first_shard
 
@@ -46,7 +46,7 @@ class Catalog:
         return out
 
     def info(self, shard: int) -> ShardInfo:
-        """What the index says of a shard."""
+        """Return the entry of a shard in its index."""
         folder, number = self.locate(shard)
         return folder.index.shard(number)
 
@@ -62,7 +62,7 @@ class Catalog:
 
     @property
     def samples(self) -> int:
-        """How many samples all shards have."""
+        """Number of samples of all shards."""
         return sum(folder.index.total_samples for folder in self.folders)
 
     @cached_property

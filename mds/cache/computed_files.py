@@ -54,7 +54,7 @@ class ComputedFiles:
 
     @contextlib.contextmanager
     def alone(self, at: int, path: str) -> Iterator[None]:
-        """While no other process of the node computes the file ``path``, whose lock is at ``at``.
+        """Hold the lock at byte ``at``, with which one process computes the file ``path``.
 
         Raises TimeoutError where another one does not end, OSError or CacheError where the folder
         cannot be used.
@@ -72,7 +72,7 @@ class ComputedFiles:
 
     @contextlib.contextmanager
     def alone_at_once(self, at: int) -> Iterator[bool]:
-        """Whether no other process computes the file whose lock is at ``at``; none does then."""
+        """Try to take the lock at byte ``at`` without waiting; yield whether it was free."""
         self._make_folder()
         lock = open_locks(self._lock_path, mode_of(self.folder))
         try:
@@ -81,7 +81,7 @@ class ComputedFiles:
             lock.close()
 
     def publish(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A new file to write to, which becomes ``path``, for the users of the folder."""
+        """Open a new file that becomes ``path``, with the mode of the folder's users."""
         return publish_control_file(path, mode_of(self.folder))
 
     def keep_newest(self, name: re.Pattern[str], most: int) -> None:
@@ -95,7 +95,7 @@ class ComputedFiles:
             remove(path)
 
     def paths(self, name: re.Pattern[str]) -> list[str]:
-        """The files of such names."""
+        """Return the paths of the files with such names."""
         return [
             os.path.join(self.folder, each) for each in os.listdir(self.folder) if name.match(each)
         ]
@@ -123,7 +123,7 @@ class PackFile:
         self.path = os.path.join(folder, f"packs-{key}.bin")
 
     def read(self) -> list[Ids] | None:
-        """The packs of each window of each canonical node; None where that is not known."""
+        """Return the packs of each window of each canonical node, or None if not known."""
         whole = int(self._windows.sum())
         try:
             content = read_control_file(self.path, 4 * whole + 2048)
@@ -136,7 +136,7 @@ class PackFile:
         return np.split(counts, np.cumsum(self._windows)[:-1])
 
     def ensure(self, count: Callable[[], list[Ids]]) -> list[Ids]:
-        """What `read` gives, else what ``count`` gives, which is kept."""
+        """Return the result of `read`, else that of ``count``, which is then stored."""
         known = self.read()
         if known is not None:
             return known

@@ -35,11 +35,11 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How much work no thread has begun."""
+        """Number of tasks that no thread has begun."""
         return len(self._state.work)
 
     def submit(self, function: Callable[..., T], *args: Any, deadline: float = 0.0) -> Future[T]:
-        """Have ``function(*args)`` called before work with a later deadline."""
+        """Schedule ``function(*args)`` before work with a later deadline."""
         future: Future[T] = Future()
         state = self._state
         with state.changed:
@@ -62,7 +62,7 @@ class Pool:
 
 
 class _State:
-    """What the threads share."""
+    """State that the threads share."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

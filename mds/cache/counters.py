@@ -77,7 +77,7 @@ class Counters:
                     row[name] += amount
 
     def add_wait(self, seconds: float, what: str) -> None:
-        """The consumer waited so long for something."""
+        """Record that the consumer waited so many seconds for something."""
         with self._lock:
             for row in self._rows:
                 row["waits"] += 1
@@ -87,12 +87,12 @@ class Counters:
                     row["longest_wait_for"] = what.encode()[-ROW["longest_wait_for"].itemsize :]
 
     def __getitem__(self, name: str) -> int:
-        """A count of this process alone."""
+        """Return a count of this process alone."""
         return int(self._own[name][0])
 
 
 def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
-    """The counts of several rows by name: sums, and the longest of all waits."""
+    """Return the counts of several rows by name: sums, and the longest of all waits."""
     out: dict[str, Any] = {name: rows[name].sum().item() for name in SUMMED}
     longest = rows[int(rows["longest_wait"].argmax())] if len(rows) else np.zeros(1, ROW)[0]
     out["longest_wait"] = float(longest["longest_wait"])
@@ -125,7 +125,7 @@ class CounterTable:
         self._rows: npt.NDArray[Any] = np.frombuffer(mmap.mmap(file.descriptor, size), ROW)
 
     def claim_row(self, folders: Sequence[int]) -> npt.NDArray[Any] | None:
-        """A row for this process alone, as an array of one; None when all are taken.
+        """Return a row for this process alone, as an array of one, or None if all are taken.
 
         ``folders``: the numbers of the cache folders that it reads through.
         """
@@ -143,16 +143,16 @@ class CounterTable:
 
     @property
     def inode(self) -> int:
-        """The number by which the file is known to the system."""
+        """Inode of the table's file."""
         return os.fstat(self._file.descriptor).st_ino
 
     def rows_of_all(self) -> npt.NDArray[Any]:
-        """A copy of the rows of all ranks that share the table."""
+        """Return a copy of the rows of all ranks that share the table."""
         rows: npt.NDArray[Any] = self._rows.copy()
         return rows
 
     def rows_of_rank(self) -> npt.NDArray[Any]:
-        """A copy of the rows of this rank."""
+        """Return a copy of the rows of this rank."""
         rows: npt.NDArray[Any] = self._rows[self._rows["owner"] == self._file.owner]
         return rows
 
@@ -169,7 +169,7 @@ _LINK = "/memfd:mds-counters (deleted)"
 def read_node_rows(
     processes: Iterable[int], folders: Sequence[int], own: Mapping[int, npt.NDArray[np.void]]
 ) -> npt.NDArray[np.void]:
-    """The rows of living ranks that read through one of these cache folders.
+    """Return the rows of living ranks that read through one of these cache folders.
 
     ``processes`` use the folders, by the numbers that their ledgers have; ``folders`` are numbers
     of `folder_ids`; ``own`` are the rows that are at hand, by the inode of their table. Processes
@@ -189,7 +189,7 @@ def read_node_rows(
 
 
 def _tables_of(process: int) -> Iterator[str]:
-    """The tables of counters that a process has open; none where that cannot be seen."""
+    """Iterate over the counter tables that a process has open, as far as they are visible."""
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -36,7 +36,7 @@ class ShardDecoder(ShardDownloader):
         return data
 
     def _files(self, came: _Count, *, is_urgent: bool = False) -> Files:
-        """The files, of which single ones come by threads that all shards share.
+        """Return the reader of source files, which fetches single files in shared threads.
 
         Those of the shard that was begun first come first, and those of single rows before them.
         """
@@ -69,14 +69,14 @@ class ShardDecoder(ShardDownloader):
         return came.total
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """A shard decoded in memory, and how many bytes came over the wire."""
+        """Return a shard decoded in memory, and the number of bytes fetched."""
         came, data = _Count(), self._data
         files = self._files(came)
         blocks, where = data.blocks(info.number, files), data.where(info.number, files)
         return [shard_bytes(info.samples, data.columns, blocks, where)], came.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
-        """The stored bytes of some samples by row, and how many bytes came over the wire."""
+        """Return the stored bytes of some samples by row, and the number of bytes fetched."""
         came = _Count()
         return self._data.rows(info.number, rows, self._files(came, is_urgent=True)), came.total
 

@@ -96,7 +96,7 @@ class ShardDownloader:
         return received
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """The raw files of a shard as bytes, and how many came over the wire."""
+        """Return the raw files of a shard as bytes, and the number of bytes fetched."""
         parts, received = [], 0
         self.folder.check_inside(info)
         for raw, packed in info.files:
@@ -111,7 +111,7 @@ class ShardDownloader:
         return parts, received
 
     def get_range(self, info: ShardInfo, file: FileInfo, start: int, end: int) -> bytes:
-        """A half-open range of bytes of a file that is stored uncompressed.
+        """Fetch a half-open range of bytes of a file that is stored uncompressed.
 
         Raises ReplacedError when the file is not of the size that the index says, or not the one
         of which other bytes came before.
@@ -127,13 +127,13 @@ class ShardDownloader:
         return data
 
     def url(self, file: FileInfo) -> str:
-        """Where a file is, for people."""
+        """Return the URL of a file, for messages."""
         return self.store.url_of(file.basename)
 
     # ------------------------------------------------------------------ one file
 
     def _retry_once(self, file: FileInfo, error: CorruptError, act: Callable[[], T]) -> T:
-        """The second try for a file, whose error tells what the first one's was a sign of."""
+        """Fetch a damaged file a second time, and raise the error that names the cause."""
         if _Verifier(self, file).has_digest:
             return act()  # also of an object that was written once more, with the same bytes
         if isinstance(error, ReplacedError):
@@ -298,7 +298,7 @@ class _Verifier:
         return self._digest is not None
 
     def checked(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The chunks as they come, up to one that makes the file too long."""
+        """Iterate over the chunks, up to one that makes the file too long."""
         for chunk in chunks:
             self.update(chunk)
             if self._size > self._file.size:
@@ -306,7 +306,7 @@ class _Verifier:
             yield chunk
 
     def update(self, chunk: bytes | memoryview) -> None:
-        """The next piece of the file."""
+        """Add the next piece of the file to the size and the digest."""
         self._size += len(chunk)
         if self._digest is not None and self._size <= self._file.size:
             self._digest.update(chunk)

@@ -72,7 +72,7 @@ class ShardFetcher:
         self._verified: set[tuple[int, int]] = set()  # whose digest this process found right
 
     def open(self, folder: CacheFolder) -> OpenFolder | None:
-        """A folder with its ledger, opened when first needed; None where we cannot write."""
+        """Return a folder with its ledger, opened when first needed, or None if read-only."""
         with self._lock:
             if folder.number not in self._opened:
                 opened = open_folder(folder, self._tuning.lock_timeout_seconds)
@@ -85,7 +85,7 @@ class ShardFetcher:
 
     @property
     def budget(self) -> Budget:
-        """What keeps the open folders below the limit, made when something may have to go."""
+        """Budget of the open folders, created when a shard may have to be evicted."""
         with self._lock:
             if self._budget is None:
                 self._budget = Budget(self._limit, self._readers, self.folders, self._counters)
@@ -102,7 +102,7 @@ class ShardFetcher:
         return int(entries["stamp"][shard]) == folder.stat(info)[1]
 
     def ensure_local(self, number: int, bid: Bid = URGENT, *, is_ahead: bool = False) -> bool:
-        """Have a shard on the disk; False when there is no room for it.
+        """Fetch a shard to the disk unless it is there; return False if there is no room for it.
 
         With ``is_ahead`` it is enough that another process is fetching it, which is not waited for.
         Raises the StoreError that its remote met, NoSpaceError when the disk is full and nothing

@@ -20,7 +20,7 @@ _LOCAL_FUSE = {"fuseblk", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat", "fuse.fuse-
 
 
 def network_kind(folder: str, mounts: str | None = None) -> str | None:
-    """The type of the network file system that a folder is (or would be) on; None for a local one.
+    """Return the type of the network file system of a folder, or None if it is local.
 
     ``mounts`` is the text of /proc/self/mounts, read when left out. Where there is none, every file
     system counts as local.
@@ -45,7 +45,7 @@ def network_kind(folder: str, mounts: str | None = None) -> str | None:
 
 
 def control_folder(folder: str, name: str) -> str:
-    """Where the ledger and locks of a cache folder lie: in it, or on this node's own disk."""
+    """Return the folder of the ledger and locks: in a cache folder, or on the node's own disk."""
     if network_kind(folder) is None:
         return os.path.join(folder, name)
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()

@@ -73,7 +73,7 @@ def find_table(
     retries: int = 2,
     pinned: FilesIndexError | None = None,
 ) -> Source:
-    """The source of a dataset in a format, at a URL with or without wildcards.
+    """Return the source of a dataset in a format, at a URL with or without wildcards.
 
     With ``pinned`` the URL is that of an index of files, and these are read and no others.
 
@@ -132,7 +132,7 @@ class _TableSearch:
         self._path = os.path.join(self._tables, _digest(name))
 
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
-        """The table as it is now, or the one that is ``pinned``, which never changes."""
+        """Return the present table, or the one that is ``pinned``, which never changes."""
         began = time.time_ns()
         if not can_write(self.folder):
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
@@ -211,7 +211,7 @@ class _TableSearch:
 
 
 def _own_folder(folder: str, source: str, identity: str) -> str:
-    """The folder for what is decoded of a source from now on, noted to be its own."""
+    """Choose the folder for decoded shards of a source, and record the source in it."""
     where = folder_for(folder, source)
     if where is None:
         is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))

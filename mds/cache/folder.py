@@ -76,13 +76,13 @@ class CacheFolder:
         return self.source_folder is None or bool(self.index.zip_size.any())
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes that each shard needs on the disk."""
+        """Return the bytes that each shard needs on the disk, shape (shards,)."""
         index = self.index
         whole = index.raw_size + index.raw_meta_size
         return whole + index.zip_size + index.zip_meta_size if self.keep_zip else whole
 
     def largest(self) -> int:
-        """The most bytes on the disk that one shard needs."""
+        """Return the bytes that the largest shard needs on the disk."""
         return int(self.sizes().max(initial=0))
 
     def choose_control(self) -> str:
@@ -94,7 +94,7 @@ class CacheFolder:
         return self.control
 
     def _version(self) -> str:
-        """The version of the index: as it was found, or as it is by now where that costs nothing.
+        """Return the version of the index when it was read, or now where that costs nothing.
 
         Without one, what is noted of the folder is taken.
         """
@@ -118,7 +118,7 @@ class CacheFolder:
                 )
 
     def hash_of(self, file: FileInfo) -> str | None:
-        """The digest to check a file by: the one asked for, else the fastest in the index."""
+        """Return the name of the digest to check: `validate_hash`, else the index's fastest."""
         if self.validate_hash:
             return self.validate_hash
         return next((name for name in BY_SPEED if name in file.hashes), None)
@@ -126,18 +126,18 @@ class CacheFolder:
     # ------------------------------------------------------------------ files
 
     def files(self, info: ShardInfo) -> Iterator[FileInfo]:
-        """The files that we make of a shard in the cache folder."""
+        """Iterate over the files of a shard that we write to the cache folder."""
         for raw, packed in info.files:
             yield raw
             if packed is not None and self.keep_zip:
                 yield packed
 
     def path(self, file: FileInfo, folder: str | None = None) -> str:
-        """Where a file lies in the cache folder."""
+        """Return the path of a file in the cache folder."""
         return file.basename.under(folder or self.root)
 
     def folder_of(self, info: ShardInfo) -> str | None:
-        """The folder that has a shard's raw files in full size; None when they must be fetched."""
+        """Return the folder that has a shard's complete raw files, or None if there is none."""
         for folder in (self.source_folder, self.root):
             if folder is not None and self._has(info, folder):
                 return folder
@@ -161,12 +161,12 @@ class CacheFolder:
         )
 
     def in_place(self, info: ShardInfo) -> str | None:
-        """The user's own folder, if a shard is read there, be it broken; None when it is cached."""
+        """Return the user's own folder if a shard, even a damaged one, is read there, else None."""
         is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
         return None if is_cached else self.source_folder
 
     def peak(self, info: ShardInfo) -> int:
-        """The most bytes that fetching a shard puts on the disk."""
+        """Return the most bytes that fetching a shard puts on the disk."""
         return sum(file.size for file in self.files(info))
 
     def stat(self, info: ShardInfo) -> tuple[int, int]:
@@ -190,7 +190,7 @@ class CacheFolder:
         return self.stat(info)[0]
 
     def has_ownership_marker(self, info: ShardInfo) -> bool:
-        """Whether the files of a shard say themselves that they are ours, and what they are."""
+        """Whether the ownership marker of each file is that of this shard's content."""
         return have_ownership_markers(
             (self.path(file) for file in self.files(info)), self.content_id(info)
         )
@@ -212,7 +212,7 @@ class CacheFolder:
                     check_beneath(self.root, file.basename)
 
     def as_found(self, info: ShardInfo) -> ShardInfo:
-        """A shard in the cache folder with the size that it has there, where no index tells."""
+        """Return a shard with its size in the cache folder, if its index has no size."""
         if not self.is_decoded:
             return info
         return info._replace(raw=info.raw._replace(size=max(size_of(self.path(info.raw)), 0)))
@@ -220,16 +220,16 @@ class CacheFolder:
     # ------------------------------------------------------------------ identity
 
     def name_id(self, info: ShardInfo) -> int:
-        """The number that stands for the name of a shard in the ledger."""
+        """Return the digest of a shard's name, as in the ledger."""
         return self.name_id_of(info.raw.basename)
 
     @staticmethod
     def name_id_of(basename: str) -> int:
-        """The number that stands for a name; never 0."""
+        """Return the digest of a name; never 0."""
         return _number(basename) or 1
 
     def content_id(self, info: ShardInfo) -> int:
-        """The number that stands for the content of a shard."""
+        """Return the digest of a shard's listed names, sizes and digests."""
         files = [raw for raw, _ in info.files]
         facts: list[object] = [[f.basename, f.size, sorted(f.hashes.items())] for f in files]
         if not self.has_digests(info):
@@ -237,7 +237,7 @@ class CacheFolder:
         return _number(facts)
 
     def fingerprint(self) -> bytes:
-        """What the ledger belongs to: this source, its index, and its version without digests."""
+        """Return the digest of the source and index, and of the version if there are no digests."""
         return bytes.fromhex(self._ownership.identity)
 
     def has_digests(self, info: ShardInfo) -> bool:
@@ -249,11 +249,11 @@ class CacheFolder:
         return self._ownership.believes([self.path(raw) for raw, _ in info.files])
 
     def believes_file(self, file: FileInfo) -> bool:
-        """The same for one file, which may be checked."""
+        """Whether one file can be checked, or is used without a check."""
         return self.hash_of(file) is not None or self._ownership.believes([self.path(file)])
 
     def mode(self) -> int:
-        """The mode of our files, which lets in whom the folder lets in."""
+        """Return the mode of our files, for the same users as the folder's."""
         try:
             return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666 | 0o600
         except OSError:
@@ -261,7 +261,7 @@ class CacheFolder:
 
 
 def file_stamp(paths: Iterable[str]) -> int:
-    """The stamp of files as they are now."""
+    """Return the present stamp of files."""
     return _number(_states(paths))
 
 
@@ -288,7 +288,7 @@ def check_file(file: FileInfo, path: str, name: str | None, where: str) -> None:
 
 
 def digest_of(path: str, name: str) -> str:
-    """The digest of a file."""
+    """Return the digest of a file."""
     from mds.format.hashing import new_hash
 
     digest = new_hash(name)
@@ -297,7 +297,7 @@ def digest_of(path: str, name: str) -> str:
 
 
 def derived_folder(folder: str) -> str:
-    """Where this user keeps what is decompressed out of a folder of data."""
+    """Return the folder where this user's decompressed copies of a data folder are."""
     from mds.cache.source import cache_root
 
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()
@@ -324,7 +324,7 @@ def _states(paths: Iterable[str]) -> list[tuple[int, int, int]]:
 
 
 def size_of(path: str) -> int:
-    """The bytes of a file; -1 when there is none."""
+    """Return the size of a file in bytes, or -1 if there is none."""
     try:
         state = os.stat(path)
     except OSError:
@@ -349,7 +349,7 @@ def _umask() -> int:
 
 
 def mark_as_ours(path: str, tag: int) -> None:
-    """Mark a file that was just written as one of ours with the content of that tag."""
+    """Set the ownership marker of a file that was just written; ``tag`` is its content."""
     state = os.lstat(path)
     time = state.st_mtime_ns // _SECOND * _SECOND + _digits(state, tag)
     try:
@@ -359,7 +359,7 @@ def mark_as_ours(path: str, tag: int) -> None:
 
 
 def have_ownership_markers(paths: Iterable[str], tag: int) -> bool:
-    """Whether all those of the files that are there were sealed with that tag, and one is there."""
+    """Whether at least one of the files exists, and all that exist have the marker of ``tag``."""
     found = []
     for path in paths:
         try:

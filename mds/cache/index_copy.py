@@ -98,7 +98,7 @@ def find_index(
     timeout: float = 60.0,
     retries: int = 2,
 ) -> Found:
-    """The index of a dataset: read in place without ``remote``, else a copy that is up to date.
+    """Find the index of a dataset: in place without ``remote``, else an up-to-date copy.
 
     What is fetched goes to ``folder``, or to a folder below it that is this source's alone, if
     ``folder`` is another's. Raises NotFoundError when there is no index, IndexFileError (a
@@ -133,7 +133,7 @@ def fetch_index(
     timeout: float = 60.0,
     retries: int = 2,
 ) -> Index:
-    """The index that `find_index` finds, alone."""
+    """Return only the index that `find_index` finds."""
     return find_index(remote, folder, options, timeout, retries).index
 
 
@@ -146,7 +146,7 @@ class _Search:
     folder: str
 
     def run(self) -> Found:
-        """The index from a copy that is up to date; VanishedError if that is deleted meanwhile."""
+        """Read an up-to-date copy of the index; raise VanishedError if it is deleted meanwhile."""
         before = self._copy()
         if (noted := _noted_copy(self.folder, self.source)) is not None:
             try:
@@ -181,7 +181,7 @@ class _Search:
             return found or self._fetch_and_publish()
 
     def _copy(self) -> tuple[str, Origin] | None:
-        """The folder with a copy of the source's index, and what is noted there."""
+        """Return the folder with a copy of the source's index, and its note."""
         noted = _noted_copy(self.folder, self.source)
         return noted if noted is not None and _is_unchanged_copy(*noted) else None
 
@@ -206,7 +206,7 @@ class _Search:
         return Found(index, where, version)
 
     def _publish(self, where: str, origin: Origin, data: bytes) -> Origin:
-        """Write the index and what is to be known of it; the note."""
+        """Write the index and its note; return the note."""
         noted, path = read_origin(where), os.path.join(where, INDEX)
         if noted is None or noted.source != self.source:
             raise VanishedError(f"read {where}: its note is gone.", url=where, verb="read")
@@ -233,7 +233,7 @@ class _Search:
                 os.unlink(temporary)
 
     def _choose_folder(self, origin: Origin, index: Index, data: bytes) -> str:
-        """The folder for the source from now on, which is noted to be its own."""
+        """Choose the folder for the source, and record the source in it."""
         where = folder_for(self.folder, self.source)
         if where is None:
             where = self._adopted(origin, index, data)
@@ -251,7 +251,7 @@ class _Search:
         return where
 
     def _adopted(self, origin: Origin, index: Index, data: bytes) -> str | None:
-        """The folder that was asked for, if what lies in it is of this source or in no one's way.
+        """Return the requested folder if its files are of this source or do not conflict.
 
         Without a note it was filled by another program, by hand, or by an earlier version.
         """
@@ -385,7 +385,7 @@ def _no_remote_index(store: Store, hint: str) -> NotFoundError:
 
 
 def _told_splits(folder: str) -> str:
-    """What to say of a folder whose own folders are datasets, and of one that lacks beside some."""
+    """Return a hint that names datasets in a folder, or beside one that does not exist."""
     found = _datasets_in(folder)
     if not found:
         above, name = os.path.split(folder)
@@ -403,7 +403,7 @@ def _datasets_in(folder: str) -> list[str]:
 
 
 def _read_copy(folder: str, origin: Origin) -> Found | None:
-    """The copy of an index; None when it is not the one that the note is about."""
+    """Read the copy of an index; return None if it is not the one that the note describes."""
     path = os.path.join(folder, INDEX)
     try:
         index = read_index(path, os.path.join(folder, CONTROL, SIDECAR))
@@ -476,7 +476,7 @@ def _foreign_index_hint(folder: str) -> str:
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """The lock by which one process at a time finds out what a folder is to hold."""
+    """Hold the lock under which one process at a time decides which source owns a folder."""
     make_folders(folder)
     control = control_folder(folder, CONTROL)
     make_control_folder(control)
@@ -504,10 +504,10 @@ def can_write(folder: str) -> bool:
 
 
 def _short(version: str) -> str:
-    """A version that fits into a note."""
+    """Return a version that is short enough for a note."""
     return version if len(version) <= 256 else identity_of(version, "", "")
 
 
 def retried(url: str, attempt: int, error: str) -> None:
-    """Tell of a request for an index that is tried again."""
+    """Emit the event of a request for an index that is retried."""
     emit(Retried(url, attempt, error))

@@ -130,7 +130,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[npt.NDArray[Any]]:
-        """The entries, under an exclusive lock: decide and note inside, act outside."""
+        """Hold the exclusive lock and yield the entries; delete and fetch files after it."""
         with self._threads:
             if not self._depth and not self._is_current():
                 # The folder was deleted under us, or another job brought another index.
@@ -142,7 +142,7 @@ class Ledger:
                 yield self.entries
 
     def refresh(self) -> npt.NDArray[Any]:
-        """The entries to look at, without the lock: good as advice."""
+        """Return the entries without the lock; they may change at any time."""
         if not self._is_current():
             with self.change():
                 pass
@@ -215,7 +215,7 @@ class Ledger:
 
     @property
     def entries(self) -> npt.NDArray[Any]:
-        """What is noted of each shard."""
+        """Entries of the shards."""
         return self._open_file.entries
 
     @property
@@ -262,7 +262,7 @@ class Ledger:
         return self._table.mine if self._table is not None else -1
 
     def processes(self) -> list[int]:
-        """The process ids in the ledger; dead processes are among them until the next check."""
+        """Return the process ids in the ledger; some may have died since the last check."""
         file = self._file or open_ledger_file(self._path)  # asked for before it is open, too
         return [int(pid) for pid in file.slots["pid"] if pid] if file is not None else []
 
@@ -375,13 +375,13 @@ class Ledger:
                 self._locks.unlock(PIN_AT + shard)
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
-        """The right to fetch a shard; None when its owner did not let go in time, or is stopped."""
+        """Take the lock to fetch a shard; return None if its owner keeps it or is stopped."""
         self.refresh()
         path, at, owners = self.lock_path, _FETCH_AT + shard, functools.partial(self.owners, shard)
         return lock_within(path, at, seconds, self._mode, past_stopped=True, suspects=owners)
 
     def owners(self, shard: int) -> list[int]:
-        """The processes that fetch a shard, as far as it is seen."""
+        """Return the processes that fetch a shard, as far as they are visible."""
         slot = int(self.entries["owner"][shard]) - 1
         seen = holders_of(self.lock_path, _FETCH_AT + shard)
         return seen or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])

@@ -67,7 +67,7 @@ _ENTRY = np.dtype(
 
 
 def ledger_size(shards: int) -> int:
-    """The bytes of the file of so many shards."""
+    """Return the size in bytes of the ledger of so many shards."""
     return _ENTRIES_AT + shards * _ENTRY.itemsize
 
 
@@ -100,7 +100,7 @@ def open_ledger_file(path: str) -> LedgerFile | None:
 
 
 def former_entries(path: str, most: int) -> npt.NDArray[Any]:
-    """What a file that may be damaged, old or of another index says of files that we made.
+    """Return the entries of our files in a ledger that may be damaged, old or of another index.
 
     ``most`` entries are looked at. Each has to be believed by its stamp alone.
     """
@@ -116,7 +116,7 @@ def former_entries(path: str, most: int) -> npt.NDArray[Any]:
 
 
 def team_mark(team: int) -> int:
-    """What an entry notes of a team of readers."""
+    """Return the 32 bits of a team number that entries store."""
     return team & 0xFFFFFFFF
 
 
@@ -184,7 +184,7 @@ def _seal(fingerprint: bytes, shards: int, inode: int) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def boot() -> bytes:
-    """What tells one run of the machine from another."""
+    """Return 8 bytes that identify the present boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().replace(b"-", b"")[:8]

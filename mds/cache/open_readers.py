@@ -54,7 +54,7 @@ class ReaderPool:
         return shard in self._held
 
     def acquire(self, shard: int, open_shard: Callable[[int], OpenReader]) -> Reader:
-        """A reader, once more in use; the first thread that asks opens it, others wait for it."""
+        """Return a reader and count one more use; one thread opens it, and others wait."""
         while True:
             with self._lock:
                 held = self._held.get(shard)
@@ -79,7 +79,7 @@ class ReaderPool:
         return reader
 
     def acquire_open(self, shard: int) -> Reader | None:
-        """A reader that is open, once more in use; None when it is not."""
+        """Return an open reader and count one more use, or return None if it is not open."""
         with self._lock:
             held = self._held.get(shard)
             if held is None:
@@ -139,7 +139,7 @@ class ReaderPool:
             return sorted(self._opening)
 
     def counts(self) -> tuple[int, int]:
-        """How many are open, and how many of them in use."""
+        """Return the number of open readers, and of those in use."""
         with self._lock:
             idle = len(self._idle_files) + len(self._idle_memory)
             return len(self._held), len(self._held) - idle

@@ -76,7 +76,7 @@ _ATTEMPTS = 3  # at a file that is damaged
 
 
 def share_order(order: AnyOrder, folder: str) -> AnyOrder:
-    """Let the long orders behind an order be read from files in ``folder``, and return it.
+    """Attach files in ``folder`` to the long parts of an order; return the order.
 
     The folder is made when the first id is asked for. Where it cannot be used, every process
     computes the order for itself, with a warning.
@@ -146,7 +146,7 @@ class OrderFile:
                 self.compute()
 
     def opened(self, damaged: int | None = None) -> CheckedIds:
-        """The ids, mapped, of a file that is computed unless a good one is there.
+        """Return the mapped ids of a file, which is computed unless a valid one exists.
 
         ``damaged`` is the inode of one that is not. Raises OSError or CacheError where the folder
         cannot be used.
@@ -328,13 +328,13 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _family_and_epoch(path: str) -> tuple[str, int]:
-    """What two orders have in common that differ in the epoch alone, and which one it is."""
+    """Return the key that the epochs of an order share, and the number of the epoch."""
     _, family, epoch, _ = os.path.basename(path).split("-")
     return family, int(epoch)
 
 
 def file_size(size: int) -> int:
-    """The bytes of a file with ``size`` bytes of ids."""
+    """Return the size of a file with ``size`` bytes of ids."""
     padded = -(-size // 8) * 8
     return padded + 8 * -(-padded // BLOCK) + 16
 
@@ -394,7 +394,7 @@ class CheckedIds:
         self._reads = 0
 
     def take(self, places: Ids) -> Ids:
-        """The integers at places, int64."""
+        """Return the integers at ``places``, int64."""
         if len(places):
             self._check(places)
         out = self._ids[places].astype(np.int64)

@@ -38,7 +38,7 @@ _PLACES = ("account_name", "endpoint", "endpoint_url", "host", "namespace", "rev
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """What is noted of a folder.
+    """Note of a folder.
 
     ``identity`` stands for the source, its index and, where shards have no digests, its version.
     ``copy`` are inode, time and size of the index.json beside it. A file that has no digest and
@@ -54,12 +54,12 @@ class Origin:
     since: int = -1
 
     def to_json(self) -> bytes:
-        """The text of the note."""
+        """Return the text of the note."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Origin | None:
-        """The note; None when it is not one, as those of earlier versions."""
+        """Parse a note; return None if it is none, or one of an earlier version."""
         try:
             told = json.loads(data)
         except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ class Origin:
 
 
 def read_origin(folder: str) -> Origin | None:
-    """What is noted of a folder; None when nothing is, or nothing that can be believed."""
+    """Read the note of a folder; return None if it has none or an invalid one."""
     try:
         # It has two names for a moment, or for good where its maker was killed just then.
         data = read_control_file(_path(folder), _LARGEST, max_names=2)
@@ -92,13 +92,13 @@ def read_origin(folder: str) -> Origin | None:
 
 
 def write_origin(folder: str, origin: Origin, mode: int) -> None:
-    """Note whose folder it is, in place of what was noted."""
+    """Write the note of a folder, in place of an older one."""
     with publish_control_file(_path(folder), mode) as file:
         file.write(origin.to_json())
 
 
 def claim(folder: str, origin: Origin, mode: int) -> bool:
-    """Note whose folder it is if nothing is noted; False when another source was first.
+    """Write the note of a folder that has none; return False if another source was first.
 
     Two nodes of a network file system have no lock in common, and two processes none after the
     folder was deleted under them, so it is the name of the note that there is only one of.
@@ -112,21 +112,21 @@ def claim(folder: str, origin: Origin, mode: int) -> bool:
 
 
 def source_of(remote: str, options: Mapping[str, Any] | None) -> str:
-    """The name of a source: its URL without secrets, and what options say of where it is."""
+    """Return the name of a source: its URL without secrets, and a digest of its address options."""
     told = [(name, str((options or {})[name])) for name in _PLACES if (options or {}).get(name)]
     digest = f"#{_digest(told)}" if told else ""
     return source_name(remote) + digest
 
 
 def identity_of(source: str, index: str, version: str) -> str:
-    """What stands for a source whose index has that digest, at a version."""
+    """Return the digest of a source, the digest of its index, and its version."""
     return hashlib.blake2b(
         json.dumps([source, index, version]).encode(), digest_size=16
     ).hexdigest()
 
 
 def apart(folder: str, name: str) -> str:
-    """Where something of that name is kept, whose folder belongs to another source."""
+    """Return the folder for ``name`` below a folder that belongs to another source."""
     return os.path.join(folder, CONTROL, SOURCES, _digest(name))
 
 
@@ -143,7 +143,7 @@ def make_folders(folder: str) -> None:
 
 
 def folder_for(folder: str, source: str) -> str | None:
-    """The folder of a source that was told to use ``folder``; None when that is undecided."""
+    """Return the folder of a source whose user gave ``folder``, or None if not decided yet."""
     origin = read_origin(folder)
     if origin is not None and origin.source == source:
         return folder
@@ -155,7 +155,7 @@ def folder_for(folder: str, source: str) -> str | None:
 
 
 def parts_of(folder: str) -> list[str]:
-    """The folders of what is kept apart in a folder."""
+    """Return the folders of other sources below a folder."""
     with contextlib.suppress(OSError), os.scandir(os.path.join(folder, CONTROL, SOURCES)) as found:
         return [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
     return []

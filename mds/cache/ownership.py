@@ -47,7 +47,7 @@ class Ownership:
         self._since = -1
 
     def choose_folder(self, *, is_outdated: bool = False) -> str:
-        """The folder to use from now on; to be asked whenever the ledger is opened.
+        """Return the folder to use from now on; called whenever the ledger is opened.
 
         With ``is_outdated`` it is known from elsewhere that the folder is not this index's.
         """
@@ -68,7 +68,7 @@ class Ownership:
         return self._fallback
 
     def believes(self, paths: Sequence[str]) -> bool:
-        """Whether files without digests that no file knows are taken to be what they are called."""
+        """Whether files that have no digest and no entry in the ledger are used."""
         if self._since < 0:
             return False
         try:
@@ -77,7 +77,7 @@ class Ownership:
             return False
 
     def _claimed(self, folder: str) -> Origin | None:
-        """The source of a folder, ours if it had none; None where nothing can be noted."""
+        """Return the note of a folder, ours if it had none, or None if none can be written."""
         origin = read_origin(folder)
         if origin is None:
             # Deleted under us. What others of this index put there from now on is right.
@@ -93,7 +93,7 @@ class Ownership:
 
 
 def identity_for(source: str, index: Index, version: str) -> str:
-    """What stands for a source at an index, and at a version if that tells more than the index."""
+    """Return the digest of a source and its index, and of its version if files lack digests."""
     return identity_of(source, index.fingerprint(), "" if is_hashed(index) else version)
 
 
@@ -108,7 +108,7 @@ def is_hashed(index: Index) -> bool:
 
 
 def version_of(path: str) -> str:
-    """The version of a file on a disk; '' when there is none."""
+    """Return the version of a file on a disk, or '' if there is none."""
     try:
         state = os.stat(path)
     except OSError:
@@ -132,7 +132,7 @@ def is_equal(path: str, data: bytes, index: Index) -> bool:
 
 
 def has_bytes(path: str, data: bytes) -> bool:
-    """Whether those are the bytes of a file."""
+    """Whether a file has exactly these bytes."""
     try:
         with open_regular(path) as file:
             return file.read(len(data) + 1) == data
@@ -141,7 +141,7 @@ def has_bytes(path: str, data: bytes) -> bool:
 
 
 def has_shards(folder: str, index: Index) -> bool:
-    """Whether something lies under a name that the index has."""
+    """Whether a folder has a file of a name that the index lists."""
     try:
         names = set(os.listdir(folder)) - {CONTROL}
     except OSError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fetch_threads(processes: int, *, total: int = 48, most: int = 16) -> int:
-    """Fetching threads of each of ``processes``, so that the node has about ``total``."""
+    """Return the fetching threads of each of ``processes`` if the node has about ``total``."""
     return max(2, min(most, total // max(processes, 1)))
 
 
@@ -27,12 +27,12 @@ class Peers:
 
     @property
     def processes(self) -> int:
-        """How many readers there are of our cache folders, those of this process included."""
+        """Number of readers of our cache folders, including those of this process."""
         return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
 
     @property
     def threads(self) -> int:
-        """How many transfers this process may have under way at a time."""
+        """Number of transfers that this process may run at a time."""
         return fetch_threads(self.processes)
 
     @contextlib.contextmanager
@@ -65,11 +65,11 @@ class Peers:
         )
 
     def jobs(self) -> int:
-        """How many orders are being read through our folders, each by a job of its own."""
+        """Return the number of orders that are read through our folders, each by its own job."""
         return max((len(opened.ledger.table.teams()) for opened in self._folders), default=1) or 1
 
     def forget_reader(self, reader: int) -> None:
-        """A reader of this process ended."""
+        """Record that a reader of this process ended."""
         with self._lock:
             self._served.pop(reader, None)
 

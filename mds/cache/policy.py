@@ -55,7 +55,7 @@ def eviction_order(
     last_uses: npt.NDArray[np.float64],
     is_done: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """The order in which residents should go, as their indices: what is needed last goes first.
+    """Return the indices of residents in the order of eviction: needed last, evicted first.
 
     Among equals, what was used longest ago goes first, since it was served to all that need it now
     (LRU). But of what this epoch ``is_done`` with, what was used last goes first, so that the same
@@ -72,7 +72,7 @@ def shares_of_others(
     others: Sequence[int],
     share: int,
 ) -> npt.NDArray[np.bool_]:
-    """Which residents belong to ``others``, each within its ``share`` of the room.
+    """Return a mask of the residents that belong to ``others``, each within its ``share``.
 
     What these read next is not known, so what a job fetched is its own to evict. Of one that has
     more than its share, what was used longest ago is free for all.
@@ -86,7 +86,7 @@ def shares_of_others(
 
 
 def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> list[Resident] | None:
-    """Which residents to evict for ``missing`` bytes that are needed at ``needed_at``.
+    """Choose the residents to evict for ``missing`` bytes that are needed at ``needed_at``.
 
     Residents come in the order in which they should go. None when those needed later than
     ``needed_at`` do not hold so many bytes: then nothing should be evicted at all.
@@ -121,17 +121,17 @@ def is_worth(size: int, rows: int, row_size: float, victims: Sequence[Resident] 
 
 
 def range_cost(rows: int, row_size: float) -> int:
-    """What fetching so many scattered rows costs, in bytes."""
+    """Return the cost, in bytes, of fetching so many scattered rows."""
     return int(rows * (row_size + REQUEST))
 
 
 def least_limit(control: int, largest: int) -> int:
-    """The smallest ``cache_limit`` that is taken: a shard in use, and room for the next."""
+    """Return the smallest allowed ``cache_limit``: a shard in use, and room for the next."""
     return control + 2 * largest
 
 
 def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> int:
-    """The bytes that come when whole shards are kept by last use, each turn needing some shards."""
+    """Return the bytes fetched if whole shards are kept by last use, for a sequence of needs."""
     kept: OrderedDict[int, int] = OrderedDict()
     used = came = 0
     for turn in turns:
@@ -148,7 +148,7 @@ def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> in
 
 
 def share(limit: int, processes: int) -> int:
-    """The bytes that one of ``processes`` may have in use, and as many on their way.
+    """Return the bytes that one of ``processes`` may have in use, and as many in transfer.
 
     Together they leave three quarters of the limit to what is kept for later.
     """

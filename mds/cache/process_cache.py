@@ -86,11 +86,11 @@ class ProcessCache:
 
     @property
     def budget(self) -> Budget:
-        """What keeps the folders below the limit."""
+        """Budget that keeps the folders below the limit."""
         return self.fetcher.budget
 
     def is_local(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which shards need no fetching, as far as the ledgers say; cheap for thousands."""
+        """Return a mask of the shards that the ledgers list as present; cheap for thousands."""
         out = np.zeros(len(shards), np.bool_)
         for folder, mine, numbers in self.catalog.groups(shards):
             if folder.source_folder is not None:
@@ -135,7 +135,7 @@ class ProcessCache:
     # ------------------------------------------------------------------ whole shards
 
     def hold(self, shard: int) -> Reader:
-        """An open reader of a whole shard, fetched if need be; `release` it as often."""
+        """Return an open reader of a whole shard, fetched if needed; `release` it once a call."""
         return self.readers.acquire(shard, self._open)
 
     def hold_local(self, shard: int) -> Reader | None:
@@ -182,7 +182,7 @@ class ProcessCache:
             return self._open_in_memory(folder, info)
 
     def _open_cached(self, opened: OpenFolder, number: int, info: ShardInfo) -> OpenReader | None:
-        """A reader of a shard in the cache folder, pinned if there is a limit; None without it."""
+        """Return a reader of a cached shard, pinned under a limit, or None if it is not cached."""
         ledger = opened.ledger
         reader, is_limited = None, self.limit is not None
         if is_limited and not ledger.pin(number):
@@ -229,7 +229,7 @@ class ProcessCache:
     # ------------------------------------------------------------------ some rows
 
     def read_rows(self, shard: int, rows: Sequence[int], gap: int = policy.REQUEST) -> Reader:
-        """A reader of some rows of a shard that is not in the cache.
+        """Return a reader of some rows of a shard that is not in the cache.
 
         Ranges are joined over gaps of up to ``gap`` bytes.
         """
@@ -252,7 +252,7 @@ class ProcessCache:
         return self._open_sparse(info, samples, where)
 
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
-        """A reader of some rows alone of an open shard, which need not stay open for it."""
+        """Return a reader of copies of some rows of an open shard, which may be closed then."""
         samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
         return self._open_sparse(self.catalog.info(shard), samples, reader.where)
 
@@ -330,13 +330,13 @@ class ProcessCache:
                 self.fetcher.open(folder)
 
     def stats(self) -> dict[str, Any]:
-        """What this process has open now."""
+        """Return the numbers of open and used readers of this process."""
         open_shards, held_shards = self.readers.counts()
         opening = self.readers.opening
         return {"open_shards": open_shards, "held_shards": held_shards, "opening_shards": opening}
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Close all readers and ledgers. Closing twice is fine."""
         self._range_pool.close()
         self.readers.close()
         self.fetcher.close()

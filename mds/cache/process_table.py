@@ -64,7 +64,7 @@ class ProcessTable:
                 self.lines["pid"][slot] = 0
 
     def processes(self) -> list[int]:
-        """The process ids; dead processes are among them until the next check."""
+        """Return the process ids, with those of processes that died since the last check."""
         return [int(pid) for pid in self.lines["pid"] if pid]
 
     def count_reader(self, change: int) -> None:
@@ -73,7 +73,7 @@ class ProcessTable:
             self.lines["readers"][self.mine] += change
 
     def readers(self) -> int:
-        """How many are reading an epoch, in all processes; dead ones count until the next check."""
+        """Return the number of readers in an epoch, in all processes alive at the last check."""
         return int(self.lines["readers"][self.lines["pid"] != 0].sum())
 
     def report_progress(self, team: int, time: int) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ class ProcessTable:
         return least, int(readers[mates].sum()), int(readers[known].sum())
 
     def teams(self) -> list[int]:
-        """The orders that are being read, a number for each."""
+        """Return the numbers of the orders that are being read."""
         return [int(team) for team in np.unique(self.lines["team"][self._in_teams()])]
 
     def _in_teams(self) -> npt.NDArray[np.bool_]:

@@ -45,7 +45,7 @@ class RandomAccess:
         return runtime
 
     def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Samples of one shard, in the order asked for."""
+        """Return samples of one shard, in the requested order."""
         runtime = self._runtime
         if self._prefers_ranges(shard, len(rows)):
             return runtime.read_rows(shard, rows).samples(rows)
@@ -58,7 +58,7 @@ class RandomAccess:
     def samples_many(
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
-        """Samples of many shards, in the order asked for, fetched side by side."""
+        """Return samples of many shards, in the requested order, fetched concurrently."""
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
         groups = np.split(order, begins[1:]) if len(order) else []

@@ -52,7 +52,7 @@ class RangeReader:
         rows: Sequence[int],
         gap: int = policy.REQUEST,
     ) -> tuple[dict[int, bytes], int, int]:
-        """Stored bytes of rows of an uncompressed shard; how many ranges and bytes it took.
+        """Fetch stored bytes of rows of an uncompressed shard; also count ranges and bytes.
 
         Ranges are joined over gaps of up to ``gap`` bytes.
         """
@@ -143,7 +143,7 @@ def _read_offsets(downloader: ShardDownloader, info: ShardInfo) -> tuple[Offsets
 def memory_reader(
     info: ShardInfo, parts: Sequence[bytes], where: str, columns: ColumnSelection
 ) -> Reader:
-    """A reader of a whole shard whose raw files are given as bytes."""
+    """Return a reader of a whole shard whose raw files are given as bytes."""
     if info.raw_meta is None:
         return JointReader(info.schema, info.samples, parts[0], where, columns=columns)
     return SplitReader(info.schema, info.samples, parts[0], parts[1], where, columns=columns)

@@ -67,7 +67,7 @@ class OpenFolder:
     ledger: Ledger
 
     def recover_entries(self) -> None:
-        """Finish what processes that died were doing: look at the disk, and note what is there.
+        """Settle the entries of processes that died by recording what is on the disk.
 
         All in one change: what was coming answers for bytes of what was leaving, so the one may
         not be taken over before the other was looked at.
@@ -77,7 +77,7 @@ class OpenFolder:
                 self.rescan(shard)
 
     def rescan(self, shard: int) -> None:
-        """Note what is on the disk of a shard whose entry has no owner."""
+        """Record the files on the disk of a shard whose entry has no owner."""
         info = self.folder.index.shard(shard)
         self.folder.remove_parts(info, set(self.ledger.processes()))
         size, stamp = self.folder.stat(info)
@@ -90,7 +90,7 @@ class OpenFolder:
 
 
 def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder | None:
-    """A folder with its ledger, made when there is none; None where nothing can be written."""
+    """Open a folder with its ledger, created if missing; return None if it is read-only."""
     own = control_bytes(folder)
     ledger = Ledger(
         folder.control,
@@ -123,7 +123,7 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
 
 
 def _tidy(opened: OpenFolder, own: int) -> None:
-    """What only the first process of a node may do, since others would still use it."""
+    """Clean up a folder and its ledger; only for the first process of a node."""
     folder, ledger = opened.folder, opened.ledger
     living = set(ledger.processes())
     if fallbacks := parts_of(folder.root):
@@ -137,7 +137,7 @@ def _tidy(opened: OpenFolder, own: int) -> None:
 
 
 def unwritable(folder: CacheFolder) -> CacheError:
-    """The error for a shard that would have to be fetched into a folder that cannot be written."""
+    """Return the error for a shard to be fetched into a folder that cannot be written."""
     return CacheError(
         f"{folder.root} cannot be written by this user and does not hold the whole of "
         f"{folder.remote}. Give it the rights, or choose another local folder."
@@ -145,7 +145,7 @@ def unwritable(folder: CacheFolder) -> CacheError:
 
 
 def control_bytes(folder: CacheFolder) -> int:
-    """Bytes in the cache folder besides shards; the index twice, for the moment it is replaced."""
+    """Return the bytes besides shards; the index counts twice, for the moment it is replaced."""
     out = ledger_size(len(folder))
     for path, times in (
         (os.path.join(folder.root, "index.json"), 2),
@@ -157,13 +157,13 @@ def control_bytes(folder: CacheFolder) -> int:
 
 
 def used_bytes(folder: CacheFolder) -> int:
-    """Bytes that a cache folder takes by its ledger, which is looked at and not joined."""
+    """Return the bytes of a cache folder according to its ledger, without joining it."""
     file = _look_at_ledger(folder)
     return file.size + int(file.entries["size"].sum()) if file is not None else 0
 
 
 def processes_using(folder: CacheFolder) -> list[int]:
-    """The processes that use a cache folder by its ledger; dead ones may be among them."""
+    """Return the processes that use a cache folder by its ledger; some may be dead."""
     file = _look_at_ledger(folder)
     return [int(pid) for pid in file.slots["pid"] if pid > 0] if file is not None else []
 
@@ -181,7 +181,7 @@ def _survey(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:
 
 
 def scan_folder(opened: OpenFolder) -> None:
-    """Enter what lies in a folder whose ledger is new."""
+    """Record the files in a folder whose ledger is new."""
     folder, ledger = opened.folder, opened.ledger
     names = _names_in(folder)
     names.discard("index.json")
@@ -218,7 +218,7 @@ def _delete_orphans(folder: CacheFolder, names: set[str], stamps: dict[int, int]
 
 
 def _names_in(folder: CacheFolder) -> set[str]:
-    """The files in the folders that the index names, as relative names."""
+    """Return the relative names of the files in the folders that the index names."""
     if not np.any(folder.index.names == ord("/")):
         return set(_files(folder.root, ""))
     names: set[str] = set()
@@ -237,7 +237,7 @@ def _files(folder: str, prefix: str) -> list[str]:
 
 
 def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_bytes: int) -> None:
-    """Enter anew what is there in another size than the ledger says, or is not there.
+    """Rewrite the entries of shards whose size on the disk differs from the ledger's.
 
     ``names`` are the files in the folder, ``own_bytes`` the size of those that are no shards. Only
     for a ledger that no other process uses.
@@ -291,7 +291,7 @@ def enter(
 
 
 def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np.int64], int]:
-    """The bytes of the files that we make of each shard, and of all others that the index names."""
+    """Return the bytes of our files of each shard, and of all others that the index names."""
     sizes, others = np.zeros(len(folder), np.int64), 0
     for shard, files in enumerate(folder.index.file_names() if names else ()):
         for kind, name in files:
@@ -306,7 +306,7 @@ def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np
 
 
 def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:
-    """Delete those parts of a folder that are of other indexes of the folder's own source."""
+    """Delete unused fallback folders of other indexes of the folder's own source."""
     owner = read_origin(folder)
     if owner is None:
         return

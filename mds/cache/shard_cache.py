@@ -112,7 +112,7 @@ class ShardCache:
 
     @property
     def runtime(self) -> ProcessCache:
-        """What this process has of the cache, made when it is first needed."""
+        """State of the cache in this process, created when it is first needed."""
         runtime = self._runtime
         if runtime is None:
             with _making:
@@ -130,7 +130,7 @@ class ShardCache:
         return runtime
 
     def _count(self) -> Counters:
-        """New counters of this process, which its rank sees too."""
+        """Return new counters of this process, which are visible to its rank."""
         return Counters(self._counters.claim_row(self._folder_ids))
 
     def start_anew(self) -> None:
@@ -177,7 +177,7 @@ class ShardCache:
             )
 
     def hold(self, shard: int) -> Reader:
-        """An open reader of a whole shard, fetched and checked first if need be.
+        """Return an open reader of a whole shard, fetched and checked first if needed.
 
         It is safe from eviction until `release` was called as often. Raises NotFoundError,
         CorruptError and the other StoreErrors, and ShardError (a ValueError) for a broken shard.
@@ -221,7 +221,7 @@ class ShardCache:
     def samples_many(
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
-        """Samples of many shards in the order asked for, fetched side by side."""
+        """Return samples of many shards in the requested order, fetched concurrently."""
         return self._by_number().samples_many(shards, rows)
 
     @property
@@ -238,7 +238,7 @@ class ShardCache:
         return self.runtime.evict_coldest()
 
     def stats(self, *, node: bool = False) -> dict[str, Any]:
-        """Counts of this rank, its workers included, and the state of the cache now.
+        """Return the counts of this rank and its workers, and the present state of the cache.
 
         With ``node`` those of all processes that use one of the cache folders at this moment.
         """
@@ -255,7 +255,7 @@ class ShardCache:
         return {**out, **(_NOTHING_OPEN if runtime is None else runtime.stats())}
 
     def close(self) -> None:
-        """Let go of everything that this process holds. Closing twice is fine."""
+        """Close everything that this process has open. Closing twice is fine."""
         runtime, self._runtime = self._runtime, None
         self._random_access = None
         if runtime is not None:
@@ -286,7 +286,7 @@ def _start_anew() -> None:
 
 
 def live_caches() -> list[ShardCache]:
-    """The caches of this process that are still referenced, for a look at their state."""
+    """Return the caches of this process that are still referenced."""
     return list(_caches)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """What the cache needs to know of a stream: plain, frozen, and fit for a pickle.
+    """Facts about a stream that the cache needs: plain, frozen and picklable.
 
     Without ``remote`` the folder is the user's own: read in place, never copied, never evicted.
     """
@@ -47,7 +47,7 @@ class Source:
         return self.remote is None or (self.data is not None and url.is_local(self.remote))
 
     def content(self) -> str:
-        """A digest that stands for the data: of the index.json, or of the files and their versions.
+        """Return a digest of the index.json, or of the files of a format and their versions.
 
         The columns that are chosen are no part of it.
         """
@@ -59,13 +59,13 @@ class Source:
 
 
 def default_folder(remote: str) -> str:
-    """The folder of this user's cache for a remote."""
+    """Return the folder of this user's cache for a remote."""
     digest = hashlib.blake2s(url.source_name(remote).encode(), digest_size=16).hexdigest()
     return os.path.join(cache_root(), digest)
 
 
 def cache_root() -> str:
-    """Where this user's cached data lie.
+    """Return the root folder of this user's cached data.
 
     ``$MDS_CACHE_DIR``, else ``$XDG_CACHE_HOME/mds``, else ``~/.cache/mds``.
     """

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheTuning:
-    """How long a cache waits, and how much it has under way."""
+    """Waiting times and transfer limits of a cache."""
 
     #: How long a reader may wait for a shard without a word.
     slow_wait_seconds: float = 5.0

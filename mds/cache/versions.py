@@ -34,7 +34,7 @@ _WAY_OUT = (
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ObjectVersions:
-    """What the objects below one remote were when they were first seen. Thread-safe."""
+    """Versions of the objects below one remote when they were first read. Thread-safe."""
 
     #: The ledger that all processes of the folder share, once it is open.
     ledger: Ledger | None = None
@@ -72,7 +72,7 @@ class ObjectVersions:
             )
 
     def note(self, shard: ShardInfo, file: FileInfo, info: ObjectInfo) -> None:
-        """Take the version of a file whose digest was right for that of its object from now on."""
+        """Record the object version whose bytes matched the digest."""
         if not info.version:
             return
         version, key = _number(info.version), _key(shard, file)
@@ -84,7 +84,7 @@ class ObjectVersions:
 
 
 def raise_replaced(error: CorruptError, url: str) -> NoReturn:
-    """Tell that an object cannot have given a range, or is not one, as what it means for a run."""
+    """Raise ReplacedError for an object that is too short for a range, or that changed."""
     if _WAY_OUT in str(error):
         raise error
     told = str(error).removeprefix(f"get {url}: ").rstrip(".")
@@ -96,7 +96,7 @@ def _replaced(url: str, what: str) -> ReplacedError:
 
 
 def _first_of_folder(ledger: Ledger, key: tuple[int, int], version: int) -> int:
-    """The version that a process of the folder saw first; this one when none did."""
+    """Return the version that a process of the folder saw first, or this one if none did."""
     first = int(ledger.refresh()["versions"][key])
     if not first:
         with ledger.change() as entries:  # looked at once more: another may have been quicker
@@ -107,7 +107,7 @@ def _first_of_folder(ledger: Ledger, key: tuple[int, int], version: int) -> int:
 
 
 def _key(shard: ShardInfo, file: FileInfo) -> tuple[int, int]:
-    """Where a file is in the ledger: its shard, and 0 for data or 1 for the meta file."""
+    """Return the position of a file in the ledger: its shard, and 0 for data or 1 for meta."""
     return shard.number, int(file in (shard.raw_meta, shard.zip_meta))
 
 

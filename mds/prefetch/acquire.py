@@ -53,7 +53,7 @@ class WindowFetcher:
         self.comes_whole = False
 
     def acquire(self, request: ShardRequest, is_prefetch: bool) -> ShardLease | None:
-        """A reader that has the rows; None when it ``is_prefetch`` and better tried again in time.
+        """Return a reader that has the rows, or None if ``is_prefetch`` and better retried later.
 
         That is so for a shard that should come whole and finds no room while what it would have to
         go for is needed earlier: when its time comes, that may be used up.
@@ -86,7 +86,7 @@ class WindowFetcher:
             runtime.release(shard)
 
     def release(self, lease: ShardLease) -> None:
-        """The window is used up."""
+        """Release everything that the window holds."""
         if lease.is_held:
             self._runtime.release(lease.shard)
         if lease.is_pinned:
@@ -129,7 +129,7 @@ class WindowFetcher:
 
 
 def _share(runtime: ProcessCache) -> int:
-    """The bytes on the disk that this process may have in use, or under way."""
+    """Return the bytes on the disk that this process may have in use or in transfer."""
     return policy.share(runtime.limit or 0, runtime.peers.processes)
 
 

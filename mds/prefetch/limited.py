@@ -52,14 +52,14 @@ log = get_logger("mds.cache")
 
 @dataclass(slots=True)
 class _Window:
-    """So many ids, and what is got for each of their shards, by its first use."""
+    """A window of ids, and the request for each of their shards, by its first use."""
 
     size: int
     requests: dict[int, tuple[ShardRequest, float]]
     futures: dict[int, Future[ShardLease | None]]
 
     def put_off(self) -> list[int]:
-        """The shards that found no room yet, in the order in which they are needed."""
+        """Return the shards that found no room yet, in the order in which they are needed."""
         return [
             shard
             for shard, future in self.futures.items()
@@ -91,13 +91,13 @@ class LimitedPrefetch:
         self._oracle.extend(SAMPLED)
 
     def next_size(self) -> int:
-        """How many ids the next window has."""
+        """Return the number of ids of the next window."""
         if not self._windows:
             self._plan()
         return self._windows[0].size if self._windows else 1
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
-        """A window begins, so the one after it is sent for."""
+        """Begin a window, and request the one after it."""
         del rows  # they are what was planned
         window = self._windows[0]
         self._begun = self._ids.position - len(shards)
@@ -113,7 +113,7 @@ class LimitedPrefetch:
         self._plan()
 
     def open(self, shard: int) -> Reader:
-        """The reader of a shard of the window."""
+        """Return the reader of a shard of the window."""
         window = self._windows[0]
         self._try_again()
         lease = self._wait(window.futures[shard], shard)
@@ -124,7 +124,7 @@ class LimitedPrefetch:
         return lease.reader
 
     def end(self) -> None:
-        """The window is used up."""
+        """Release the window."""
         if self._windows:
             self._release_window(self._windows.popleft())
 
@@ -181,7 +181,7 @@ class LimitedPrefetch:
         future.add_done_callback(functools.partial(self._served, int(deadline)))
 
     def _served(self, time: int, future: Future[ShardLease | None]) -> None:
-        """A task ended; what was put off is not served yet."""
+        """Record that a task ended; a postponed one is not served yet."""
         is_put_off = not future.cancelled() and not future.exception() and not future.result()
         self._progress.end(time, is_put_off=is_put_off)
         self._report_progress()
@@ -257,7 +257,7 @@ class LimitedPrefetch:
             self._warn_limit_too_small(max(min(kept, passes) / once, 1.0), need)
 
     def _sample(self) -> tuple[Int64s, Int64s]:
-        """Times and shards of what the node reads first."""
+        """Return times and shards of the node's first reads."""
         if self._node is None:
             shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
             return np.arange(len(shards)), shards
@@ -300,14 +300,14 @@ class LimitedPrefetch:
 
 
 def _turns(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
-    """The distinct shards of each stretch of ``size`` times."""
+    """Iterate over the distinct shards of each stretch of ``size`` times."""
     bounds = times.searchsorted(np.arange(0, int(times.max(initial=0)) + 1, size))
     for turn in np.split(shards, bounds[1:]):
         yield unique_stable(turn)
 
 
 class ServedTime:
-    """The times at which something is needed that is not there yet."""
+    """Times of needs that are not served yet."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
@@ -315,13 +315,13 @@ class ServedTime:
         self._lock = new_lock()
 
     def begin(self, time: int) -> None:
-        """Something is sent for, perhaps again."""
+        """Record a request, perhaps a repeated one."""
         with self._lock:
             self._put_off.discard(time)
             self._open[time] = self._open.get(time, 0) + 1
 
     def end(self, time: int, *, is_put_off: bool) -> None:
-        """It came, or it was put off."""
+        """Record that the request of a time ended, or was postponed."""
         with self._lock:
             self._open[time] -= 1
             if not self._open[time]:
@@ -330,6 +330,6 @@ class ServedTime:
                 self._put_off.add(time)
 
     def first(self, default: int) -> int:
-        """The first of them; ``default`` when everything is there."""
+        """Return the first time that is not served, or ``default`` if everything is."""
         with self._lock:
             return min((*self._open, *self._put_off), default=default)

@@ -46,7 +46,7 @@ class Lookahead:
         return whose, np.concatenate(ids) - self.offsets[whose]
 
     def take(self, count: int) -> tuple[Int64s, Int64s, Int64s]:
-        """The next ids, at most ``count``, their shards, and their rows there."""
+        """Return the next ids, at most ``count``, with their shards and rows."""
         self._fill(count)
         ids, shards = [], []
         missing = count
@@ -77,7 +77,7 @@ class Lookahead:
 
 
 def working_set(shards: Int64s, sizes: Int64s) -> int:
-    """The most bytes of shards that are between their first and last use at one time."""
+    """Return the most bytes of shards that are between first and last use at one time."""
     used, first = np.unique(shards, return_index=True)
     last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
     change = np.zeros(len(shards) + 1, np.int64)

@@ -43,15 +43,15 @@ _OWN_AHEAD = 1 << 18  # ids of this worker that may wait in memory
 
 
 class MergedOrder(Protocol):
-    """What all workers of a node read, from the time at which this one begins."""
+    """Reads of all workers of a node, from the time at which this one begins."""
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
 
     @property
     def every(self) -> int:
-        """Of so many ranks one is in it, and stands for the others."""
+        """Number of ranks that one rank of the order represents."""
 
     @property
     def start(self) -> int:
@@ -62,7 +62,7 @@ class MergedOrder(Protocol):
         """A number that all readers of this order have in common."""
 
     def pieces(self) -> Iterator[tuple[Int64s, Int64s] | None]:
-        """Times that rise, and the samples that are read then; None: not known yet."""
+        """Iterate over rising times and the samples read then; None: not known yet."""
 
 
 class NextUseIndex:
@@ -121,7 +121,7 @@ class NextUseIndex:
             return self._uses.next_use(shards)
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Which shards no worker needs any more, as far as that is known."""
+        """Return a mask of the shards that no worker needs any more, as far as known."""
         if self.is_whole:
             return np.ones(len(shards), np.bool_)
         with self._lock:
@@ -133,12 +133,12 @@ class NextUseIndex:
             return self._uses.next_after(shard, time)
 
     def rows_before(self, shard: int, time: float) -> int:
-        """The rows of a shard that are needed before a time."""
+        """Return the number of rows of a shard that are needed before a time."""
         with self._lock:
             return self._uses.rows_before(shard, time) * self._every
 
     def _next(self) -> tuple[Int64s, Int64s] | None:
-        """Times and shards of the next bucket; None when there is no more, or not yet."""
+        """Return times and shards of the next bucket, or None if there is none yet."""
         if self._pieces is None:
             start = self._uses.end
             if start - self._ids.position > _OWN_AHEAD:
@@ -161,7 +161,7 @@ class NextUseIndex:
 def join_index(
     budget: Budget, shards: int, ids: Lookahead, node: MergedOrder | None
 ) -> NextUseIndex:
-    """The index of this order in this process, made if there is none, which the budget asks."""
+    """Return the process's index of this order, created if needed; the budget queries it."""
     with budget.oracles_lock:
         for known in budget.oracles:
             if (
@@ -208,7 +208,7 @@ class UseTable:
 
     @property
     def entries(self) -> int:
-        """How much is remembered."""
+        """Number of entries."""
         return self._stop - self._start
 
     def append(self, times: Int64s, shards: Int64s) -> None:
@@ -235,7 +235,7 @@ class UseTable:
         self._buckets.append((self.end, self._stop))
 
     def advance(self, now: int) -> None:
-        """Let the time before ``now`` be past."""
+        """Drop all uses earlier than ``now``."""
         self.now = max(self.now, now)
         while self._buckets and self._buckets[0][0] <= self.now:
             _, stop = self._buckets.popleft()
@@ -258,7 +258,7 @@ class UseTable:
         return when
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Which shards were needed, and are not any more."""
+        """Return a mask of the shards that were needed and are not any more."""
         is_done: npt.NDArray[np.bool_] = self.next_use(shards) == policy.NEVER
         return is_done & (self._last_entry[shards] >= 0)
 
@@ -270,7 +270,7 @@ class UseTable:
         return float(max(self._begin[entry - self._base], position)) if entry >= 0 else policy.NEVER
 
     def rows_before(self, shard: int, position: float) -> int:
-        """The rows of a shard that are needed before ``position``, to the end of its bucket."""
+        """Return the rows of a shard needed before ``position``, to the end of its bucket."""
         if position >= self.end:
             return int(self.rows[shard])
         entry, rows = int(self._first_entry[shard]), 0

@@ -62,7 +62,7 @@ class _Readers(dict[int, "Reader"]):
         return reader
 
     def get(self, shard: int, default: Any = None) -> Any:
-        """The reader of a shard of the window, waited for if need be; else ``default``."""
+        """Return the reader of a shard of the window, after a wait if needed, else ``default``."""
         return self[shard] if shard in self._wanted else default
 
 
@@ -97,7 +97,7 @@ class Prefetcher:
             self._plan = UnlimitedPrefetch(self._runtime, self._ids, predownload)
 
     def windows(self) -> Iterator[Window]:
-        """The ids window by window, until they end.
+        """Iterate over the ids window by window, until they end.
 
         Raises, when a shard is asked for, what went wrong with it in the background.
         """

@@ -69,7 +69,7 @@ class UnlimitedPrefetch:
         self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
 
     def next_size(self) -> int:
-        """How many ids the next window has."""
+        """Return the number of ids of the next window."""
         size = self._wanted_size()
         most = max_window_shards(self._runtime.catalog, 1)
         if most is None or size <= most:
@@ -90,7 +90,7 @@ class UnlimitedPrefetch:
         return WARMUP_WINDOW if self._coming else MAX_WINDOW
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
-        """A window begins."""
+        """Begin a window."""
         self._window = shards, rows
         if self._is_first:
             self._is_first = False
@@ -99,7 +99,7 @@ class UnlimitedPrefetch:
             self._schedule()
 
     def open(self, shard: int) -> Reader:
-        """The reader of a shard of the window."""
+        """Return the reader of a shard of the window."""
         if shard in self._rows:
             sparse: Reader = self._wait(self._rows[shard], shard)
             return sparse
@@ -127,7 +127,7 @@ class UnlimitedPrefetch:
         return self._runtime.read_rows(shard, rows[shards == shard].tolist())
 
     def end(self) -> None:
-        """The window is used up."""
+        """Release the window."""
         for shard in self._held:
             self._runtime.release(shard)
         self._held.clear()
@@ -170,7 +170,7 @@ class UnlimitedPrefetch:
             self._coming[shard] = self._submit(self._fetch_ahead, shard, deadline=float(position))
 
     def _fetch_first(self, shards: Int64s, rows: Int64s) -> None:
-        """Have the very first rows come by themselves: a whole shard takes longer.
+        """Fetch the very first rows by range, since a whole shard takes longer.
 
         Before anything else, too: beside whole shards, which fill the wire, they would come last.
         """
@@ -201,7 +201,7 @@ class UnlimitedPrefetch:
             self._changed.set()
 
     def _wait(self, future: Future[Any], shard: int) -> Any:
-        """The result of a future; meanwhile the threads get more to do."""
+        """Return the result of a future; give the threads more work meanwhile."""
         if future.done():
             return future.result()
         self._awaited = future
@@ -219,7 +219,7 @@ class UnlimitedPrefetch:
 
 
 def _samples_of_threads(catalog: Catalog, threads: int) -> int:
-    """How many samples have a shard for each thread, if these are no more than a few bytes.
+    """Return the mean number of samples in one shard per thread, at most `AHEAD_BYTES`.
 
     A row group of a hundred thousand small rows is longer than any number of batches.
     """

@@ -32,12 +32,12 @@ def join(reader: object) -> None:
 
 
 def leave(reader: object) -> None:
-    """It goes through no more windows. Leaving twice is fine."""
+    """Remove a reader that has no more windows. Removing it twice is fine."""
     _sharing.discard(reader)
 
 
 def max_window_shards(catalog: Catalog, windows: int) -> int | None:
-    """How many shards one of so many ``windows`` of a reader may have; None: all of the catalog."""
+    """Return the most shards that each of ``windows`` windows may have; None: all of them."""
     files = max((folder.files_per_shard for folder in catalog.folders), default=1)
     parts = 2 * max(len(_sharing), 1) * windows * files
     if catalog.shards * parts <= mmaps.MIN_MAPS:
@@ -47,7 +47,7 @@ def max_window_shards(catalog: Catalog, windows: int) -> int | None:
 
 
 def count_fitting(shards: npt.NDArray[np.int64], most: int) -> int:
-    """How many of the first ids have no more than ``most`` different shards."""
+    """Return the number of first ids that have at most ``most`` different shards."""
     if len(shards) <= most:
         return len(shards)
     first = np.unique(shards, return_index=True)[1]
@@ -57,6 +57,6 @@ def count_fitting(shards: npt.NDArray[np.int64], most: int) -> int:
 
 
 def sizes_under_limit(row_size: int, room: int, processes: int) -> tuple[int, int]:
-    """A small and a large window in ids, where shards have so much room and rows wait in memory."""
+    """Return a small and a large window in ids, for the room of shards and rows in memory."""
     large = max(MIN_WINDOW, min(MAX_WINDOW, policy.ROWS_IN_MEMORY // (2 * row_size)))
     return max(MIN_WINDOW, min(large, room // (32 * processes * row_size))), large

@@ -58,7 +58,7 @@ def new_semaphore(count: int) -> threading.Semaphore:
 
 
 def call_in_child(function: Callable[[], None]) -> None:
-    """Have ``function()`` called in every forked child, after the locks were made anew.
+    """Call ``function()`` in every forked child, after the locks were renewed.
 
     Functions are called in the order in which they were given; a module gives its own when it is
     imported, so what a module uses is ready before it.

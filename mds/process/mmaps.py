@@ -92,12 +92,12 @@ def _system_mmap() -> Callable[..., int] | None:
 
 
 def count_maps() -> int:
-    """How many maps of this kind the process has."""
+    """Return the number of maps of this kind in the process."""
     return len(_live)
 
 
 class Keeper(Protocol):
-    """What keeps maps open that are not in use."""
+    """Owner of maps that stay open while they are not in use."""
 
     def drop_idle(self) -> bool:
         """Drop the one that was not used for longest; False when there is none."""
@@ -110,7 +110,7 @@ call_in_child(_keepers.clear)
 
 
 def make_room(keeper: Keeper) -> None:
-    """Let idle maps go until there are no more than there may be; ``keeper`` is one of theirs."""
+    """Close idle maps until the limit holds; ``keeper`` owns one of them."""
     if not _is_over():
         if id(keeper) not in _keepers:
             with _lock:
@@ -130,7 +130,7 @@ def _is_over() -> bool:
 
 @functools.cache
 def max_maps() -> int:
-    """How many maps the library keeps in this process: half of what the system has left for it.
+    """Return the most maps that the library keeps in this process: half the system's limit.
 
     At most MAX_MAPS, or what the variable MDS_MAX_MAPS of the environment says. Where the system
     allows three times as many, those of others are not counted: that takes 0.5 ms.

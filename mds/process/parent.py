@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 
 
 def end_with_parent() -> None:
-    """Have this process end as soon as the one that started it is gone, by kill -9 too.
+    """End this process as soon as its parent is gone, even by kill -9.
 
     A process that was started by no other is left alone.
     """

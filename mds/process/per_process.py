@@ -37,7 +37,7 @@ def per_process(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def forget(key: Hashable) -> None:
-    """Have the next `per_process` of ``key`` make a new one: credentials or a connection died."""
+    """Discard the object of ``key``, whose credentials or connection failed."""
     with _lock:
         _made.pop(key, None)
 

@@ -72,7 +72,7 @@ class Stopwatch:
         _running.watch = self
 
     def end_samples(self, samples: int = 0) -> None:
-        """So many samples were made since the last reading: decoded, and given to functions."""
+        """Record the samples decoded and given to functions since the last reading."""
         of_functions = self._of_one * samples
         self._of_one = 0.0
         self._seconds[self._phase] += self._lap() - of_functions
@@ -96,17 +96,17 @@ class Stopwatch:
     # ------------------------------------------------------------------ samples by stretches
 
     def expect(self, samples: int) -> None:
-        """So many samples are made for the next batch."""
+        """Begin a batch of so many samples."""
         self._left, self._together = samples, -(-samples // STRETCHES)
         self._phase = _DECODE
 
     @property
     def stretch(self) -> int:
-        """How many samples to decode before their functions are called, at least one."""
+        """Number of samples to decode before their functions run, at least one."""
         return max(1, min(self._left, self._together))
 
     def begin_functions(self, samples: int) -> None:
-        """So many samples are decoded, and their functions begin."""
+        """Record that so many samples are decoded and their functions begin."""
         self._left -= samples
         self._switch(_FUNCTIONS)
 
@@ -142,7 +142,7 @@ class Stopwatch:
     # ------------------------------------------------------------------ waits
 
     def add_wait(self, seconds: float, shares: Sequence[float]) -> None:
-        """Of what comes since the last reading so much was a wait for bytes.
+        """Record a wait for bytes since the last reading, in seconds.
 
         ``shares``: how it divides among requests, transfers and decompression.
         """

@@ -25,10 +25,10 @@ from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFi
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.jsonl import JsonLinesInput
+from mds.writers.convert.inputs.lines import TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput
-from mds.writers.convert.inputs.text_lines import TextLinesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
 
 RECORDS = [{"id": i, "text": f"number {i} é", "more": [i]} for i in range(40)]

@@ -14,7 +14,7 @@ from mds.index import column_notes
 from mds.index.companion import write_companion
 from mds.storage.memory import MemoryStore
 from mds.writers.convert import convert, prepare
-from mds.writers.convert.inputs import listing, text_lines
+from mds.writers.convert.inputs import lines, listing
 
 ROW = '{"a": 1}\n'
 
@@ -341,12 +341,12 @@ def test_a_long_line_is_read_once_by_each_byte(kit):
 
     step = 1 << 14
     whole = path.stat().st_size
-    lines = []
+    lines_read = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "open_text", open_counted)
+        patch.setattr(lines, "open_text", open_counted)
         for start in range(0, whole, step):
-            lines += text_lines.lines_of(str(path), start, min(start + step, whole))
-    assert [len(line) for _, line in lines] == [len(long), len('{"a": "y"}\n')]
+            lines_read += lines.lines_of(str(path), start, min(start + step, whole))
+    assert [len(line) for _, line in lines_read] == [len(long), len('{"a": "y"}\n')]
     assert sum(read) < 3 * whole
 
 

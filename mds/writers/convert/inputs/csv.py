@@ -18,8 +18,8 @@ from mds.formats.infer import Column, infer_columns
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.files import UTF16, is_utf16
+from mds.writers.convert.inputs.lines import BOM, is_compressed, line_number, open_text
 from mds.writers.convert.inputs.listing import Listing, ending
-from mds.writers.convert.inputs.text_lines import BOM, is_compressed, line_number, open_text
 
 #: The largest cell: the module's default of 128 KB is smaller than many a document.
 csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))

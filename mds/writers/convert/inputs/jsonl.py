@@ -16,8 +16,8 @@ from mds.formats.infer import Column, infer_columns, show_value
 from mds.formats.lines import json_object
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.files import bad_line, not_utf8
+from mds.writers.convert.inputs.lines import BOM, LinesInput, is_compressed, open_text
 from mds.writers.convert.inputs.listing import Listing
-from mds.writers.convert.inputs.text_lines import BOM, LinesInput, is_compressed, open_text
 
 
 class JsonLinesInput(LinesInput):

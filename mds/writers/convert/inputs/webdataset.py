@@ -18,8 +18,8 @@ from mds.formats.tar_members import ReadAt, members
 from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, group, value_of
 from mds.writers.convert.inputs.base import BadRecord, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.lines import is_compressed, open_text
 from mds.writers.convert.inputs.listing import Listing
-from mds.writers.convert.inputs.text_lines import is_compressed, open_text
 
 
 class WebDatasetInput(FileInput):

@@ -24,8 +24,7 @@ from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
-from mds.writers.convert.inputs.jsonl import JsonLinesInput
-from mds.writers.convert.inputs.lines import TextLinesInput
+from mds.writers.convert.inputs.lines import JsonLinesInput, TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput

@@ -22,9 +22,8 @@ from mds.formats.infer import Column, infer_columns, show_value
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.csv import DelimitedTextInput
-from mds.writers.convert.inputs.files import WholeFilesInput
-from mds.writers.convert.inputs.folder_classes import FolderClasses
-from mds.writers.convert.inputs.jsonl import JsonLinesInput
+from mds.writers.convert.inputs.files import FolderClasses, WholeFilesInput
+from mds.writers.convert.inputs.lines import JsonLinesInput
 from mds.writers.convert.inputs.listing import Listing, ending
 
 ENDINGS = {

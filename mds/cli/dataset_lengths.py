@@ -15,7 +15,7 @@ from mds.index.files_index import FilesIndexError
 from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.recorded_lengths import read_recorded
+from mds.writers.merge import read_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,34 +10,64 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
 from mds.format.layout import INDEX_NAME, VERSION
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
-from mds.index.companion import companions_of, remove_stale_companions
+from mds.index.companion import companions_of, parse_companion, remove_stale_companions
+from mds.index.lengths import KIND, Lengths, emit_lengths_file, lengths_name, parse_lengths
 from mds.index.table import fingerprint_of
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
 from mds.storage.folder_lock import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
 from mds.text.redaction import get_logger, mask_foreign, printable
-from mds.writers.merge_check import ShardFiles, normalize_place
-from mds.writers.recorded_lengths import join_recorded, read_recorded
+from mds.writers.presence import ExpectedFile, find_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from mds.index.lengths import Lengths
     from mds.storage import Store
     from mds.writers.spec import Out
 
     Place = str | os.PathLike[str]
 
+
 log = get_logger("mds.merge")
 
 _FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
+
+
+def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
+    """The lengths beside an index of a fingerprint and so many samples, column by column.
+
+    Those of another index, and damaged ones, are left out; `mds verify` tells of them.
+    """
+    for name in companions_of(store):
+        try:
+            found = parse_companion(store.get(name), name, None, index)
+            if found.kind == KIND:
+                yield parse_lengths(found.payload, samples, None, name)
+        except IndexFileError:  # noqa: PERF203 - one file's fault hides no other's
+            continue
+
+
+def join_recorded(
+    parts: Sequence[Mapping[str, Lengths]], index: str
+) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of the files of lengths for the index over all parts, end to end.
+
+    A column has one where every part has its lengths.
+    """
+    shared = set(parts[0]).intersection(*parts[1:]) if parts else set()
+    for column in sorted(shared):
+        whole = np.concatenate([part[column].all() for part in parts])
+        yield lengths_name(column), emit_lengths_file(column, whole, index)
 
 
 @overload
@@ -275,3 +305,70 @@ class _MergedIndex:
             )
         self._names.add(checked)
         return checked
+
+
+_Choice = tuple[str, ExpectedFile]
+
+
+class ShardFiles:
+    """The files of all datasets that are merged, with the places where each may be."""
+
+    def __init__(self, places: list[str]) -> None:
+        self._places = [normalize_place(place) for place in places]
+        self._files: list[list[_Choice]] = []
+
+    def add(self, shards: list[dict[str, Any]], folders: list[str]) -> None:
+        """Take the shards of an index, which is in the first of the folders."""
+        roots = [self._root(normalize_place(folder)) for folder in folders]
+        for shard in shards:
+            for what in ("data", "meta"):
+                infos = [shard.get(f"{kind}_{what}") for kind in ("zip", "raw")]
+                choices = [
+                    (root, ExpectedFile(prefix + info["basename"], info["bytes"]))
+                    for root, prefix in roots
+                    for info in infos
+                    if info
+                ]
+                if choices:
+                    self._files.append(choices)
+
+    def check(self, timeout: float) -> None:
+        """Raise WriterError for the first file that is nowhere."""
+        reasons: dict[int, str] = {}
+        missing = list(range(len(self._files)))
+        for turn in range(max(map(len, self._files), default=0)):
+            asked: dict[str, dict[ExpectedFile, int]] = defaultdict(dict)
+            for number in missing:
+                choices = self._files[number]
+                root, file = choices[min(turn, len(choices) - 1)]
+                asked[root][file] = number
+            missing = []
+            for root, files in asked.items():
+                with open_store(root, timeout=timeout) as store:
+                    for file, reason in find_faults(files, store):
+                        missing.append(files[file])
+                        reasons.setdefault(files[file], f"{reason} in {redact(root)}")
+            if not missing:
+                return
+        if missing:
+            more = f" ({len(missing) - 1} more files alike)" if len(missing) > 1 else ""
+            raise WriterError(
+                f"{reasons[missing[0]]}{more}: a merged index would name what is not there. No "
+                "index is published; write that dataset anew, or leave it out."
+            )
+
+    def _root(self, folder: str) -> tuple[str, str]:
+        """The place of the merged index and what leads from it, or the folder itself."""
+        for place in self._places:
+            if folder == place:
+                return place, ""
+            if folder.startswith(place + "/"):
+                return place, folder[len(place) + 1 :] + "/"
+        return folder, ""
+
+
+def normalize_place(place: str) -> str:
+    """A place without the ways to write it: an absolute path, or a URL without the last slash."""
+    if is_local(place):
+        return os.path.abspath(local_path(place)).replace(os.sep, "/")
+    return place.rstrip("/")

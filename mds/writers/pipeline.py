@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mds.errors import WriterError
 from mds.format.layout import shard_name
 from mds.process.fork_safe import new_semaphore
-from mds.writers.early_file import EarlyFile
-from mds.writers.finalize import finalize_shard
+from mds.writers.finalize import EarlyFile, finalize_shard
 
 if TYPE_CHECKING:
     from mds.writers.destination import Destination

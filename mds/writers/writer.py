@@ -6,19 +6,26 @@ Encoding is done by the caller, the rest by threads. Leaving the `with` block by
 publishes no index: a dataset is there whole or not at all. Complete shards stay where they are
 then, and a later writer replaces them with `exist_ok=True`.
 
-A writer belongs to the process that made it and to one thread at a time; what others ask of it is
-refused (`ownership.py`).
+A writer belongs to the process that made it and to one thread at a time. Neither check costs a
+system call: a forked child marks the writers that it inherited at the fork, and a turn is a token
+taken from a list and put back, which is one operation for Python (60 ns both). Threads may take
+turns. Two at once are refused rather than made to wait, because the order of samples would then
+depend on luck.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import sys
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
@@ -26,14 +33,12 @@ from mds.format.layout import MAX_SIZE, VERSION
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import check_noted, make_notes, pack_notes
 from mds.index.table import fingerprint_of
+from mds.process.fork_safe import call_in_child
 from mds.text.near import did_you_mean
 from mds.units import format_bytes
 from mds.writers.destination import Destination
-from mds.writers.early_file import GATHERED, EarlyFile
-from mds.writers.finalize import FullShard
-from mds.writers.ownership import INHERITED, hold_turn, register_writer, two_threads_error
+from mds.writers.finalize import GATHERED, EarlyFile, FullShard
 from mds.writers.pipeline import Pipeline
-from mds.writers.shard_buffer import ShardBufferPool, grow_buffer
 from mds.writers.spec import (
     fill_options,
     full_signature,
@@ -44,7 +49,6 @@ from mds.writers.spec import (
 
 if TYPE_CHECKING:
     import inspect
-    import mmap
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
@@ -54,6 +58,109 @@ if TYPE_CHECKING:
 
     Data = bytes | bytearray | memoryview
 
+# Mapped at once for a shard whose limit is higher; it doubles from there.
+_FIRST = 1 << 26
+_SLACK = 1 << 16
+
+
+class ShardBufferPool:
+    """Memory for the shards being filled, mapped once and used again for later shards.
+
+    Touching fresh memory costs as much as writing it to a memory file system (2 us for each page
+    of 4 KB, measured), so the memory of a written shard is filled again, and huge pages are asked
+    for. It is private and anonymous, and untouched pages cost nothing. Any thread may call it.
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self._first = min(_FIRST, size or _FIRST) + _SLACK
+        self._free: deque[mmap.mmap] = deque()
+
+    def take(self) -> mmap.mmap:
+        """Memory for a shard."""
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
+        return _map(self._first)
+
+    def give_back(self, body: mmap.mmap) -> None:
+        """Have the memory filled again; a place that grew is let go instead."""
+        if len(body) == self._first:
+            self._free.append(body)
+
+    def clear(self) -> None:
+        """Forget the memory that waits."""
+        self._free.clear()
+
+
+def grow_buffer(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
+    """Larger memory with the first `used` bytes of `body`, and room for `needed` in all."""
+    larger = _map(max(needed, 2 * len(body)))
+    view = memoryview(body)
+    larger[:used] = view[:used]
+    return larger
+
+
+def _map(size: int) -> mmap.mmap:
+    # Windows maps private memory by itself and knows no flags.
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size)
+    body = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            body.madvise(mmap.MADV_HUGEPAGE)
+    return body
+
+
+#: How a writer ended for the child that inherited it.
+INHERITED = (
+    "belongs to the process that made it, and this is a forked child. Make a writer in every "
+    "process, each with a folder of its own, and join them with merge_index"
+)
+
+
+class Inherited(Protocol):
+    """What can be told that it is another process' now."""
+
+    def leave_to_parent(self) -> None:
+        """Do nothing any more; nothing may be closed, sent or removed."""
+
+
+@contextlib.contextmanager
+def hold_turn(turn: list[bool]) -> Iterator[None]:
+    """Hold a writer's turn, the one token of a list. Raises WriterError if another thread does."""
+    try:
+        token = turn.pop()
+    except IndexError:
+        raise two_threads_error() from None
+    try:
+        yield
+    finally:
+        turn.append(token)
+
+
+def two_threads_error() -> WriterError:
+    """The error for a turn that another thread holds."""
+    return WriterError(
+        "two threads use this writer at once, and it is for one at a time: samples would come in "
+        "an order that depends on luck. Write from one thread, or make a writer in each with a "
+        "folder of its own, and join them with merge_index."
+    )
+
+
+_writers: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def register_writer(writer: Inherited) -> None:
+    """Have a writer told when it finds itself in a forked child."""
+    _writers.add(writer)
+
+
+def _leave_to_parent() -> None:
+    for writer in list(_writers):
+        writer.leave_to_parent()
+    _writers.clear()
+
+
+call_in_child(_leave_to_parent)
 
 FINISHED = "has finished"
 

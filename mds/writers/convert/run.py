@@ -17,8 +17,8 @@ from mds.errors import SourceError, WriterError
 from mds.format.layout import config_bytes, empty_shard_size
 from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.inputs.base import InputPart
-from mds.writers.convert.locks import ConversionLocks
 from mds.writers.convert.output import (
+    ConversionLocks,
     check_output,
     check_shards,
     clean,
@@ -26,12 +26,11 @@ from mds.writers.convert.output import (
     read_index,
 )
 from mds.writers.convert.read_part import MAX_LISTED_RECORDS, ReadSpec, read_part
-from mds.writers.convert.shard_split import Shard, ShardCutter
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.tokens import load_tokenizer
-from mds.writers.convert.write_shard import Output, write_shard
+from mds.writers.convert.write_shard import Output, Shard, ShardCutter, write_shard
+from mds.writers.engines import open_engine
 from mds.writers.engines.base import Engine
-from mds.writers.engines.open import open_engine
 
 
 @dataclass(frozen=True, slots=True)

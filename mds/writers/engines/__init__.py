@@ -1,15 +1,16 @@
 """Executors of conversion work: processes of this machine, a Spark cluster, a Ray cluster.
 
-An engine runs functions somewhere and gives futures; what is run neither knows nor cares. Spark's
-data frames are written by `dataframe_to_mds`.
+`open_engine` makes one by name. An engine runs functions somewhere and returns futures.
+`dataframe_to_mds` writes Spark's data frames.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mds.writers.engines.base import Engine
-from mds.writers.engines.open import open_engine
+from mds.errors import ConfigError
+from mds.text.near import did_you_mean
+from mds.writers.engines.base import Engine, InlineEngine
 
 if TYPE_CHECKING:
     from mds.writers.convert.dataframe import (
@@ -35,3 +36,24 @@ def __getattr__(name: str) -> Any:
     from mds.writers.convert import dataframe
 
     return getattr(dataframe, name)
+
+
+def open_engine(name: str, workers: int) -> Engine:
+    """An engine by name: `local`, `spark` or `ray`.
+
+    ``workers`` counts processes of this machine; clusters bring as many as they have.
+    """
+    if name == "local":
+        from mds.writers.engines.local import LocalEngine
+
+        return LocalEngine(workers) if workers > 1 else InlineEngine()
+    if name == "spark":
+        from mds.writers.engines.spark import SparkEngine
+
+        return SparkEngine()
+    if name == "ray":
+        from mds.writers.engines.ray import RayEngine
+
+        return RayEngine()
+    near = did_you_mean(name, ("local", "spark", "ray"))
+    raise ConfigError(f"there is no engine {name!r}.{near} Known are local, spark and ray.")

@@ -1,4 +1,7 @@
-"""Base class of inputs that are files: a listing of them, cut into byte ranges."""
+"""Base class of inputs that are files: a listing of them, cut into byte ranges.
+
+Folders and files named after splits (train, test, validation) give the splits of the dataset.
+"""
 
 from __future__ import annotations
 

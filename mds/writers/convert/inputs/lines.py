@@ -1,4 +1,7 @@
-"""Files of lines, cut at byte offsets: what JSON lines and lines of text have in common.
+"""JSON lines and lines of text, also compressed, and JSON files of one list or one object.
+
+A plain file is cut at byte offsets, and a part takes the lines that begin in it, so that all
+processes read one large file. A compressed file or a JSON list is one part.
 
 The position of a record is the byte offset at which its line begins. People want the number of the
 line, which is counted when a record turns out bad and not before.

@@ -2,7 +2,8 @@
 
 Files are planned and read by `mds.formats`, as a dataset of them would be: there is no second
 reader here. A part is a run of shards (row groups, record batches) of one file. What a format has a
-younger encoding for becomes one that every reader knows (`portable.py`).
+younger encoding for becomes one that every reader knows: `tensor`, `bool` and `optional` are
+younger than the format, and old readers do not know them (`portable_encoding`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Reco
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.listing import Listing, is_wanted
 
+#: Records by which columns are told, beside what files say of them; files planned at a time.
+_PROBED, _SIDE_BY_SIDE = 100, 16
+#: Rows that are Python values at a time.
+_ROWS = 1024
 _FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _OF_BYTES = ("bytes", "jpeg", "png", "audio")
 
@@ -64,12 +69,6 @@ def _of_bytes(values: Sequence[Any]) -> tuple[str, str]:
         if values and all(isinstance(v, bytes) and v.startswith(start) for v in values):
             return encoding, "stored as it is"
     return "bytes", ""
-
-
-#: Records by which columns are told, beside what files say of them; files planned at a time.
-_PROBED, _SIDE_BY_SIDE = 100, 16
-#: Rows that are Python values at a time.
-_ROWS = 1024
 
 
 class TablesInput(FileInput):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
     from mds.formats.iceberg import Iceberg
     from mds.formats.lines import JsonLines, TextLines
+    from mds.formats.megatron import Megatron
     from mds.formats.parquet import Parquet
     from mds.formats.raw_files import RawFiles
     from mds.formats.registry import find_format, format_names, register_format
@@ -30,6 +31,7 @@ _HOMES = {
     "Format": "base",
     "Iceberg": "iceberg",
     "JsonLines": "lines",
+    "Megatron": "megatron",
     "Parquet": "parquet",
     "RawFiles": "raw_files",
     "ShardPlace": "facts",
@@ -52,6 +54,7 @@ __all__ = [
     "Format",
     "Iceberg",
     "JsonLines",
+    "Megatron",
     "Parquet",
     "RawFiles",
     "ShardPlace",

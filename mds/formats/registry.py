@@ -42,6 +42,7 @@ BUILTIN_FORMATS = {
     "files": BuiltinFormat("raw_files", "RawFiles"),
     "iceberg": BuiltinFormat("iceberg", "Iceberg", (".metadata.json",)),
     "jsonl": BuiltinFormat("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "megatron": BuiltinFormat("megatron", "Megatron", (".bin",), is_detected=False),
     "parquet": BuiltinFormat("parquet", "Parquet", (".parquet", ".parq", ".pq")),
     "tar": BuiltinFormat("tar", "Tar", (".tar",)),
     "text": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import tars
+from megatron_files import write
 from PIL import Image
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "files.md"
@@ -20,7 +21,7 @@ def _sources(tmp_path, monkeypatch):
     """The files that the page speaks of, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "mine"))
-    for name in ("tars", "lines", "photos"):
+    for name in ("tars", "lines", "photos", "tokens"):
         (tmp_path / "data" / name).mkdir(parents=True)
     file = io.BytesIO()
     Image.new("RGB", (8, 8), (1, 2, 3)).save(file, "JPEG")
@@ -31,6 +32,7 @@ def _sources(tmp_path, monkeypatch):
         tars.by_python(tmp_path / f"data/tars/{number:05}.tar", files)
     lines = "".join(json.dumps({"id": i, "text": f"text {i}"}) + "\n" for i in range(50))
     (tmp_path / "data/lines/a.jsonl").write_text(lines)
+    write(tmp_path / "data/tokens/web", [[[1, 2, 3]]] * 40)
     rows = ["file,label\n"]
     for i in range(20):
         (tmp_path / f"data/photos/{i}.jpg").write_bytes(picture)
@@ -43,7 +45,7 @@ def test_the_page_runs(capsys):
     """Every snippet, in the order of the page."""
     text, space = PAGE.read_text(encoding="utf-8"), {}
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), space)
     told = capsys.readouterr().out.splitlines()
@@ -51,6 +53,7 @@ def test_the_page_runs(capsys):
     assert told[1:] == [
         "{'__key__': '0-000007', 'txt': 'number 7 é'}",
         "{'id': 0, 'text': 'text 0'}",
+        "40 documents, 3 tokens in the first",
         "(8, 8, 3) 0",
     ]
 

@@ -28,6 +28,6 @@ def _few_connections():
     """No test inherits the idle connections of many others, whose servers are gone."""
     yield
     if len(os.listdir("/proc/self/fd")) > _kept[0] + _MANY_DESCRIPTORS:
-        per_process._made.clear()
+        per_process._objects.clear()
         gc.collect()
         _kept[0] = len(os.listdir("/proc/self/fd"))

@@ -203,22 +203,22 @@ class Budget:
     def _missing(self, opened: OpenFolder, shard: int, size: int) -> int:
         if self.limit is None:
             return 0
-        there = int(opened.ledger.entries["size"][shard])
-        return self.used - there + size - self.limit
+        entered = int(opened.ledger.entries["size"][shard])
+        return self.used - entered + size - self.limit
 
     def _lock_victims(self, missing: int, bid: Bid, size: int = 0) -> list[_Victim]:
         """Lock the residents that shall go for a bid; none when they should stay."""
         locked = self._lock_until(missing, bid.needed_at)
         residents = [victim.resident for victim in locked]
-        chosen = policy.victims(missing, residents, bid.needed_at)
-        if chosen is not None and bid.rows_before is not None:
-            rows = bid.rows_before(policy.first_use(chosen))
-            if not policy.is_worth(size, rows, bid.row_size, chosen):
-                chosen = None
-        if chosen is None:
+        candidates = policy.victims(missing, residents, bid.needed_at)
+        if candidates is not None and bid.rows_before is not None:
+            rows = bid.rows_before(policy.first_use(candidates))
+            if not policy.is_worth(size, rows, bid.row_size, candidates):
+                candidates = None
+        if candidates is None:
             for victim in locked:
-                left = victim.resident.size
-                victim.opened.ledger.finish_eviction(victim.shard, MANAGED, left, victim.stamp)
+                size_kept = victim.resident.size
+                victim.opened.ledger.finish_eviction(victim.shard, MANAGED, size_kept, victim.stamp)
             return []
         return locked
 
@@ -228,12 +228,12 @@ class Budget:
         if not self.folders:
             return victims
         folders, shards, next_uses, order = self._residents(is_urgent=needed_at == policy.NOW)
-        for at in order.tolist():  # a few of many
-            next_use = float(next_uses[at])
+        for position in order.tolist():  # a few of many
+            next_use = float(next_uses[position])
             if missing <= 0 or next_use <= needed_at:
                 break
-            opened = self.folders[folders[at]]
-            shard = int(shards[at]) - opened.folder.first_shard
+            opened = self.folders[folders[position]]
+            shard = int(shards[position]) - opened.folder.first_shard
             victim = self._try_lock(opened, shard, next_use)
             if victim is not None:
                 victims.append(victim)
@@ -255,11 +255,13 @@ class Budget:
 
         What belongs to other jobs goes last, and only where it ``is_urgent``.
         """
-        found = [_whole_shards(opened) for opened in self.folders]
-        pairs = list(zip(found, self.folders, strict=True))
+        shards_by_folder = [_whole_shards(opened) for opened in self.folders]
+        pairs = list(zip(shards_by_folder, self.folders, strict=True))
         shards = np.concatenate([ids + opened.folder.first_shard for ids, opened in pairs])
         used = np.concatenate([opened.ledger.entries["used"][ids] for ids, opened in pairs])
-        folders = np.repeat(np.arange(len(found)), [len(ids) for ids in found])
+        folders = np.repeat(
+            np.arange(len(shards_by_folder)), [len(ids) for ids in shards_by_folder]
+        )
         next_uses = np.full(len(shards), policy.NEVER)
         oracles = list(self.oracles)
         is_done = np.full(len(shards), bool(oracles))
@@ -267,40 +269,44 @@ class Budget:
             next_uses = np.minimum(next_uses, oracle.next_use(shards))
             is_done &= oracle.is_done(shards)
         order = policy.eviction_order(next_uses, used, is_done)
-        foreign = self._shares_of_others(found, used)
+        foreign = self._shares_of_others(shards_by_folder, used)
         if foreign is not None:
             is_last = foreign[order]
-            rest = order[is_last] if is_urgent else order[:0]
-            order = np.concatenate([order[~is_last], rest])
+            spared = order[is_last] if is_urgent else order[:0]
+            order = np.concatenate([order[~is_last], spared])
         return _Residents(folders, shards, next_uses, order)
 
     def _shares_of_others(
-        self, found: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
+        self, shards_by_folder: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the residents that other jobs may keep, or None without other jobs."""
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
         teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
-        others = sorted(teams - mine)
-        if not others or not mine or self.limit is None:
+        other_teams = sorted(teams - mine)
+        if not other_teams or not mine or self.limit is None:
             return None
-        pairs = list(zip(found, self.folders, strict=True))
-        of, sizes = (
+        pairs = list(zip(shards_by_folder, self.folders, strict=True))
+        resident_teams, sizes = (
             np.concatenate([each.ledger.entries[name][ids].astype(np.int64) for ids, each in pairs])
             for name in ("team", "size")
         )
         room = self.limit - sum(each.ledger.size for each in self.folders)
-        return policy.shares_of_others(of, sizes, used, others, room // len(teams | mine))
+        return policy.shares_of_others(
+            resident_teams, sizes, used, other_teams, room // len(teams | mine)
+        )
 
     def _delete(self, victim: _Victim) -> bool:
         folder, ledger = victim.opened.folder, victim.opened.ledger
         info = folder.index.shard(victim.shard)
-        left = folder.remove(info, victim.stamp)
+        remaining_bytes = folder.remove(info, victim.stamp)
         # Files that were exchanged under us are not ours, and stay.
-        ledger.finish_eviction(victim.shard, UNMANAGED if left else ABSENT, left)
-        if not left:
+        ledger.finish_eviction(
+            victim.shard, UNMANAGED if remaining_bytes else ABSENT, remaining_bytes
+        )
+        if not remaining_bytes:
             self._counters.add(evicted_shards=1, evicted_bytes=victim.resident.size)
             emit(Evicted(folder.path(info.raw), victim.resident.size))
-        return not left
+        return not remaining_bytes
 
     @contextlib.contextmanager
     def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
@@ -334,23 +340,23 @@ def keep_limit(budget: Budget, peers: Peers) -> None:
     """Evict until the limit holds; say what is in the way when it does not."""
     if budget.limit is None or budget.evict_above_limit() <= 0 or not peers.is_leader():
         return
-    foreign, others = 0, set[int]()
+    foreign, other_processes = 0, set[int]()
     for opened in budget.folders:
         entries = opened.ledger.entries
         foreign += int(entries["size"][entries["state"] == UNMANAGED].sum())
         foreign += opened.ledger.size - opened.ledger.own_bytes
-        others.update(opened.ledger.processes())
-    others.discard(os.getpid())
+        other_processes.update(opened.ledger.processes())
+    other_processes.discard(os.getpid())
     reasons = []
     if foreign > 0:
         reasons.append(
             f"{format_bytes(foreign)} are files that this library did not fetch, which it never "
             f"deletes: remove them"
         )
-    if others:
+    if other_processes:
+        pids = ", ".join(map(str, sorted(other_processes)))
         reasons.append(
-            f"what processes {', '.join(map(str, sorted(others)))} use stays: end them, or give "
-            f"this job another folder"
+            f"what processes {pids} use stays: end them, or give this job another folder"
         )
     log.warning(
         "cache_limit=%s does not hold: the cache folders have %s (%s). %s; or set cache_limit to "

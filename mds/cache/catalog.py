@@ -38,10 +38,10 @@ class Catalog:
         self, shards: npt.NDArray[np.int64]
     ) -> list[tuple[CacheFolder, npt.NDArray[np.bool_], npt.NDArray[np.int64]]]:
         """(folder, which of ``shards`` it has, their numbers there) for each folder with some."""
-        whose = self._starts.searchsorted(shards, "right") - 1
+        folder_numbers = self._starts.searchsorted(shards, "right") - 1
         out = []
-        for number in unique_stable(whose):
-            folder, mine = self.folders[number], whose == number
+        for number in unique_stable(folder_numbers):
+            folder, mine = self.folders[number], folder_numbers == number
             out.append((folder, mine, shards[mine] - folder.first_shard))
         return out
 

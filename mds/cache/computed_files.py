@@ -53,30 +53,30 @@ class ComputedFiles:
         self._lock_path = os.path.join(folder, "lock")
 
     @contextlib.contextmanager
-    def alone(self, at: int, path: str) -> Iterator[None]:
-        """Hold the lock at byte ``at``, with which one process computes the file ``path``.
+    def alone(self, offset: int, path: str) -> Iterator[None]:
+        """Hold the lock at byte ``offset``, with which one process computes the file ``path``.
 
         Raises TimeoutError where another one does not end, OSError or CacheError where the folder
         cannot be used.
         """
         self._make_folder()
         mode = mode_of(self.folder)
-        lock = lock_within(self._lock_path, at, self._lock_seconds, mode, past_stopped=True)
+        lock = lock_within(self._lock_path, offset, self._lock_seconds, mode, past_stopped=True)
         if lock is None:
-            told = describe_processes(holders_of(self._lock_path, at))
-            raise TimeoutError(f"another process holds the lock of {path}: {told}")
+            owners = describe_processes(holders_of(self._lock_path, offset))
+            raise TimeoutError(f"another process holds the lock of {path}: {owners}")
         try:
             yield
         finally:
             lock.close()
 
     @contextlib.contextmanager
-    def alone_at_once(self, at: int) -> Iterator[bool]:
-        """Try to take the lock at byte ``at`` without waiting; yield whether it was free."""
+    def alone_at_once(self, offset: int) -> Iterator[bool]:
+        """Try to take the lock at byte ``offset`` without waiting; yield whether it was free."""
         self._make_folder()
         lock = open_locks(self._lock_path, mode_of(self.folder))
         try:
-            yield lock.try_lock(at)
+            yield lock.try_lock(offset)
         finally:
             lock.close()
 
@@ -84,14 +84,14 @@ class ComputedFiles:
         """Open a new file that becomes ``path``, with the mode of the folder's users."""
         return publish_control_file(path, mode_of(self.folder))
 
-    def keep_newest(self, name: re.Pattern[str], most: int) -> None:
-        """Remove the oldest files of such names beyond ``most``."""
-        found = []
+    def keep_newest(self, name: re.Pattern[str], max_files: int) -> None:
+        """Remove the oldest files of such names beyond ``max_files``."""
+        ages = []
         for path in self.paths(name):
             with contextlib.suppress(OSError):
-                found.append((os.stat(path).st_mtime_ns, path))
+                ages.append((os.stat(path).st_mtime_ns, path))
         # A process that still reads a removed file keeps what it has mapped.
-        for _, path in sorted(found)[:-most]:
+        for _, path in sorted(ages)[:-max_files]:
             remove(path)
 
     def paths(self, name: re.Pattern[str]) -> list[str]:
@@ -124,31 +124,31 @@ class PackFile:
 
     def read(self) -> list[Ids] | None:
         """Return the packs of each window of each canonical node, or None if not known."""
-        whole = int(self._windows.sum())
+        window_count = int(self._windows.sum())
         try:
-            content = read_control_file(self.path, 4 * whole + 2048)
-            found = parse_companion(content, self.path, _PACKS, self._key)
+            content = read_control_file(self.path, 4 * window_count + 2048)
+            content_file = parse_companion(content, self.path, _PACKS, self._key)
         except (OSError, CacheError, IndexFileError):
             return None
-        if len(found.payload) != 4 * whole:
+        if len(content_file.payload) != 4 * window_count:
             return None
-        counts = np.frombuffer(found.payload, "<u4").astype(np.int64)
+        counts = np.frombuffer(content_file.payload, "<u4").astype(np.int64)
         return np.split(counts, np.cumsum(self._windows)[:-1])
 
     def ensure(self, count: Callable[[], list[Ids]]) -> list[Ids]:
         """Return the result of `read`, else that of ``count``, which is then stored."""
-        known = self.read()
-        if known is not None:
-            return known
+        counts = self.read()
+        if counts is not None:
+            return counts
         with (
             contextlib.suppress(OSError, CacheError),
             self._files.alone(int(self._key[:7], 16), self.path),
         ):
-            known = self.read()
-            if known is None:
-                known = count()
-                self._write(known)
-        return known if known is not None else count()
+            counts = self.read()
+            if counts is None:
+                counts = count()
+                self._write(counts)
+        return counts if counts is not None else count()
 
     def _write(self, counts: list[Ids]) -> None:
         payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()

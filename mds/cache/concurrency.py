@@ -108,8 +108,8 @@ def _run(state: _State) -> None:
 class ByteSemaphore:
     """Lets in so many bytes at a time, and one alone however large it is."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._get_limit = limit
         self._inside = 0
         self._changed = new_condition()
 
@@ -120,7 +120,9 @@ class ByteSemaphore:
         Those inside never wait for others at a gate, so they come out.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._inside or self._inside + size <= self._most())
+            self._changed.wait_for(
+                lambda: not self._inside or self._inside + size <= self._get_limit()
+            )
             self._inside += size
         try:
             yield

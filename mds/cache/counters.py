@@ -76,7 +76,7 @@ class Counters:
                 for name, amount in amounts.items():
                     row[name] += amount
 
-    def add_wait(self, seconds: float, what: str) -> None:
+    def add_wait(self, seconds: float, name: str) -> None:
         """Record that the consumer waited so many seconds for something."""
         with self._lock:
             for row in self._rows:
@@ -84,7 +84,7 @@ class Counters:
                 row["waited_seconds"] += seconds
                 if seconds > row["longest_wait"][0]:
                     row["longest_wait"] = seconds
-                    row["longest_wait_for"] = what.encode()[-ROW["longest_wait_for"].itemsize :]
+                    row["longest_wait_for"] = name.encode()[-ROW["longest_wait_for"].itemsize :]
 
     def __getitem__(self, name: str) -> int:
         """Return a count of this process alone."""
@@ -133,9 +133,9 @@ class CounterTable:
         with self._file.locked():
             for number in range(ROWS):
                 row = self._rows[number : number + 1]
-                found = int(row["process"][0])
-                is_free = not found or (row["owner"][0] == owner and not is_process(found))
-                if is_free or found == process:
+                pid = int(row["process"][0])
+                is_free = not pid or (row["owner"][0] == owner and not is_process(pid))
+                if is_free or pid == process:
                     row["owner"], row["process"] = owner, process
                     row["folders"][0, : len(folders)] = folders
                     return row

@@ -35,7 +35,7 @@ class ShardDecoder(ShardDownloader):
         assert data is not None
         return data
 
-    def _files(self, came: _Count, *, is_urgent: bool = False) -> Files:
+    def _files(self, received: _Count, *, is_urgent: bool = False) -> Files:
         """Return the reader of source files, which fetches single files in shared threads.
 
         Those of the shard that was begun first come first, and those of single rows before them.
@@ -44,7 +44,7 @@ class ShardDecoder(ShardDownloader):
             ("files side by side",), lambda: (Pool(_SIDE_BY_SIDE, "mds-files"), count())
         )
         deadline = -1.0 if is_urgent else float(next(pool[1]))
-        return Files(self.store, came.add, functools.partial(pool[0].submit, deadline=deadline))
+        return Files(self.store, received.add, functools.partial(pool[0].submit, deadline=deadline))
 
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
         """Decode a shard into the cache folder; the bytes that came over the wire.
@@ -56,29 +56,31 @@ class ShardDecoder(ShardDownloader):
             if grow is not None and not grow(size):
                 raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
 
-        came = _Count()
-        files = self._files(came)
+        received = _Count()
+        files = self._files(received)
         self.folder.check_inside(info)
         data = self._data
         with publish(self.folder.path(info.raw)) as temporary:
             with open_target(temporary) as file:
                 blocks = data.blocks(info.number, files)
-                where = data.where(info.number, files)
-                write_shard(file, info.samples, data.columns, blocks, where, ask)
+                name = data.where(info.number, files)
+                write_shard(file, info.samples, data.columns, blocks, name, ask)
             self._finish(info, temporary)
-        return came.total
+        return received.total
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
         """Return a shard decoded in memory, and the number of bytes fetched."""
-        came, data = _Count(), self._data
-        files = self._files(came)
-        blocks, where = data.blocks(info.number, files), data.where(info.number, files)
-        return [shard_bytes(info.samples, data.columns, blocks, where)], came.total
+        received, data = _Count(), self._data
+        files = self._files(received)
+        blocks, name = data.blocks(info.number, files), data.where(info.number, files)
+        return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
         """Return the stored bytes of some samples by row, and the number of bytes fetched."""
-        came = _Count()
-        return self._data.rows(info.number, rows, self._files(came, is_urgent=True)), came.total
+        received = _Count()
+        return self._data.rows(
+            info.number, rows, self._files(received, is_urgent=True)
+        ), received.total
 
 
 class _Count:

@@ -143,10 +143,10 @@ class ShardDownloader:
         except CorruptError as second:
             raise_replaced(second, self.url(file))
 
-    def _agree(self, info: ShardInfo, file: FileInfo, found: ObjectInfo) -> None:
+    def _agree(self, info: ShardInfo, file: FileInfo, stored_object: ObjectInfo) -> None:
         """Compare a whole file with what was read of it before, unless its digest decides."""
         if not _Verifier(self, file).has_digest:
-            self.versions.agree(info, file, found, self.url(file), is_whole=True)
+            self.versions.agree(info, file, stored_object, self.url(file), is_whole=True)
 
     def _to_disk(self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None) -> int:
         folder, started = self.folder, time.monotonic()
@@ -155,20 +155,22 @@ class ShardDownloader:
             with publish(path) as temporary:
                 verifier = _Verifier(self, raw)
                 if verifier.has_digest:
-                    found = self.store.get_file(raw.basename, temporary, raw.size, verifier.update)
+                    stored_object = self.store.get_file(
+                        raw.basename, temporary, raw.size, verifier.update
+                    )
                     verifier.check()
-                    self.versions.note(info, raw, found)
+                    self.versions.note(info, raw, stored_object)
                 else:
-                    found = self.store.get_file(raw.basename, temporary, raw.size)
-                    self._agree(info, raw, found)
+                    stored_object = self.store.get_file(raw.basename, temporary, raw.size)
+                    self._agree(info, raw, stored_object)
                 self._finish(info, temporary)
             size = raw.size
         else:
             with publish(path) as temporary:
                 if folder.keep_zip:
-                    with publish(folder.path(packed)) as kept:
-                        size = self._unpack(info, raw, packed, temporary, kept)
-                        self._finish(info, kept)
+                    with publish(folder.path(packed)) as packed_path:
+                        size = self._unpack(info, raw, packed, temporary, packed_path)
+                        self._finish(info, packed_path)
                 else:
                     size = self._unpack(info, raw, packed, temporary, None)
                 self._finish(info, temporary)
@@ -176,7 +178,7 @@ class ShardDownloader:
         return size
 
     def _unpack(
-        self, info: ShardInfo, raw: FileInfo, packed: FileInfo, path: str, kept: str | None
+        self, info: ShardInfo, raw: FileInfo, packed: FileInfo, path: str, packed_path: str | None
     ) -> int:
         """Write the raw file while the compressed one arrives (or from one that is kept)."""
         received = 0
@@ -187,7 +189,7 @@ class ShardDownloader:
                 received += len(chunk)
                 yield chunk
 
-        chunks = _copied(counted(), kept) if kept else counted()
+        chunks = _copied(counted(), packed_path) if packed_path else counted()
         with open_target(path) as file:
             handle = file.fileno()
             _unpack_checked(
@@ -256,25 +258,25 @@ def _unpack_checked(
     codec = parse_compression(info.schema.compression)
     assert codec is not None
     verifier = _Verifier(downloader, packed)
-    rest = verifier.checked(chunks)
+    verified_chunks = verifier.checked(chunks)
     unpacking = codec.decompressor(raw.size)
     clock, spent = TIMES.clock, 0.0
     try:
-        for chunk in rest:
-            begun = clock()
+        for chunk in verified_chunks:
+            start = clock()
             unpacking.feed_to(chunk, sink)
-            spent += clock() - begun
+            spent += clock() - start
         verifier.check()
         unpacking.finish_to(sink)
     except ShardError as error:
         # Damage shows in decompression first; the digest of the whole says what is the matter.
-        for _ in rest:
+        for _ in verified_chunks:
             pass
         verifier.check()
-        where = downloader.url(packed)
+        url = downloader.url(packed)
         raise CorruptError(
-            f"{where}: the {packed.size} bytes that the index names came, but {error}",
-            url=where,
+            f"{url}: the {packed.size} bytes that the index names came, but {error}",
+            url=url,
             verb="get",
         ) from error
     finally:
@@ -313,21 +315,21 @@ class _Verifier:
 
     def check(self) -> None:
         """Raise CorruptError with the facts when the file is not what the index says."""
-        where = self._downloader.url(self._file)
+        url = self._downloader.url(self._file)
         if self._size != self._file.size:
-            found = f"at least {self._size}" if self._size > self._file.size else str(self._size)
+            value = f"at least {self._size}" if self._size > self._file.size else str(self._size)
             raise CorruptError(
-                f"{where}: the index says {self._file.size} bytes, found {found}",
-                url=where,
+                f"{url}: the index says {self._file.size} bytes, found {value}",
+                url=url,
                 verb="get",
             )
         if self._digest is not None and self._name is not None:
-            found = self._digest.hexdigest()
-            if found != self._file.hashes[self._name]:
+            value = self._digest.hexdigest()
+            if value != self._file.hashes[self._name]:
                 raise CorruptError(
-                    f"{where}: the index says {self._name} {self._file.hashes[self._name]}, "
-                    f"found {found}",
-                    url=where,
+                    f"{url}: the index says {self._name} {self._file.hashes[self._name]}, "
+                    f"found {value}",
+                    url=url,
                     verb="get",
                 )
 
@@ -340,6 +342,6 @@ def _copied(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
 
 
 def _write_all(file: int, data: bytes) -> None:
-    done = 0
-    while done < len(data):
-        done += os.write(file, memoryview(data)[done:] if done else data)
+    written = 0
+    while written < len(data):
+        written += os.write(file, memoryview(data)[written:] if written else data)

@@ -304,8 +304,8 @@ class ShardFetcher:
             raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
         with contextlib.suppress(FileNotFoundError):
             unlink_beneath(opened.folder.root, file.basename)
-        where = redact(opened.folder.remote)
-        log.warning("%s; it is fetched anew from %s.", reason, where)
+        remote = redact(opened.folder.remote)
+        log.warning("%s; it is fetched anew from %s.", reason, remote)
         self._counters.add(replaced_files=1)
         emit(Replaced(path, reason))
 

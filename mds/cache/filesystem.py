@@ -34,12 +34,12 @@ def network_kind(folder: str, mounts: str | None = None) -> str | None:
     path = os.path.realpath(folder)
     best, kind = "", ""
     for line in mounts.splitlines():
-        _, point, found, *_ = line.split(" ")
+        _, point, point_kind, *_ = line.split(" ")
         point = point.replace("\\040", " ")
         is_above = path == point or path.startswith(point.rstrip("/") + "/")
         # The last of several mounts on one point is the one that is seen.
         if is_above and len(point) >= len(best):
-            best, kind = point, found
+            best, kind = point, point_kind
     is_network = kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
     return kind if is_network else None
 

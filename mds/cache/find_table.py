@@ -104,12 +104,12 @@ def find_table(
     source = f"{name}-{_digest(data.columns.names)}"
     if data.is_in_place and is_local(place.root):
         return Source(index, None, local_path(place.root), options, data=data, version="")
-    where = _own_folder(base, source, identity_for(source, index, ""))
+    cache_folder = _own_folder(base, source, identity_for(source, index, ""))
     root = place.root
-    if (told := table.header.get("root")) is not None:
-        root, store = Url(told), open_at(told)
+    if (table_root := table.header.get("root")) is not None:
+        root, store = Url(table_root), open_at(table_root)
     return Source(
-        index, root, where, options, retries=retries, timeout=timeout, version="",
+        index, root, cache_folder, options, retries=retries, timeout=timeout, version="",
         store=store, data=data, source_name=source,
     )  # fmt: skip
 
@@ -168,21 +168,25 @@ class _TableSearch:
 
     def _make(self, old: FileTable | None) -> FileTable:
         files = open_pinned(self.place.root, self._open_at)
-        found = self.kind.find(self.place, files)
-        if not found.files:
+        source_files = self.kind.find(self.place, files)
+        if not source_files.files:
             raise self._nothing()
-        if old is not None and self._is_same(old, found):
+        if old is not None and self._is_same(old, source_files):
             return old
         header = {"source": self.name}
         if files.store.url != self.files.store.url:
             header["root"] = reveal(files.store.url)
-        return make_table(self.kind, files, found, old, header, MOST_PLANNED_BYTES)
+        return make_table(self.kind, files, source_files, old, header, MOST_PLANNED_BYTES)
 
-    def _is_same(self, old: FileTable, found: FoundFiles) -> bool:
+    def _is_same(self, old: FileTable, source_files: FoundFiles) -> bool:
         """Whether nothing has changed since a table was made."""
-        is_told = self.kind.has_final_files or all(file.version for file in found.files)
-        told = old.header.get("pin", {}), old.header.get("schema", "")
-        return is_told and old.files == found.files and told == (found.pin, found.schema)
+        is_told = self.kind.has_final_files or all(file.version for file in source_files.files)
+        pin_and_schema = old.header.get("pin", {}), old.header.get("schema", "")
+        return (
+            is_told
+            and old.files == source_files.files
+            and pin_and_schema == (source_files.pin, source_files.schema)
+        )
 
     def _report_changes(self, old: FileTable, new: FileTable) -> None:
         """Warn about files that differ since the last start, and record them in the new table."""
@@ -196,10 +200,10 @@ class _TableSearch:
             )
 
     def _nothing(self) -> FormatError:
-        wanted = " or ".join(self.kind.endings)
+        endings = " or ".join(self.kind.endings)
         pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
-        where = self.files.url("")
-        return FormatError(f"{where}: there are no files of {self.kind.name} ({wanted}){pattern}.")
+        url = self.files.url("")
+        return FormatError(f"{url}: there are no files of {self.kind.name} ({endings}){pattern}.")
 
     def _read(self) -> tuple[FileTable | None, int]:
         with contextlib.suppress(OSError, CacheError, FormatError):
@@ -212,33 +216,33 @@ class _TableSearch:
 
 def _own_folder(folder: str, source: str, identity: str) -> str:
     """Choose the folder for decoded shards of a source, and record the source in it."""
-    where = folder_for(folder, source)
-    if where is None:
+    root = folder_for(folder, source)
+    if root is None:
         is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))
-        where = apart(folder, source) if is_taken else folder
+        root = apart(folder, source) if is_taken else folder
     if can_write(folder):
         origin = Origin(source, identity)
-        if not _take(where, origin):
-            where = apart(folder, source)
-            if not _take(where, origin):
+        if not _take(root, origin):
+            root = apart(folder, source)
+            if not _take(root, origin):
                 raise VanishedError(
-                    f"open {where}: other data took the folder just now.", url=where, verb="open"
+                    f"open {root}: other data took the folder just now.", url=root, verb="open"
                 )
-    return where
+    return root
 
 
-def _take(where: str, origin: Origin) -> bool:
+def _take(folder: str, origin: Origin) -> bool:
     """Note whose folder it is, also where the same source was noted with files that changed since.
 
     False when another source was first.
     """
-    make_folders(where)
-    with locked_folder(where):
-        noted = read_origin(where)
+    make_folders(folder)
+    with locked_folder(folder):
+        noted = read_origin(folder)
         if noted is not None and noted.source == origin.source != "":
             renewed = dataclasses.replace(noted, identity=origin.identity)
-            write_origin(where, renewed, mode_of(where))
-        return claim(where, origin, mode_of(where))
+            write_origin(folder, renewed, mode_of(folder))
+        return claim(folder, origin, mode_of(folder))
 
 
 def _digest(*facts: object) -> str:

@@ -78,8 +78,8 @@ class CacheFolder:
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return the bytes that each shard needs on the disk, shape (shards,)."""
         index = self.index
-        whole = index.raw_size + index.raw_meta_size
-        return whole + index.zip_size + index.zip_meta_size if self.keep_zip else whole
+        raw_sizes = index.raw_size + index.raw_meta_size
+        return raw_sizes + index.zip_size + index.zip_meta_size if self.keep_zip else raw_sizes
 
     def largest(self) -> int:
         """Return the bytes that the largest shard needs on the disk."""
@@ -171,16 +171,16 @@ class CacheFolder:
 
     def stat(self, info: ShardInfo) -> tuple[int, int]:
         """(bytes on the disk, stamp) of the files of a shard; (0, 0) when there are none."""
-        seen = _states(self.path(file) for file in self.files(info))
-        return sum(size for _, _, size in seen), _number(seen) if seen else 0
+        states = _states(self.path(file) for file in self.files(info))
+        return sum(size for _, _, size in states), _number(states) if states else 0
 
     def remove(self, info: ShardInfo, stamp: int) -> int:
         """Delete the files of a shard if they are ours; the bytes that stay.
 
         Ours are those with that stamp, or with our ownership marker, whatever the ledger says.
         """
-        size, found = self.stat(info)
-        if found != stamp and not self.has_ownership_marker(info):
+        size, current_stamp = self.stat(info)
+        if current_stamp != stamp and not self.has_ownership_marker(info):
             return size
         # Not what lies behind a link, and not what another user has in a sticky folder.
         with contextlib.suppress(ConfigError, PermissionError):
@@ -265,24 +265,26 @@ def file_stamp(paths: Iterable[str]) -> int:
     return _number(_states(paths))
 
 
-def check_file(file: FileInfo, path: str, name: str | None, where: str) -> None:
+def check_file(file: FileInfo, path: str, name: str | None, name_or_url: str) -> None:
     """Raise CorruptError with the facts when a file is not what the index says."""
     size = size_of(path)
     if size < 0:
-        raise NotFoundError(f"check {where}: there is no such file.", url=where, verb="check")
+        raise NotFoundError(
+            f"check {name_or_url}: there is no such file.", url=name_or_url, verb="check"
+        )
     if size != file.size:
         raise CorruptError(
-            f"{where}: the index says {file.size} bytes, found {size}",
-            url=where,
+            f"{name_or_url}: the index says {file.size} bytes, found {size}",
+            url=name_or_url,
             verb="check",
         )
     if name is None or name not in file.hashes:
         return
-    found = digest_of(path, name)
-    if found != file.hashes[name]:
+    value = digest_of(path, name)
+    if value != file.hashes[name]:
         raise CorruptError(
-            f"{where}: the index says {name} {file.hashes[name]}, found {found}",
-            url=where,
+            f"{name_or_url}: the index says {name} {file.hashes[name]}, found {value}",
+            url=name_or_url,
             verb="check",
         )
 
@@ -315,12 +317,12 @@ def remove_parts(folder: str, living: set[int]) -> None:
 
 
 def _states(paths: Iterable[str]) -> list[tuple[int, int, int]]:
-    seen = []
+    states = []
     for path in paths:
         with contextlib.suppress(OSError):
             state = os.stat(path)
-            seen.append((state.st_ino, state.st_mtime_ns, state.st_size))
-    return seen
+            states.append((state.st_ino, state.st_mtime_ns, state.st_size))
+    return states
 
 
 def size_of(path: str) -> int:
@@ -360,14 +362,14 @@ def mark_as_ours(path: str, tag: int) -> None:
 
 def have_ownership_markers(paths: Iterable[str], tag: int) -> bool:
     """Whether at least one of the files exists, and all that exist have the marker of ``tag``."""
-    found = []
+    matches = []
     for path in paths:
         try:
             state = os.lstat(path)
         except FileNotFoundError:
             continue
-        found.append(state.st_mtime_ns % _SECOND == _digits(state, tag))
-    return bool(found) and all(found)
+        matches.append(state.st_mtime_ns % _SECOND == _digits(state, tag))
+    return bool(matches) and all(matches)
 
 
 def _digits(state: os.stat_result, tag: int) -> int:

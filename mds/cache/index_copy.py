@@ -118,12 +118,12 @@ def find_index(
     try:
         store = open_store(remote, options=options, retry=retry, timeout=timeout)
     except MissingDependencyError as error:
-        kept = _read_without_remote(folder, source, error)
-        if kept is None:
+        local_copy = _read_without_remote(folder, source, error)
+        if local_copy is None:
             raise
-        return kept  # a shard that is missing opens the store, and raises this error again
-    found = despite_deletion(_Search(store, source, folder).run)
-    return dataclasses.replace(found, store=store)
+        return local_copy  # a shard that is missing opens the store, and raises this error again
+    index_copy = despite_deletion(_Search(store, source, folder).run)
+    return dataclasses.replace(index_copy, store=store)
 
 
 def fetch_index(
@@ -152,13 +152,13 @@ class _Search:
             try:
                 is_current = self._is_current(noted[1])
             except StoreError as error:
-                found = _read_without_remote(self.folder, self.source, error)
-                if found is None:
+                copy = _read_without_remote(self.folder, self.source, error)
+                if copy is None:
                     raise
-                return found
-            found = _read_copy(*before) if is_current and before is not None else None
-            if found is not None:
-                return found
+                return copy
+            copy = _read_copy(*before) if is_current and before is not None else None
+            if copy is not None:
+                return copy
         try:
             return self._find_anew(before)
         except StoreError as error:
@@ -177,8 +177,8 @@ class _Search:
         with disk(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
             now = self._copy()
             # One download for all processes that start together.
-            found = _read_copy(*now) if now is not None and now != before else None
-            return found or self._fetch_and_publish()
+            copy = _read_copy(*now) if now is not None and now != before else None
+            return copy or self._fetch_and_publish()
 
     def _copy(self) -> tuple[str, Origin] | None:
         """Return the folder with a copy of the source's index, and its note."""
@@ -199,27 +199,27 @@ class _Search:
         index = Index.parse(data, self.store.url_of(INDEX))
         version = _short(info.version)
         origin = Origin(self.source, identity_for(self.source, index, version), version, info.size)
-        where = self._choose_folder(origin, index, data)
-        origin = self._publish(where, origin, data)
+        folder = self._choose_folder(origin, index, data)
+        origin = self._publish(folder, origin, data)
         if index.total_samples and len(data) >= MIN_COPIED_BYTES:
-            _read_copy(where, origin)  # and write the sidecar
-        return Found(index, where, version)
+            _read_copy(folder, origin)  # and write the sidecar
+        return Found(index, folder, version)
 
-    def _publish(self, where: str, origin: Origin, data: bytes) -> Origin:
+    def _publish(self, folder: str, origin: Origin, data: bytes) -> Origin:
         """Write the index and its note; return the note."""
-        noted, path = read_origin(where), os.path.join(where, INDEX)
+        noted, path = read_origin(folder), os.path.join(folder, INDEX)
         if noted is None or noted.source != self.source:
-            raise VanishedError(f"read {where}: its note is gone.", url=where, verb="read")
+            raise VanishedError(f"read {folder}: its note is gone.", url=folder, verb="read")
         is_new = noted.identity != origin.identity
         if is_new or not has_bytes(path, data):
-            with publish_control_file(path, mode_of(where)) as file:
+            with publish_control_file(path, mode_of(folder)) as file:
                 file.write(data)
         state, since = os.stat(path), noted.since
         if is_new:
-            since = state.st_mtime_ns if is_shared_by_nodes(where) else -1
+            since = state.st_mtime_ns if is_shared_by_nodes(folder) else -1
         copy = (state.st_ino, state.st_mtime_ns, state.st_size)
         origin = dataclasses.replace(origin, copy=copy, since=since)
-        write_origin(where, origin, mode_of(where))
+        write_origin(folder, origin, mode_of(folder))
         return origin
 
     def _download(self) -> tuple[bytes, ObjectInfo]:
@@ -234,21 +234,21 @@ class _Search:
 
     def _choose_folder(self, origin: Origin, index: Index, data: bytes) -> str:
         """Choose the folder for the source, and record the source in it."""
-        where = folder_for(self.folder, self.source)
-        if where is None:
-            where = self._adopted(origin, index, data)
-        if where is None:
-            where = apart(self.folder, self.source)
-        if where != self.folder and read_origin(where) is None:
+        folder = folder_for(self.folder, self.source)
+        if folder is None:
+            folder = self._adopted(origin, index, data)
+        if folder is None:
+            folder = apart(self.folder, self.source)
+        if folder != self.folder and read_origin(folder) is None:
             log.warning(
                 "%s belongs to other data; what is fetched of %s is kept apart from it, in %s.",
                 self.folder,
                 self.store.url_of(""),
-                where,
+                folder,
             )
-        if read_origin(where) is None:
-            self._claim(where, origin)
-        return where
+        if read_origin(folder) is None:
+            self._claim(folder, origin)
+        return folder
 
     def _adopted(self, origin: Origin, index: Index, data: bytes) -> str | None:
         """Return the requested folder if its files are of this source or do not conflict.
@@ -278,12 +278,12 @@ class _Search:
         self._claim(self.folder, Origin(self.source, origin.identity, since=since))
         return self.folder
 
-    def _claim(self, where: str, origin: Origin) -> None:
-        make_folders(where)
-        if not claim(where, origin, mode_of(where)):
+    def _claim(self, folder: str, origin: Origin) -> None:
+        make_folders(folder)
+        if not claim(folder, origin, mode_of(folder)):
             raise VanishedError(
-                f"open {where}: another dataset took the folder at the same moment.",
-                url=where,
+                f"open {folder}: another dataset took the folder at the same moment.",
+                url=folder,
                 verb="open",
             )
 
@@ -292,11 +292,11 @@ class _Search:
         with self.store.stream(INDEX) as body:
             data, version = b"".join(body), _short(body.info.version)
         index = Index.parse(data, self.store.url_of(INDEX))
-        where = folder_for(self.folder, self.source) or self.folder
-        origin, identity = read_origin(where), identity_for(self.source, index, version)
+        folder = folder_for(self.folder, self.source) or self.folder
+        origin, identity = read_origin(folder), identity_for(self.source, index, version)
         is_right = origin is None or origin.identity == identity
-        if is_right and is_equal(os.path.join(where, INDEX), data, index):
-            return Found(index, where, version)
+        if is_right and is_equal(os.path.join(folder, INDEX), data, index):
+            return Found(index, folder, version)
         log.warning(
             "%s cannot be written and is not a copy of %s.", self.folder, self.store.url_of("")
         )
@@ -386,12 +386,14 @@ def _no_remote_index(store: Store, hint: str) -> NotFoundError:
 
 def _told_splits(folder: str) -> str:
     """Return a hint that names datasets in a folder, or beside one that does not exist."""
-    found = _datasets_in(folder)
-    if not found:
+    datasets = _datasets_in(folder)
+    if not datasets:
         above, name = os.path.split(folder)
         return "" if os.path.isdir(folder) else did_you_mean(name, _datasets_in(above or "."))
-    more = ", ..." if len(found) > 5 else ""
-    return f" There are datasets in {', '.join(found[:5])}{more}: give split={found[0]!r}."
+    ellipsis = ", ..." if len(datasets) > 5 else ""
+    return (
+        f" There are datasets in {', '.join(datasets[:5])}{ellipsis}: give split={datasets[0]!r}."
+    )
 
 
 def _datasets_in(folder: str) -> list[str]:
@@ -420,11 +422,11 @@ def _read_copy(folder: str, origin: Origin) -> Found | None:
 
 def _noted_copy(folder: str, source: str) -> tuple[str, Origin] | None:
     """Return the folder whose note names ``source`` and that has an index, and the note."""
-    where = folder_for(folder, source)
-    origin = read_origin(where) if where is not None else None
-    if where is None or origin is None or origin.source != source:
+    own_folder = folder_for(folder, source)
+    origin = read_origin(own_folder) if own_folder is not None else None
+    if own_folder is None or origin is None or origin.source != source:
         return None
-    return (where, origin) if os.path.isfile(os.path.join(where, INDEX)) else None
+    return (own_folder, origin) if os.path.isfile(os.path.join(own_folder, INDEX)) else None
 
 
 def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
@@ -442,11 +444,11 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> Found | N
     The copy may have been copied with its folder: its text must have the digest that is noted.
     """
     noted = _noted_copy(folder, source)
-    found = None
+    copy = None
     if noted is not None:
         with contextlib.suppress(FormatError, VanishedError):
-            found = _read_copy(*noted)
-    if found is None:
+            copy = _read_copy(*noted)
+    if copy is None:
         return None
     if isinstance(error, NotFoundError):
         reason = "The remote holds this dataset no longer"
@@ -459,9 +461,9 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> Found | N
         "error.",
         error,
         reason,
-        found.folder,
+        copy.folder,
     )
-    return found
+    return copy
 
 
 def _foreign_index_hint(folder: str) -> str:
@@ -483,8 +485,8 @@ def locked_folder(folder: str) -> Iterator[None]:
     path = os.path.join(control, "lock")
     lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
     if lock is None:  # what is published meanwhile appears whole, and a folder has one claim
-        told = describe_processes(holders_of(path, _LOCK_AT))
-        log.warning("%s is being opened by a process that does not go on: %s.", folder, told)
+        owners = describe_processes(holders_of(path, _LOCK_AT))
+        log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)
     try:
         yield
     finally:

@@ -168,17 +168,17 @@ class Ledger:
             else:
                 owner.close()
 
-    def _wait(self, at: int) -> LockFile:
+    def _wait(self, offset: int) -> LockFile:
         assert self._locks is not None
-        if self._locks.try_lock(at):
+        if self._locks.try_lock(offset):
             return self._locks
-        owner = lock_within(self.lock_path, at, self._lock_timeout, self._mode)
+        owner = lock_within(self.lock_path, offset, self._lock_timeout, self._mode)
         if owner is None:
-            told = describe_processes(holders_of(self.lock_path, at) or self.processes())
+            owners = describe_processes(holders_of(self.lock_path, offset) or self.processes())
             raise CacheError(
                 f"{self.lock_path}: the lock of the cache folder has been held for "
                 f"{self._lock_timeout:.0f} s, which takes microseconds. Let it go on (kill -CONT) "
-                f"or end it: {told}."
+                f"or end it: {owners}."
             )
         return owner
 
@@ -285,11 +285,11 @@ class Ledger:
             busy = np.flatnonzero((entries["owner"] > 0) | (entries["state"] >= FETCHING))
             owners = entries["owner"][busy].astype(int) - 1
             living = {slot for slot in set(owners.tolist()) if self.table.is_alive(slot)}
-            known = self._reserved.keys() | self._evicting
+            own_shards = self._reserved.keys() | self._evicting
             orphans = [
                 shard
                 for shard, slot in zip(busy.tolist(), owners.tolist(), strict=True)
-                if (shard not in known if slot == self.slot else slot not in living)
+                if (shard not in own_shards if slot == self.slot else slot not in living)
             ]
             # What was leaving comes first: what was coming answers for its bytes.
             orphans.sort(key=lambda shard: -int(entries["state"][shard]))
@@ -377,14 +377,18 @@ class Ledger:
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
         """Take the lock to fetch a shard; return None if its owner keeps it or is stopped."""
         self.refresh()
-        path, at, owners = self.lock_path, _FETCH_AT + shard, functools.partial(self.owners, shard)
-        return lock_within(path, at, seconds, self._mode, past_stopped=True, suspects=owners)
+        path, offset, owners = (
+            self.lock_path,
+            _FETCH_AT + shard,
+            functools.partial(self.owners, shard),
+        )
+        return lock_within(path, offset, seconds, self._mode, past_stopped=True, suspects=owners)
 
     def owners(self, shard: int) -> list[int]:
         """Return the processes that fetch a shard, as far as they are visible."""
         slot = int(self.entries["owner"][shard]) - 1
-        seen = holders_of(self.lock_path, _FETCH_AT + shard)
-        return seen or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])
+        holders = holders_of(self.lock_path, _FETCH_AT + shard)
+        return holders or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])
 
     def is_leader(self) -> bool:
         """Whether this process is the one of the node that tells what concerns all."""

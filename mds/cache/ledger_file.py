@@ -99,20 +99,20 @@ def open_ledger_file(path: str) -> LedgerFile | None:
     return LedgerFile(view, (state.st_dev, state.st_ino))
 
 
-def former_entries(path: str, most: int) -> npt.NDArray[Any]:
+def former_entries(path: str, max_entries: int) -> npt.NDArray[Any]:
     """Return the entries of our files in a ledger that may be damaged, old or of another index.
 
-    ``most`` entries are looked at. Each has to be believed by its stamp alone.
+    ``max_entries`` entries are looked at. Each has to be believed by its stamp alone.
     """
     data = b""
     with contextlib.suppress(FileNotFoundError), open(open_control_file(path), "rb") as file:
-        data = file.read(ledger_size(most))[_ENTRIES_AT:]
+        data = file.read(ledger_size(max_entries))[_ENTRIES_AT:]
     entries: npt.NDArray[Any] = np.frombuffer(
         data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY
     )
     is_made = np.isin(entries["state"], (MANAGED, EVICTING))
-    kept = entries[is_made & (entries["name"] != 0) & (entries["stamp"] != 0)]
-    return np.array(kept)
+    identified = entries[is_made & (entries["name"] != 0) & (entries["stamp"] != 0)]
+    return np.array(identified)
 
 
 def team_mark(team: int) -> int:
@@ -124,7 +124,9 @@ class LedgerFile:
     """A mapped file: what is written to its arrays is there for every process at once."""
 
     def __init__(self, view: mmap.mmap, identity: tuple[int, int]) -> None:
-        _, self.fingerprint, self._boot, self.shards, _, self._found = _HEADER.unpack_from(view)
+        _, self.fingerprint, self._boot, self.shards, _, self._digest_in_header = (
+            _HEADER.unpack_from(view)
+        )
         self._view = view
         self._identity = identity
         self.slots: npt.NDArray[Any] = np.frombuffer(view, _SLOT, SLOTS, _SLOTS_AT)
@@ -140,7 +142,7 @@ class LedgerFile:
         entries = self.entries
         sizes = entries["size"]
         return bool(
-            self._found == _seal(self.fingerprint, self.shards, self._identity[1])
+            self._digest_in_header == _seal(self.fingerprint, self.shards, self._identity[1])
             and 0 <= self.size <= _MOST
             and ((sizes >= 0) & (sizes <= _MOST)).all()
             and sizes.sum(dtype=np.float64) <= _MOST

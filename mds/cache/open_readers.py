@@ -42,7 +42,7 @@ class ReaderPool:
         #: Readers that may be used without holding them, while they are in here.
         self.open: dict[int, Reader] = {}
         self._max_open = max_open
-        self._held: dict[int, OpenReader] = {}
+        self._readers: dict[int, OpenReader] = {}
         # Those that are not in use, the one that was used last at the end.
         self._idle_files: OrderedDict[int, None] = OrderedDict()
         self._idle_memory: OrderedDict[int, None] = OrderedDict()
@@ -51,16 +51,16 @@ class ReaderPool:
         self._lock = new_lock()
 
     def __contains__(self, shard: int) -> bool:
-        return shard in self._held
+        return shard in self._readers
 
     def acquire(self, shard: int, open_shard: Callable[[int], OpenReader]) -> Reader:
         """Return a reader and count one more use; one thread opens it, and others wait."""
         while True:
             with self._lock:
-                held = self._held.get(shard)
-                if held is not None:
-                    self._use(shard, held)
-                    return held.reader
+                entry = self._readers.get(shard)
+                if entry is not None:
+                    self._use(shard, entry)
+                    return entry.reader
                 opening = self._opening.get(shard)
                 if opening is None:
                     mine = self._opening[shard] = Future()
@@ -81,55 +81,55 @@ class ReaderPool:
     def acquire_open(self, shard: int) -> Reader | None:
         """Return an open reader and count one more use, or return None if it is not open."""
         with self._lock:
-            held = self._held.get(shard)
-            if held is None:
+            entry = self._readers.get(shard)
+            if entry is None:
                 return None
-            self._use(shard, held)
-            return held.reader
+            self._use(shard, entry)
+            return entry.reader
 
-    def add(self, shard: int, held: OpenReader) -> Reader:
+    def add(self, shard: int, entry: OpenReader) -> Reader:
         """Take an opened reader into use, or the one of another thread that was faster."""
-        gone: list[OpenReader] = []
+        dropped: list[OpenReader] = []
         with self._lock:
-            other = self._held.get(shard)
+            other = self._readers.get(shard)
             if other is None:
-                self._held[shard] = held
-                self._memory += held.in_memory
-                if held.unpin is None and not held.in_memory:
-                    self.open[shard] = held.reader
+                self._readers[shard] = entry
+                self._memory += entry.in_memory
+                if entry.unpin is None and not entry.in_memory:
+                    self.open[shard] = entry.reader
             else:
-                gone.append(held)
-            kept = other or held
-            self._use(shard, kept)
-        _end(gone)
+                dropped.append(entry)
+            pooled = other or entry
+            self._use(shard, pooled)
+        _end(dropped)
         self._trim()
-        return kept.reader
+        return pooled.reader
 
     def release(self, shard: int) -> None:
         """One use of a reader ends; with the last of them a pinned one is dropped."""
         with self._lock:
-            held = self._held.get(shard)
-            if held is None or not held.count:
+            entry = self._readers.get(shard)
+            if entry is None or not entry.count:
                 return
-            held.count -= 1
-            if held.count:
+            entry.count -= 1
+            if entry.count:
                 return
-            if held.unpin is None:
-                self._idle_of(held)[shard] = None
+            if entry.unpin is None:
+                self._idle_of(entry)[shard] = None
                 return
-            gone = self._drop(shard)
-        _end(gone)
+            dropped = self._drop(shard)
+        _end(dropped)
 
     def evict_if_idle(self, shard: int) -> bool:
         """Drop a reader, so that its file can go; False when it is in use."""
         with self._lock:
-            held = self._held.get(shard)
-            if held is None:
+            entry = self._readers.get(shard)
+            if entry is None:
                 return True
-            if held.count:
+            if entry.count:
                 return False
-            gone = self._drop(shard)
-        _end(gone)
+            dropped = self._drop(shard)
+        _end(dropped)
         return True
 
     @property
@@ -142,27 +142,27 @@ class ReaderPool:
         """Return the number of open readers, and of those in use."""
         with self._lock:
             idle = len(self._idle_files) + len(self._idle_memory)
-            return len(self._held), len(self._held) - idle
+            return len(self._readers), len(self._readers) - idle
 
     def close(self) -> None:
         """Drop all readers."""
         with self._lock:
-            gone = [held for shard in list(self._held) for held in self._drop(shard)]
-        _end(gone)
+            dropped = [entry for shard in list(self._readers) for entry in self._drop(shard)]
+        _end(dropped)
 
-    def _use(self, shard: int, held: OpenReader) -> None:
-        held.count += 1
-        self._idle_of(held).pop(shard, None)
+    def _use(self, shard: int, entry: OpenReader) -> None:
+        entry.count += 1
+        self._idle_of(entry).pop(shard, None)
 
-    def _idle_of(self, held: OpenReader) -> OrderedDict[int, None]:
-        return self._idle_memory if held.in_memory else self._idle_files
+    def _idle_of(self, entry: OpenReader) -> OrderedDict[int, None]:
+        return self._idle_memory if entry.in_memory else self._idle_files
 
     def drop_idle(self) -> bool:
         """Drop the reader of files that was not used for longest; False when all are in use."""
         with self._lock:
-            gone = self._drop(next(iter(self._idle_files))) if self._idle_files else []
-        _end(gone)
-        return bool(gone)
+            dropped = self._drop(next(iter(self._idle_files))) if self._idle_files else []
+        _end(dropped)
+        return bool(dropped)
 
     def _trim(self) -> None:
         """Drop those that were not used for longest, over what may stay open."""
@@ -170,24 +170,24 @@ class ReaderPool:
             with self._lock:
                 if not self._idle_memory or self._memory <= IN_MEMORY:
                     break
-                gone = self._drop(next(iter(self._idle_memory)))
-            _end(gone)
-        while len(self._held) > self._max_open and self.drop_idle():
+                dropped = self._drop(next(iter(self._idle_memory)))
+            _end(dropped)
+        while len(self._readers) > self._max_open and self.drop_idle():
             continue
         make_room(self)
 
     def _drop(self, shard: int) -> list[OpenReader]:
-        held = self._held.pop(shard)
-        self._memory -= held.in_memory
-        self._idle_of(held).pop(shard, None)
+        entry = self._readers.pop(shard)
+        self._memory -= entry.in_memory
+        self._idle_of(entry).pop(shard, None)
         self.open.pop(shard, None)
-        return [held]
+        return [entry]
 
 
-def _end(gone: list[OpenReader]) -> None:
+def _end(entries: list[OpenReader]) -> None:
     """Close and unpin outside of the lock: the ledger has one too, whose owners ask us things."""
-    for held in gone:
+    for entry in entries:
         # At once, and not when the garbage collector comes by: a map keeps its file on the disk.
-        held.reader.close()
-        if held.unpin is not None:
-            held.unpin()
+        entry.reader.close()
+        if entry.unpin is not None:
+            entry.unpin()

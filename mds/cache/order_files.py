@@ -247,8 +247,8 @@ class _Shared:
     def _compute(self, positions: Ids) -> Ids:
         if self._otherwise is None:
             self._otherwise = self._order.new_lookup()
-        found: Ids = self._otherwise(positions)
-        return found
+        ids: Ids = self._otherwise(positions)
+        return ids
 
     def _begin(self) -> None:
         nodes = self._epoch.nodes_read(self._epoch.world.node)
@@ -275,7 +275,7 @@ class _Ahead:
     def __init__(self) -> None:
         self._lock = new_lock()
         self._owner = 0
-        self._done: set[str] = set()
+        self._started_paths: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def begin(self, order: Order, folder: str) -> None:
@@ -283,11 +283,11 @@ class _Ahead:
         files = _files_of(order.following(), folder)
         with self._lock:
             if self._owner != os.getpid():  # a forked child has none of its parent's threads
-                self._owner, self._thread, self._done = os.getpid(), None, set()
-            todo = [file for file in files if file.path not in self._done]
+                self._owner, self._thread, self._started_paths = os.getpid(), None, set()
+            todo = [file for file in files if file.path not in self._started_paths]
             if not todo or (self._thread is not None and self._thread.is_alive()):
                 return
-            self._done.update(file.path for file in todo)
+            self._started_paths.update(file.path for file in todo)
             # It ends with the process, whatever it is at.
             self._thread = threading.Thread(
                 target=_prepare_quietly, args=(todo,), name="mds-next-order", daemon=True

@@ -61,14 +61,14 @@ class Origin:
     def parse(cls, data: bytes) -> Origin | None:
         """Parse a note; return None if it is none, or one of an earlier version."""
         try:
-            told = json.loads(data)
+            note = json.loads(data)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(told, dict):
+        if not isinstance(note, dict):
             return None
-        texts = [told.get(name) for name in ("source", "identity", "version")]
-        copy = told.get("copy")
-        numbers = [told.get("size"), told.get("since"), *(copy if isinstance(copy, list) else ())]
+        texts = [note.get(name) for name in ("source", "identity", "version")]
+        copy = note.get("copy")
+        numbers = [note.get("size"), note.get("since"), *(copy if isinstance(copy, list) else ())]
         is_right = (
             len(numbers) == 5
             and all(isinstance(text, str) and len(text) <= _LONGEST for text in texts)
@@ -113,8 +113,10 @@ def claim(folder: str, origin: Origin, mode: int) -> bool:
 
 def source_of(remote: str, options: Mapping[str, Any] | None) -> str:
     """Return the name of a source: its URL without secrets, and a digest of its address options."""
-    told = [(name, str((options or {})[name])) for name in _PLACES if (options or {}).get(name)]
-    digest = f"#{_digest(told)}" if told else ""
+    address_options = [
+        (name, str((options or {})[name])) for name in _PLACES if (options or {}).get(name)
+    ]
+    digest = f"#{_digest(address_options)}" if address_options else ""
     return source_name(remote) + digest
 
 
@@ -150,14 +152,17 @@ def folder_for(folder: str, source: str) -> str | None:
     other = apart(folder, source)
     if origin is not None:
         return other
-    there = read_origin(other)
-    return other if there is not None and there.source == source else None
+    origin_below = read_origin(other)
+    return other if origin_below is not None and origin_below.source == source else None
 
 
 def parts_of(folder: str) -> list[str]:
     """Return the folders of other sources below a folder."""
-    with contextlib.suppress(OSError), os.scandir(os.path.join(folder, CONTROL, SOURCES)) as found:
-        return [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+    with (
+        contextlib.suppress(OSError),
+        os.scandir(os.path.join(folder, CONTROL, SOURCES)) as entries,
+    ):
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 

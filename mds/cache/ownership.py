@@ -125,8 +125,8 @@ def is_equal(path: str, data: bytes, index: Index) -> bool:
     """Whether a file is that index, be it written in another way."""
     try:
         with open_regular(path) as file:
-            there = file.read(4 * len(data) + 1)
-        return there == data or Index.parse(there).to_json() == index.to_json()
+            content = file.read(4 * len(data) + 1)
+        return content == data or Index.parse(content).to_json() == index.to_json()
     except (OSError, IndexFileError):
         return False
 

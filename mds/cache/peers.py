@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from mds.cache.recovery import OpenFolder
 
 
-def fetch_threads(processes: int, *, total: int = 48, most: int = 16) -> int:
+def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
     """Return the fetching threads of each of ``processes`` if the node has about ``total``."""
-    return max(2, min(most, total // max(processes, 1)))
+    return max(2, min(limit, total // max(processes, 1)))
 
 
 class Peers:
@@ -56,12 +56,12 @@ class Peers:
         with self._lock:
             self._served[reader] = team, time
             mine = [served for other, served in self._served.values() if other == team]
-            known = len(self._served)
-        told = [opened.ledger.table.report_progress(team, min(mine)) for opened in self._folders]
+            reader_count = len(self._served)
+        reports = [opened.ledger.table.report_progress(team, min(mine)) for opened in self._folders]
         return (
-            min([min(mine), *(least for least, _, _ in told)]),
-            max([len(mine), *(readers for _, readers, _ in told)]),
-            max([known, *(readers for _, _, readers in told)]),
+            min([min(mine), *(served for served, _, _ in reports)]),
+            max([len(mine), *(readers for _, readers, _ in reports)]),
+            max([reader_count, *(readers for _, _, readers in reports)]),
         )
 
     def jobs(self) -> int:

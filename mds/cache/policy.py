@@ -69,20 +69,20 @@ def shares_of_others(
     teams: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     last_uses: npt.NDArray[np.float64],
-    others: Sequence[int],
+    other_teams: Sequence[int],
     share: int,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the residents that belong to ``others``, each within its ``share``.
+    """Return a mask of the residents that belong to ``other_teams``, each within its ``share``.
 
     What these read next is not known, so what a job fetched is its own to evict. Of one that has
     more than its share, what was used longest ago is free for all.
     """
-    kept = np.zeros(len(teams), np.bool_)
-    for team in others:
+    is_kept = np.zeros(len(teams), np.bool_)
+    for team in other_teams:
         mine = np.flatnonzero(teams == team)
         latest = mine[np.argsort(-last_uses[mine], kind="stable")]
-        kept[latest[np.cumsum(sizes[latest]) <= share]] = True
-    return kept
+        is_kept[latest[np.cumsum(sizes[latest]) <= share]] = True
+    return is_kept
 
 
 def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> list[Resident] | None:
@@ -91,14 +91,14 @@ def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> li
     Residents come in the order in which they should go. None when those needed later than
     ``needed_at`` do not hold so many bytes: then nothing should be evicted at all.
     """
-    chosen: list[Resident] = []
+    evicted: list[Resident] = []
     for resident in residents:
         if missing <= 0:
             break
         if resident.next_use > needed_at:
-            chosen.append(resident)
+            evicted.append(resident)
             missing -= resident.size
-    return chosen if missing <= 0 else None
+    return evicted if missing <= 0 else None
 
 
 def pays(size: int, range_cost: int, refetch: int) -> bool:
@@ -132,19 +132,19 @@ def least_limit(control: int, largest: int) -> int:
 
 def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> int:
     """Return the bytes fetched if whole shards are kept by last use, for a sequence of needs."""
-    kept: OrderedDict[int, int] = OrderedDict()
-    used = came = 0
+    resident_sizes: OrderedDict[int, int] = OrderedDict()
+    used = fetched = 0
     for turn in turns:
         for shard in turn:
-            if shard in kept:
-                kept.move_to_end(shard)
+            if shard in resident_sizes:
+                resident_sizes.move_to_end(shard)
                 continue
-            kept[shard] = size = int(sizes[shard])
-            came += size
+            resident_sizes[shard] = size = int(sizes[shard])
+            fetched += size
             used += size
-            while used > capacity and len(kept) > 1:
-                used -= kept.popitem(last=False)[1]
-    return came
+            while used > capacity and len(resident_sizes) > 1:
+                used -= resident_sizes.popitem(last=False)[1]
+    return fetched
 
 
 def share(limit: int, processes: int) -> int:

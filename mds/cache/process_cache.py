@@ -147,11 +147,11 @@ class ProcessCache:
         opened = self.fetcher.open(folder)
         if opened is None:
             return None
-        held = self._open_cached(opened, number, folder.index.shard(number))
-        if held is None:
+        entry = self._open_cached(opened, number, folder.index.shard(number))
+        if entry is None:
             return None
         self.counters.add(hits=1)
-        return self.readers.add(shard, held)
+        return self.readers.add(shard, entry)
 
     def release(self, shard: int) -> None:
         """Give a held shard back."""
@@ -171,10 +171,10 @@ class ProcessCache:
         if opened is None:
             return self._open_unwritable(folder, info)
         for attempt in range(MAX_OPEN_ATTEMPTS):
-            held = self._open_cached(opened, number, info)
-            if held is not None:
+            entry = self._open_cached(opened, number, info)
+            if entry is not None:
                 self.counters.add(hits=not attempt, misses=bool(attempt))
-                return held
+                return entry
             with self._waiting_here(shard):
                 if not self.fetcher.ensure_local(shard):
                     break
@@ -189,8 +189,8 @@ class ProcessCache:
             return None
         try:
             if self.fetcher.is_ready(opened, number, info):
-                found = opened.folder.as_found(info)
-                reader = self._open_files(opened.folder.root, found, opened.folder)
+                info_on_disk = opened.folder.as_found(info)
+                reader = self._open_files(opened.folder.root, info_on_disk, opened.folder)
                 if not self.fetcher.is_ready(opened, number, info):
                     reader.close()  # exchanged just now
                     reader = None
@@ -220,11 +220,11 @@ class ProcessCache:
         folder.check_files(info, folder.root)
         return OpenReader(self._open_files(folder.root, info, folder))
 
-    def _open_files(self, where: str, info: ShardInfo, folder: CacheFolder) -> Reader:
+    def _open_files(self, root: str, info: ShardInfo, folder: CacheFolder) -> Reader:
         data = folder.source.data
         if data is not None and not folder.is_decoded:
-            return data.reader(info.number, where, self._columns)
-        return open_reader(where, info, allow_unsafe_types=self._unsafe, columns=self._columns)
+            return data.reader(info.number, root, self._columns)
+        return open_reader(root, info, allow_unsafe_types=self._unsafe, columns=self._columns)
 
     # ------------------------------------------------------------------ some rows
 
@@ -235,10 +235,10 @@ class ProcessCache:
         """
         folder, number = self.catalog.locate(shard)
         info, downloader = folder.index.shard(number), self.fetcher.downloaders[folder.number]
-        where = downloader.url(info.raw)
+        url = downloader.url(info.raw)
         if isinstance(downloader, ShardDecoder) and self.can_range(shard):
-            found, received = downloader.rows(info, sorted(set(rows)))
-            samples = dict(found)
+            row_bytes, received = downloader.rows(info, sorted(set(rows)))
+            samples = dict(row_bytes)
             self.counters.add(ranged_reads=1, ranged_bytes=received)
         elif self.can_range(shard) and info.raw.size > policy.SMALL_SHARD:
             samples, ranges, received = self._ranges.read(downloader, shard, info, rows, gap)
@@ -246,19 +246,19 @@ class ProcessCache:
         else:
             with self._bytes_in_flight.acquire(info.raw.size):
                 parts, received = downloader.download_to_memory(info)
-                whole = memory_reader(info, parts, where, self._columns)
-                samples = {row: bytes(whole.sample_bytes(row)) for row in sorted(set(rows))}
+                reader = memory_reader(info, parts, url, self._columns)
+                samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
             self.counters.add(in_memory_shards=1, fetched_bytes=received)
-        return self._open_sparse(info, samples, where)
+        return self._open_sparse(info, samples, url)
 
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
         """Return a reader of copies of some rows of an open shard, which may be closed then."""
         samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
         return self._open_sparse(self.catalog.info(shard), samples, reader.where)
 
-    def _open_sparse(self, info: ShardInfo, samples: dict[int, bytes], where: str) -> Reader:
+    def _open_sparse(self, info: ShardInfo, samples: dict[int, bytes], name: str) -> Reader:
         return open_sparse(
-            info, samples, where, allow_unsafe_types=self._unsafe, columns=self._columns
+            info, samples, name, allow_unsafe_types=self._unsafe, columns=self._columns
         )
 
     # ------------------------------------------------------------------ care
@@ -343,11 +343,11 @@ class ProcessCache:
 
     def __repr__(self) -> str:
         opening, awaited = len(self.readers.opening), self._awaited
-        open_, held = self.readers.counts()
+        open_, in_use = self.readers.counts()
         limit = "no limit" if self.limit is None else format_bytes(self.limit)
         waiting = "" if awaited is None else f", waiting for shard {awaited}"
         return (
-            f"{format_bytes(self.budget.used)} of {limit}: {open_} open, {held} in hand, {opening} "
-            f"opening{waiting} | {self.counters['fetched_shards']} fetched, "
+            f"{format_bytes(self.budget.used)} of {limit}: {open_} open, {in_use} in hand, "
+            f"{opening} opening{waiting} | {self.counters['fetched_shards']} fetched, "
             f"{self.counters['evicted_shards']} evicted"
         )

@@ -85,11 +85,11 @@ class ProcessTable:
         lines = self.lines
         if self.mine >= 0:
             lines["served"][self.mine], lines["team"][self.mine] = time, team
-        known = self._in_teams()
-        mates = known & (lines["team"] == team)
+        in_teams = self._in_teams()
+        mates = in_teams & (lines["team"] == team)
         readers = lines["readers"]
-        least = int(lines["served"][mates].min(initial=time))
-        return least, int(readers[mates].sum()), int(readers[known].sum())
+        served = int(lines["served"][mates].min(initial=time))
+        return served, int(readers[mates].sum()), int(readers[in_teams].sum())
 
     def teams(self) -> list[int]:
         """Return the numbers of the orders that are being read."""
@@ -97,10 +97,10 @@ class ProcessTable:
 
     def _in_teams(self) -> npt.NDArray[np.bool_]:
         lines = self.lines
-        found: npt.NDArray[np.bool_] = (
+        mask: npt.NDArray[np.bool_] = (
             (lines["readers"] > 0) & (lines["pid"] != 0) & (lines["team"] != 0)
         )
-        return found
+        return mask
 
     def _noted(self) -> list[int]:
         return list(np.flatnonzero(self.lines["pid"]).tolist())

@@ -66,9 +66,9 @@ class RandomAccess:
         out: list[Any] = [None] * len(order)
 
         def read(shard: int, group: npt.NDArray[np.int64]) -> None:
-            found = self.samples(shard, rows[group].tolist())
-            for at, sample in zip(group.tolist(), found, strict=True):
-                out[at] = sample
+            samples = self.samples(shard, rows[group].tolist())
+            for position, sample in zip(group.tolist(), samples, strict=True):
+                out[position] = sample
 
         with contextlib.closing(Pool(_SIDE_BY_SIDE, "mds-random")) as pool:
             coming = []

@@ -56,9 +56,9 @@ class RangeReader:
 
         Ranges are joined over gaps of up to ``gap`` bytes.
         """
-        wanted = sorted(set(rows))
+        sorted_rows = sorted(set(rows))
         offsets, received = self._offsets_of(downloader, shard, info)
-        spans = [(int(offsets[row]), int(offsets[row + 1])) for row in wanted]
+        spans = [(int(offsets[row]), int(offsets[row + 1])) for row in sorted_rows]
         ranges = list(coalesce(spans, gap))
         if len(ranges) > 1 and downloader.is_far:
             get, raw = downloader.get_range, info.raw
@@ -66,12 +66,12 @@ class RangeReader:
             pieces = [future.result() for future in futures]
         else:
             pieces = [downloader.get_range(info, info.raw, *each) for each in ranges]
-        out, at = {}, 0
-        for row, (start, end) in zip(wanted, spans, strict=True):
-            while end > ranges[at][1]:
-                at += 1
-            first = ranges[at][0]
-            out[row] = pieces[at][start - first : end - first]
+        out, range_index = {}, 0
+        for row, (start, end) in zip(sorted_rows, spans, strict=True):
+            while end > ranges[range_index][1]:
+                range_index += 1
+            first = ranges[range_index][0]
+            out[row] = pieces[range_index][start - first : end - first]
         return out, len(ranges) + bool(received), sum(map(len, pieces)) + received
 
     def _offsets_of(
@@ -133,17 +133,17 @@ def _read_offsets(downloader: ShardDownloader, info: ShardInfo) -> tuple[Offsets
     meta = info.raw_meta
     if meta is not None:
         data = downloader.get_range(info, meta, 0, meta.size)
-        where = downloader.url(meta)
-        return parse_meta_offsets(data, info.samples, info.raw.size, where), len(data)
+        url = downloader.url(meta)
+        return parse_meta_offsets(data, info.samples, info.raw.size, url), len(data)
     data = downloader.get_range(info, info.raw, 0, header_size(info.samples))
-    where = downloader.url(info.raw)
-    return parse_offsets(data, info.samples, info.raw.size, where), len(data)
+    url = downloader.url(info.raw)
+    return parse_offsets(data, info.samples, info.raw.size, url), len(data)
 
 
 def memory_reader(
-    info: ShardInfo, parts: Sequence[bytes], where: str, columns: ColumnSelection
+    info: ShardInfo, parts: Sequence[bytes], name: str, columns: ColumnSelection
 ) -> Reader:
     """Return a reader of a whole shard whose raw files are given as bytes."""
     if info.raw_meta is None:
-        return JointReader(info.schema, info.samples, parts[0], where, columns=columns)
-    return SplitReader(info.schema, info.samples, parts[0], parts[1], where, columns=columns)
+        return JointReader(info.schema, info.samples, parts[0], name, columns=columns)
+    return SplitReader(info.schema, info.samples, parts[0], parts[1], name, columns=columns)

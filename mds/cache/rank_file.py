@@ -38,8 +38,8 @@ class RankFile:
         if not in_worker():
             return os.getpid()
         # The parent of a worker of the forkserver is the server: there the pickle tells.
-        here, owner = self._maker or (None, None)
-        return owner if here == os.getpid() and owner is not None else os.getppid()
+        maker, owner = self._maker or (None, None)
+        return owner if maker == os.getpid() and owner is not None else os.getppid()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

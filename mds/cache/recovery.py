@@ -175,9 +175,9 @@ def _look_at_ledger(folder: CacheFolder) -> LedgerFile | None:
 
 
 def _survey(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:
-    found = ledger()
-    if found is not None:
-        scan_folder(OpenFolder(folder, found))
+    living_ledger = ledger()
+    if living_ledger is not None:
+        scan_folder(OpenFolder(folder, living_ledger))
 
 
 def scan_folder(opened: OpenFolder) -> None:
@@ -243,16 +243,18 @@ def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_
     for a ledger that no other process uses.
     """
     with ledger.change() as entries:
-        found, others = _sizes_on_disk(folder, names)
+        sizes, other_bytes = _sizes_on_disk(folder, names)
         states = entries["state"]
-        is_wrong = (entries["size"] != found) | ((states == ABSENT) != (found == 0))
+        is_wrong = (entries["size"] != sizes) | ((states == ABSENT) != (sizes == 0))
         is_wrong |= (states == UNMANAGED) & (entries["name"] != 0)  # ours once
         wrong = np.flatnonzero(is_wrong).tolist()
         for shard in wrong:
-            known = entries[shard].copy()
+            old_entry = entries[shard].copy()
             entries[shard] = 0
-            enter(folder, ledger, entries, shard, known if known["state"] == MANAGED else None)
-        ledger.size = own_bytes + others
+            enter(
+                folder, ledger, entries, shard, old_entry if old_entry["state"] == MANAGED else None
+            )
+        ledger.size = own_bytes + other_bytes
         # Times to come, from before the clock was set back, would keep a shard the longest.
         np.minimum(entries["used"], time.time(), out=entries["used"])
     if wrong:
@@ -260,21 +262,21 @@ def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_
 
 
 def enter(
-    folder: CacheFolder, ledger: Ledger, entries: npt.NDArray[Any], shard: int, known: Any
+    folder: CacheFolder, ledger: Ledger, entries: npt.NDArray[Any], shard: int, old_entry: Any
 ) -> None:
-    """Enter the files of one shard whose entry is empty; ``known`` is an older entry of it."""
+    """Enter the files of one shard whose entry is empty; ``old_entry`` is an older entry of it."""
     info = folder.index.shard(shard)
     size, stamp = folder.stat(info)
     if not stamp:
         return  # there are none
-    is_known = known is not None and int(known["stamp"]) == stamp
+    is_known = old_entry is not None and int(old_entry["stamp"]) == stamp
     has_ownership_marker = folder.has_ownership_marker(info)
     is_ours = is_known or has_ownership_marker
     is_believed = not folder.has_digests(info) and folder.believes(info)
     is_right = (
         is_believed
         or has_ownership_marker
-        or (is_known and int(known["content"]) == folder.content_id(info))
+        or (is_known and int(old_entry["content"]) == folder.content_id(info))
     )
     if is_ours and not is_right:  # the remote has other content under this name now
         size = folder.remove(info, stamp)
@@ -287,12 +289,12 @@ def enter(
     entries["size"][shard], entries["stamp"][shard] = size, stamp if is_usable else 0
     if is_ours:
         ledger.set_identity(shard, folder.name_id(info), folder.content_id(info))
-        entries["is_checked"][shard] = known["is_checked"] if is_known else 0
+        entries["is_checked"][shard] = old_entry["is_checked"] if is_known else 0
 
 
 def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np.int64], int]:
     """Return the bytes of our files of each shard, and of all others that the index names."""
-    sizes, others = np.zeros(len(folder), np.int64), 0
+    sizes, other_bytes = np.zeros(len(folder), np.int64), 0
     for shard, files in enumerate(folder.index.file_names() if names else ()):
         for kind, name in files:
             if name not in names:
@@ -301,8 +303,8 @@ def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np
             if kind.startswith("raw") or folder.keep_zip:
                 sizes[shard] += size
             else:
-                others += size
-    return sizes, others
+                other_bytes += size
+    return sizes, other_bytes
 
 
 def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:

@@ -100,12 +100,12 @@ class ShardCache:
                     kind,
                 )
         largest = max(folder.largest() for folder in cached)
-        least = policy.least_limit(control, largest)
-        if self.limit < least:
+        min_limit = policy.least_limit(control, largest)
+        if self.limit < min_limit:
             raise CacheLimitError(
                 f"cache_limit={self.limit} ({format_bytes(self.limit)}) is too small: the indexes "
                 f"and the books of the cache take {control} bytes and the largest shard {largest}. "
-                f"Set cache_limit to {least} ({format_bytes(least)}) or more."
+                f"Set cache_limit to {min_limit} ({format_bytes(min_limit)}) or more."
             )
 
     # ------------------------------------------------------------------ one process
@@ -206,13 +206,13 @@ class ShardCache:
 
     def _by_number(self) -> RandomAccess:
         """Random access in this process, made when it is first used."""
-        found, runtime = self._random_access, self.runtime
-        if found is None:
+        access, runtime = self._random_access, self.runtime
+        if access is None:
             with _making:
-                found = self._random_access
-                if found is None:
-                    found = self._random_access = RandomAccess(runtime)
-        return found
+                access = self._random_access
+                if access is None:
+                    access = self._random_access = RandomAccess(runtime)
+        return access
 
     def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Several samples of one shard, in the order asked for."""

@@ -69,9 +69,9 @@ def cache_root() -> str:
 
     ``$MDS_CACHE_DIR``, else ``$XDG_CACHE_HOME/mds``, else ``~/.cache/mds``.
     """
-    told = os.environ.get("MDS_CACHE_DIR")
-    if told:
-        return url.path_on_disk(told, "MDS_CACHE_DIR")
+    variable = os.environ.get("MDS_CACHE_DIR")
+    if variable:
+        return url.path_on_disk(variable, "MDS_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if home.startswith("~"):  # no home directory: a folder of this user alone
         from mds.storage.control_files import private_temporary_folder

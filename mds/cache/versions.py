@@ -87,12 +87,12 @@ def raise_replaced(error: CorruptError, url: str) -> NoReturn:
     """Raise ReplacedError for an object that is too short for a range, or that changed."""
     if _WAY_OUT in str(error):
         raise error
-    told = str(error).removeprefix(f"get {url}: ").rstrip(".")
-    raise _replaced(url, told) from error
+    reason = str(error).removeprefix(f"get {url}: ").rstrip(".")
+    raise _replaced(url, reason) from error
 
 
-def _replaced(url: str, what: str) -> ReplacedError:
-    return ReplacedError(f"get {url}: {what}. {_WAY_OUT}.", url=url, verb="get")
+def _replaced(url: str, reason: str) -> ReplacedError:
+    return ReplacedError(f"get {url}: {reason}. {_WAY_OUT}.", url=url, verb="get")
 
 
 def _first_of_folder(ledger: Ledger, key: tuple[int, int], version: int) -> int:

@@ -104,11 +104,13 @@ class WindowFetcher:
             # One by one, or those under way would crowd each other out.
             with self._bytes_in_flight.acquire(size):
                 return runtime.fetcher.ensure_local(shard, Bid(needed_at, team=oracle.team))
-        others = 1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
+        processes_per_worker = (
+            1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
+        )
 
         def rows_before(until: float) -> int:
             """Rows that would come by range before a time."""
-            return max(oracle.rows_before(shard, until) * others, rows)
+            return max(oracle.rows_before(shard, until) * processes_per_worker, rows)
 
         bid = Bid(
             oracle.next_after(shard, request.stop),

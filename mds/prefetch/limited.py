@@ -78,14 +78,14 @@ class LimitedPrefetch:
         self._oracle = join_index(runtime.budget, runtime.catalog.shards, ids, node)
         self._fetcher = WindowFetcher(runtime, self._oracle)
         self._pool = Pool(runtime.peers.threads)
-        self._most = MIN_WINDOW  # until it was seen what the order is like
+        self._max_size = MIN_WINDOW  # until it was seen what the order is like
         self._planned = 0  # positions before this one have been sent for
         self._size = MIN_WINDOW
         self._jobs = 0  # that share the folders, when the size of windows was chosen
         self._is_closed = False
         self._windows: deque[_Window] = deque()  # the one in use and the next
         self._progress = ServedTime()
-        self._begun = 0  # the position at which the window in use begins
+        self._window_start = 0  # the position at which the window in use begins
         self._floor = 0  # no worker of the node is believed to be farther behind
         self._tried_at = -1  # the time of the node when what was put off was tried again
         self._oracle.extend(SAMPLED)
@@ -100,8 +100,8 @@ class LimitedPrefetch:
         """Begin a window, and request the one after it."""
         del rows  # they are what was planned
         window = self._windows[0]
-        self._begun = self._ids.position - len(shards)
-        self._floor = max(self._begun - max(_LAG, 2 * len(shards)), 0)
+        self._window_start = self._ids.position - len(shards)
+        self._floor = max(self._window_start - max(_LAG, 2 * len(shards)), 0)
         self._report_progress()
         jobs = self._runtime.peers.jobs()
         if jobs != self._jobs:
@@ -150,17 +150,17 @@ class LimitedPrefetch:
         shards, rows = self._ids.look(start, start + self._size)
         if not len(shards):
             return
-        if (most := max_window_shards(self._runtime.catalog, 2)) is not None:
-            fitting = count_fitting(shards, most)
+        if (max_shards := max_window_shards(self._runtime.catalog, 2)) is not None:
+            fitting = count_fitting(shards, max_shards)
             shards, rows = shards[:fitting], rows[:fitting]
         stop = start + len(shards)
-        self._size = min(self._size * 4, self._most)
+        self._size = min(self._size * 4, self._max_size)
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
         first, last = origin + start, origin + stop
         requests = {
-            shard: (ShardRequest(shard, group.tolist(), first, last), float(first + at))
-            for shard, group, at in zip(
+            shard: (ShardRequest(shard, group.tolist(), first, last), float(first + offset))
+            for shard, group, offset in zip(
                 values.tolist(),
                 np.split(rows[order], begins[1:]),
                 order[begins].tolist(),
@@ -189,13 +189,15 @@ class LimitedPrefetch:
     def _report_progress(self) -> None:
         oracle, origin = self._oracle, self._oracle.start
         served = self._progress.first(origin + self._planned)
-        least, readers, known = self._runtime.peers.report_progress(id(self), oracle.team, served)
+        served_by_all, readers, reader_count = self._runtime.peers.report_progress(
+            id(self), oracle.team, served
+        )
         if self._node is not None:
             # Of other jobs the order is not known; they have their own share of the room.
-            oracle.is_whole = self._runtime.peers.processes <= known
+            oracle.is_whole = self._runtime.peers.processes <= reader_count
             if readers < oracle.workers:  # some have not begun yet, or have ended
-                least = min(least, origin + self._begun)
-        oracle.advance(max(least, origin + self._floor))
+                served_by_all = min(served_by_all, origin + self._window_start)
+        oracle.advance(max(served_by_all, origin + self._floor))
 
     def _try_again(self) -> None:
         """Send for what was put off and is needed first, if others have used something up."""
@@ -236,7 +238,7 @@ class LimitedPrefetch:
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
         once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)
         merged = self._sample()
-        kept = policy.lru_bytes(_turns(*merged, small), catalog.sizes, room)
+        lru_bytes = policy.lru_bytes(_turns(*merged, small), catalog.sizes, room)
         # Of workers whose order is not known it is believed that they are no better.
         passes = processes * sum(
             int(catalog.sizes[turn].sum()) for turn in _turns(np.arange(len(shards)), shards, large)
@@ -246,15 +248,15 @@ class LimitedPrefetch:
         # Rows that are fetched alone come in fewer requests when a window is large. Of compressed
         # shards a large window saves passes where the cache does not hold what is in use, and
         # small ones let the workers of a node share what it does hold.
-        is_large = catalog.has_raw or passes < kept
-        self._most = large if is_large and not self._fetcher.comes_whole else small
+        is_large = catalog.has_raw or passes < lru_bytes
+        self._max_size = large if is_large and not self._fetcher.comes_whole else small
         if not catalog.has_raw:
-            self._size = self._most
+            self._size = self._max_size
         need += runtime.control_bytes
         self._fetcher.may_pin = 8 * need < (runtime.limit or 0)
         if need > (runtime.limit or 0) and not runtime.is_limit_warned:
             runtime.is_limit_warned = True
-            self._warn_limit_too_small(max(min(kept, passes) / once, 1.0), need)
+            self._warn_limit_too_small(max(min(lru_bytes, passes) / once, 1.0), need)
 
     def _sample(self) -> tuple[Int64s, Int64s]:
         """Return times and shards of the node's first reads."""

@@ -33,17 +33,17 @@ class Lookahead:
         """
         self._fill(stop - self.position)
         nothing = np.zeros(0, np.int64)
-        ids, shards, at = [nothing], [nothing], self.position
+        ids, shards, position = [nothing], [nothing], self.position
         for some_ids, some_shards in self._buffer:
-            if at >= stop:
+            if position >= stop:
                 break
-            if at + len(some_ids) > start:
-                part = slice(max(start - at, 0), stop - at)
+            if position + len(some_ids) > start:
+                part = slice(max(start - position, 0), stop - position)
                 ids.append(some_ids[part])
                 shards.append(some_shards[part])
-            at += len(some_ids)
-        whose = np.concatenate(shards)
-        return whose, np.concatenate(ids) - self.offsets[whose]
+            position += len(some_ids)
+        id_shards = np.concatenate(shards)
+        return id_shards, np.concatenate(ids) - self.offsets[id_shards]
 
     def take(self, count: int) -> tuple[Int64s, Int64s, Int64s]:
         """Return the next ids, at most ``count``, with their shards and rows."""
@@ -61,10 +61,12 @@ class Lookahead:
         if not ids:
             nothing = np.zeros(0, np.int64)
             return nothing, nothing, nothing
-        taken, whose = (one[0] if len(one) == 1 else np.concatenate(one) for one in (ids, shards))
-        self.position += len(taken)
-        self._buffered -= len(taken)
-        return taken, whose, taken - self.offsets[whose]
+        window_ids, window_shards = (
+            arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in (ids, shards)
+        )
+        self.position += len(window_ids)
+        self._buffered -= len(window_ids)
+        return window_ids, window_shards, window_ids - self.offsets[window_shards]
 
     def _fill(self, count: int) -> None:
         while self._buffered < count:

@@ -153,7 +153,8 @@ class NextUseIndex:
             shards = self._ids.offsets.searchsorted(ids, "right") - 1
             size = BUCKET_SAMPLES * max(self.workers // self._every, 1)
             self._waiting.extend(
-                (times[at : at + size], shards[at : at + size]) for at in range(0, len(ids), size)
+                (times[start : start + size], shards[start : start + size])
+                for start in range(0, len(ids), size)
             )
         return self._waiting.popleft()
 
@@ -163,18 +164,18 @@ def join_index(
 ) -> NextUseIndex:
     """Return the process's index of this order, created if needed; the budget queries it."""
     with budget.oracles_lock:
-        for known in budget.oracles:
+        for index in budget.oracles:
             if (
                 node is not None
-                and isinstance(known, NextUseIndex)
-                and (known.team, known.start) == (node.team, node.start)
+                and isinstance(index, NextUseIndex)
+                and (index.team, index.start) == (node.team, node.start)
             ):
                 break
         else:
-            known = NextUseIndex(shards, ids, node)
-            budget.oracles.append(known)
-        known.users += 1
-        return known
+            index = NextUseIndex(shards, ids, node)
+            budget.oracles.append(index)
+        index.users += 1
+        return index
 
 
 def leave_index(budget: Budget, index: NextUseIndex) -> None:
@@ -221,10 +222,10 @@ class UseTable:
         distinct = shards[begins]
         self._make_room(len(distinct))
         numbers = np.arange(self._stop, self._stop + len(distinct))
-        here = slice(self._stop - self._base, self._stop - self._base + len(distinct))
-        self._shard[here], self._count[here] = distinct, ends - begins
-        self._begin[here], self._end[here] = positions[begins], positions[ends - 1]
-        self._next_entry[here] = _NONE
+        new_entries = slice(self._stop - self._base, self._stop - self._base + len(distinct))
+        self._shard[new_entries], self._count[new_entries] = distinct, ends - begins
+        self._begin[new_entries], self._end[new_entries] = positions[begins], positions[ends - 1]
+        self._next_entry[new_entries] = _NONE
         before = self._last_entry[distinct]
         is_linked = before >= self._start
         self._next_entry[before[is_linked] - self._base] = numbers[is_linked]
@@ -239,10 +240,10 @@ class UseTable:
         self.now = max(self.now, now)
         while self._buckets and self._buckets[0][0] <= self.now:
             _, stop = self._buckets.popleft()
-            gone = slice(self._start - self._base, stop - self._base)
-            shards = self._shard[gone]
-            self._first_entry[shards] = self._next_entry[gone]
-            self.rows[shards] -= self._count[gone]
+            past = slice(self._start - self._base, stop - self._base)
+            shards = self._shard[past]
+            self._first_entry[shards] = self._next_entry[past]
+            self.rows[shards] -= self._count[past]
             self._start = stop
 
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:

@@ -50,20 +50,20 @@ class Window(NamedTuple):
 class _Readers(dict[int, "Reader"]):
     """Readers of a window, opened when they are first asked for."""
 
-    def __init__(self, wanted: Iterable[int], opener: Callable[[int], Reader]) -> None:
+    def __init__(self, window_shards: Iterable[int], opener: Callable[[int], Reader]) -> None:
         super().__init__()
-        self._wanted = frozenset(wanted)
+        self._window_shards = frozenset(window_shards)
         self._opener = opener
 
     def __missing__(self, shard: int) -> Reader:
-        if shard not in self._wanted:
+        if shard not in self._window_shards:
             raise KeyError(shard)
         reader = self[shard] = self._opener(shard)
         return reader
 
     def get(self, shard: int, default: Any = None) -> Any:
         """Return the reader of a shard of the window, after a wait if needed, else ``default``."""
-        return self[shard] if shard in self._wanted else default
+        return self[shard] if shard in self._window_shards else default
 
 
 class Prefetcher:
@@ -105,12 +105,12 @@ class Prefetcher:
             stack.callback(self.close)
             stack.enter_context(self._runtime.peers.register_reader())
             while True:
-                taken = self._ids.take(self._plan.next_size())
-                if not len(taken[0]):
+                window = self._ids.take(self._plan.next_size())
+                if not len(window[0]):
                     return
-                wanted = unique_stable(taken[1])
-                self._plan.begin(taken[1], taken[2])
-                yield Window(*taken, _Readers(wanted, self._plan.open))
+                window_shards = unique_stable(window[1])
+                self._plan.begin(window[1], window[2])
+                yield Window(*window, _Readers(window_shards, self._plan.open))
                 self._plan.end()
 
     def close(self) -> None:

@@ -55,15 +55,15 @@ class UnlimitedPrefetch:
         self._changed = new_event()
         self._awaited: Future[Any] | None = None
         self._looked = 0  # positions before this one are here or on their way
-        self._known = np.zeros(runtime.catalog.shards, np.bool_)
+        self._is_tracked = np.zeros(runtime.catalog.shards, np.bool_)
         for folder in runtime.catalog.folders:
             if folder.source_folder is not None and not folder.index.zip_size.any():
-                self._known[folder.first_shard : folder.first_shard + len(folder)] = (
+                self._is_tracked[folder.first_shard : folder.first_shard + len(folder)] = (
                     True  # read where they are
                 )
         self._coming: dict[int, Future[Any]] = {}
         self._rows: dict[int, Future[Reader]] = {}  # of the first window
-        self._held: list[int] = []
+        self._held_shards: list[int] = []
         self._is_first = True
         self._is_full = False  # the disk, as far as a warning says
         self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
@@ -71,19 +71,19 @@ class UnlimitedPrefetch:
     def next_size(self) -> int:
         """Return the number of ids of the next window."""
         size = self._wanted_size()
-        most = max_window_shards(self._runtime.catalog, 1)
-        if most is None or size <= most:
+        max_shards = max_window_shards(self._runtime.catalog, 1)
+        if max_shards is None or size <= max_shards:
             return size
         shards, _ = self._ids.look(self._ids.position, self._ids.position + size)
-        return max(1, count_fitting(shards, most))
+        return max(1, count_fitting(shards, max_shards))
 
     def _wanted_size(self) -> int:
         if self._is_first:
-            few = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
-            few = max(1, min(self._predownload // 8, MAX_FIRST_WINDOW, few))
-            shards, _ = self._ids.look(0, few)
-            return few if not self._runtime.is_local(shards).all() else WARMUP_WINDOW
-        if not self._coming and self._known.all():
+            first_rows = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
+            first_rows = max(1, min(self._predownload // 8, MAX_FIRST_WINDOW, first_rows))
+            shards, _ = self._ids.look(0, first_rows)
+            return first_rows if not self._runtime.is_local(shards).all() else WARMUP_WINDOW
+        if not self._coming and self._is_tracked.all():
             # Looking ahead would be two thirds of what a window costs.
             return MAX_WINDOW
         self._schedule()
@@ -111,7 +111,7 @@ class UnlimitedPrefetch:
             reader = self._runtime.hold(shard)
         except NoSpaceError as error:
             return self._read_without_keeping(shard, error)
-        self._held.append(shard)
+        self._held_shards.append(shard)
         return reader
 
     def _read_without_keeping(self, shard: int, error: NoSpaceError) -> Reader:
@@ -128,9 +128,9 @@ class UnlimitedPrefetch:
 
     def end(self) -> None:
         """Release the window."""
-        for shard in self._held:
+        for shard in self._held_shards:
             self._runtime.release(shard)
-        self._held.clear()
+        self._held_shards.clear()
         self._rows.clear()
 
     def close(self) -> None:
@@ -162,10 +162,10 @@ class UnlimitedPrefetch:
             self._send_for(shards, start)
 
     def _send_for(self, shards: Int64s, position: int) -> None:
-        shards = np.array(unique_stable(shards[~self._known[shards]]), np.int64)
+        shards = np.array(unique_stable(shards[~self._is_tracked[shards]]), np.int64)
         if not len(shards):
             return
-        self._known[shards] = True
+        self._is_tracked[shards] = True
         for shard in shards[~self._runtime.is_local(shards)].tolist():
             self._coming[shard] = self._submit(self._fetch_ahead, shard, deadline=float(position))
 
@@ -174,8 +174,8 @@ class UnlimitedPrefetch:
 
         Before anything else, too: beside whole shards, which fill the wire, they would come last.
         """
-        wanted = np.array(unique_stable(shards), np.int64)
-        for shard in wanted[~self._runtime.is_local(wanted)].tolist():
+        distinct_shards = np.array(unique_stable(shards), np.int64)
+        for shard in distinct_shards[~self._runtime.is_local(distinct_shards)].tolist():
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 mine = rows[shards == shard].tolist()
                 self._rows[shard] = self._submit(

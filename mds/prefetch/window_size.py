@@ -42,18 +42,18 @@ def max_window_shards(catalog: Catalog, windows: int) -> int | None:
     parts = 2 * max(len(_sharing), 1) * windows * files
     if catalog.shards * parts <= mmaps.MIN_MAPS:
         return None
-    found = max(1, mmaps.max_maps() // parts)
-    return found if catalog.shards > found else None
+    max_shards = max(1, mmaps.max_maps() // parts)
+    return max_shards if catalog.shards > max_shards else None
 
 
-def count_fitting(shards: npt.NDArray[np.int64], most: int) -> int:
-    """Return the number of first ids that have at most ``most`` different shards."""
-    if len(shards) <= most:
+def count_fitting(shards: npt.NDArray[np.int64], max_shards: int) -> int:
+    """Return the number of first ids that have at most ``max_shards`` different shards."""
+    if len(shards) <= max_shards:
         return len(shards)
     first = np.unique(shards, return_index=True)[1]
-    if len(first) <= most:
+    if len(first) <= max_shards:
         return len(shards)
-    return int(np.partition(first, most)[most])
+    return int(np.partition(first, max_shards)[max_shards])
 
 
 def sizes_under_limit(row_size: int, room: int, processes: int) -> tuple[int, int]:

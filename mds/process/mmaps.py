@@ -53,11 +53,11 @@ def map_descriptor(
     system_mmap = _system_mmap()
     if system_mmap is None:
         access = mmap.ACCESS_WRITE if is_shared else mmap.ACCESS_READ
-        found = mmap.mmap(descriptor, size, access=access, offset=start)
+        view = mmap.mmap(descriptor, size, access=access, offset=start)
     else:
-        found = _lay_over(system_mmap, descriptor, size, start, is_shared=is_shared)
-    _live.add(weakref.ref(found, _live.discard))
-    return found
+        view = _lay_over(system_mmap, descriptor, size, start, is_shared=is_shared)
+    _live.add(weakref.ref(view, _live.discard))
+    return view
 
 
 def _lay_over(
@@ -65,15 +65,15 @@ def _lay_over(
 ) -> mmap.mmap:
     kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
     access = mmap.PROT_READ | (mmap.PROT_WRITE if is_shared else 0)
-    found = mmap.mmap(-1, size, flags=kind | mmap.MAP_ANONYMOUS, prot=access)
-    address = np.frombuffer(found, np.uint8).__array_interface__["data"][0]
+    view = mmap.mmap(-1, size, flags=kind | mmap.MAP_ANONYMOUS, prot=access)
+    address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     if system_mmap(address, size, access, kind | _MAP_FIXED, descriptor, start) != address:
         code = ctypes.get_errno()
         # A refused call may have taken the memory away, and by now it may be another thread's: the
         # map is never ended, since that would unmap what is there.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(view))
         raise OSError(code, os.strerror(code))
-    return found
+    return view
 
 
 @functools.cache
@@ -135,20 +135,20 @@ def max_maps() -> int:
     At most MAX_MAPS, or what the variable MDS_MAX_MAPS of the environment says. Where the system
     allows three times as many, those of others are not counted: that takes 0.5 ms.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked.isascii() and asked.isdigit():
-        return max(MIN_MAPS, int(asked))
-    if asked:
-        message = f"{VARIABLE}={asked!r} is not used. Set it to a number of files, such as 4096."
+    variable = os.environ.get(VARIABLE, "")
+    if variable.isascii() and variable.isdigit():
+        return max(MIN_MAPS, int(variable))
+    if variable:
+        message = f"{VARIABLE}={variable!r} is not used. Set it to a number of files, such as 4096."
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-    allowed, others = DEFAULT_MAX_MAP_COUNT, 0
+    allowed, other_maps = DEFAULT_MAX_MAP_COUNT, 0
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
             allowed = int(file.read())
         if allowed < 3 * MAX_MAPS:
             with open("/proc/self/maps", "rb") as file:
-                others = sum(1 for _ in file) - len(_live)
-    room = (allowed - others) // 2
+                other_maps = sum(1 for _ in file) - len(_live)
+    room = (allowed - other_maps) // 2
     if _system_mmap() is None:
         room = min(room, _max_descriptors() // 2)
     return max(MIN_MAPS, min(MAX_MAPS, room))

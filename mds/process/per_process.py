@@ -15,7 +15,7 @@ from mds.process.fork_safe import call_in_child, new_rlock
 
 T = TypeVar("T")
 
-_made: dict[Hashable, Any] = {}
+_objects: dict[Hashable, Any] = {}
 _lock = new_rlock()
 _inherited: list[object] = []
 _owner = os.getpid()
@@ -27,19 +27,19 @@ def per_process(key: Hashable, make: Callable[[], T]) -> T:
         # A fork that ran no Python hooks (some engines embed Python); better late than never.
         _start_anew()
     try:
-        found: T = _made[key]
+        value: T = _objects[key]
     except KeyError:
         with _lock:
-            if key not in _made:
-                _made[key] = make()
-            found = _made[key]
-    return found
+            if key not in _objects:
+                _objects[key] = make()
+            value = _objects[key]
+    return value
 
 
 def forget(key: Hashable) -> None:
     """Discard the object of ``key``, whose credentials or connection failed."""
     with _lock:
-        _made.pop(key, None)
+        _objects.pop(key, None)
 
 
 def abandon(inherited: object) -> None:
@@ -48,9 +48,9 @@ def abandon(inherited: object) -> None:
 
 
 def _start_anew() -> None:
-    global _made, _lock, _owner  # noqa: PLW0603 - the state of a process is a global
-    _inherited.append(_made)
-    _made = {}
+    global _objects, _lock, _owner  # noqa: PLW0603 - the state of a process is a global
+    _inherited.append(_objects)
+    _objects = {}
     # The same after a fork without hooks, where the old lock may be held by a thread that is gone.
     _lock = new_rlock()
     _owner = os.getpid()

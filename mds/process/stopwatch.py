@@ -51,9 +51,9 @@ class Stopwatch:
         self._seconds = [0.0] * len(PHASES)
         self._last = 0.0
         self._waited = 0.0  # since the last reading
-        self._begun = self._of_one = 0.0
+        self._sample_start = self._of_one = 0.0
         self._phase = _DECODE  # what goes on while samples are made
-        self._switches = self._left = self._together = 0
+        self._switches = self._undecoded = self._together = 0
         #: Whether the caller's part of the next sample is to be timed.
         self.is_armed = False
 
@@ -89,25 +89,25 @@ class Stopwatch:
     def take(self) -> Making:
         """Return the seconds since the last call, and stop until `start`."""
         _running.watch = None
-        made = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
+        seconds = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
         self._seconds = [0.0] * len(PHASES)
-        return made
+        return seconds
 
     # ------------------------------------------------------------------ samples by stretches
 
     def expect(self, samples: int) -> None:
         """Begin a batch of so many samples."""
-        self._left, self._together = samples, -(-samples // STRETCHES)
+        self._undecoded, self._together = samples, -(-samples // STRETCHES)
         self._phase = _DECODE
 
     @property
     def stretch(self) -> int:
         """Number of samples to decode before their functions run, at least one."""
-        return max(1, min(self._left, self._together))
+        return max(1, min(self._undecoded, self._together))
 
     def begin_functions(self, samples: int) -> None:
         """Record that so many samples are decoded and their functions begin."""
-        self._left -= samples
+        self._undecoded -= samples
         self._switch(_FUNCTIONS)
 
     def begin_decoding(self) -> None:
@@ -125,11 +125,11 @@ class Stopwatch:
     def begin_sample(self) -> None:
         """Begin the time of the user's code for one sample, which decodes it at any time."""
         self.is_armed = False
-        self._begun = self._clock()
+        self._sample_start = self._clock()
 
     def end_sample(self) -> None:
         """End the time of the user's code."""
-        self._of_one += self._clock() - self._begun
+        self._of_one += self._clock() - self._sample_start
 
     def leave_functions(self) -> None:
         """Begin the decoding of the sample by the user's code."""
@@ -146,11 +146,11 @@ class Stopwatch:
 
         ``shares``: how it divides among requests, transfers and decompression.
         """
-        whole = sum(shares)
-        if whole <= 0.0:
-            shares, whole = (0.0, 1.0, 0.0), 1.0
+        share_sum = sum(shares)
+        if share_sum <= 0.0:
+            shares, share_sum = (0.0, 1.0, 0.0), 1.0
         for phase, share in zip((_REQUEST, _TRANSFER, _UNPACK), shares, strict=True):
-            self._seconds[phase] += seconds * share / whole
+            self._seconds[phase] += seconds * share / share_sum
         self._waited += seconds
 
     def _lap(self) -> float:
@@ -162,9 +162,9 @@ class Stopwatch:
 
 def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
     """Return the seconds of several batches together, and of their way."""
-    whole: list[float] = [sum(each) for each in zip(*makings, strict=True)]
-    whole[_CROSSING] += crossing
-    return tuple(whole)
+    totals: list[float] = [sum(each) for each in zip(*makings, strict=True)]
+    totals[_CROSSING] += crossing
+    return tuple(totals)
 
 
 def running_watch() -> Stopwatch | None:

@@ -151,9 +151,9 @@ def test_large_files_go_up_in_parts(proxy, name, tmp_path):
 def test_one_client_per_process_and_settings(s3, name):
     """Stores with the same settings share it; it is made when it is first needed."""
     options = {"endpoint_url": s3, "region_name": "eu-north-1"}
-    before = len(process._made)
+    before = len(process._objects)
     stores = [open_store(f"s3://bucket/{name}/{n}", options=options) for n in range(5)]
-    assert len(process._made) == before
+    assert len(process._objects) == before
     for store in stores:
         store.put("x", b"1")
     clients = {id(store.inner.inner._client()) for store in stores}

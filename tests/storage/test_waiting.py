@@ -210,7 +210,7 @@ def test_a_name_that_was_known_has_the_whole_time(web, name, caplog, monkeypatch
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    per_process._made.clear()
+    per_process._objects.clear()
     store = store.with_policy(RetryPolicy(9, 3600, notify=enough))
     with pytest.raises(Enough):
         store.get("x")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
-    """The bytes of every value of a column, as that encoding stores them.
+    """Return the bytes of every value of a column, as an encoding stores them.
 
     Raises EncodingError for a value that the encoding does not take.
     """
@@ -39,7 +39,7 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
 
 
 def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
-    """The rows of a record batch as samples; a column that it does not have is None.
+    """Return the rows of a record batch as samples; a column that it lacks is None.
 
     Raises FormatError for a value that its column does not take.
     """
@@ -58,7 +58,7 @@ def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
 
 
 def with_wide_times(batch: Any, other: Any, where: str) -> Any:
-    """A batch whose columns of nanoseconds are text where ``other``, of microseconds, differs.
+    """Return a batch with text for times that its nanoseconds cannot hold.
 
     There a time is beyond what nanoseconds hold; a nested column with such a time is that of
     ``other``. Raises FormatError for a time that Python's years do
@@ -98,7 +98,7 @@ def _holds(kind: pa.DataType, column: pa.Array) -> bool:
 
 
 def unreadable(where: str, what: str, error: BaseException) -> FormatError:
-    """What pyarrow raises of damage, in a line that says where."""
+    """Return an error of one line for damage that pyarrow reported."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return FormatError(f"{where}: {what}: {lines[0][:300]}")
 
@@ -121,7 +121,7 @@ def _pieces(values: ColumnBytes) -> list[Any]:
 
 
 def _present(column: pa.Array, encoding: str) -> ColumnBytes:
-    """The bytes of values that are all there."""
+    """Return the bytes of the values of a column without nulls."""
     kind = parse_encoding(encoding)
     dtype = list_dtype(column.type)
     if kind.dtype is not None and not kind.shape:
@@ -176,7 +176,7 @@ def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
 
 
 def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The numbers of all lists of a column, one after the other."""
+    """Return the numbers of all lists of a column, one after the other."""
     flat = column.flatten()
     if flat.null_count:
         raise EncodingError(
@@ -210,7 +210,7 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
 
 
 def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
-    """Views of text and bytes in Arrow's buffer; None for another type."""
+    """Return views of text and bytes in Arrow's buffer, or None for another type."""
     pa = pyarrow()
     types, kind = pa.types, column.type
     if is_file(kind):
@@ -234,7 +234,7 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
 
 
 def _file_bytes(column: pa.Array) -> pa.Array:
-    """The bytes of files that `datasets` stores, which may be a path alone."""
+    """Return the bytes of files that `datasets` stores; each may be a path alone."""
     found = (
         column.field("bytes")
         if not column.offset

@@ -37,7 +37,7 @@ def check_column(column: pa.Array) -> None:
 
 
 def places_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Where the values of text, bytes and lists of numbers begin and end; None for other types."""
+    """Return the bounds of the values of text, bytes and lists of numbers, else None."""
     types, kind = pyarrow().types, column.type
     is_long = (
         types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)

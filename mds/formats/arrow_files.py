@@ -70,11 +70,11 @@ class Arrow(Columnar):
         return file.size if files.path(file) is None else 0
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """The place of the record batch."""
+        """Return the byte where the record batch begins."""
         return f"the record batch at byte {shard.span[0]}"
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """The record batches of a file, by the heads of its messages."""
+        """Find the record batches of a file by the heads of its messages."""
         url, pa = files.url(file), pyarrow()
         path = files.path(file)
         try:
@@ -88,7 +88,7 @@ class Arrow(Columnar):
             raise unreadable(url, "this is not an Arrow file", error) from error
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Where batches are stored as they are used; see `maps`."""
+        """Return True; `maps` decides for each file."""
         del files
         return True
 
@@ -97,7 +97,7 @@ class Arrow(Columnar):
         return note[:1] == _MAPPED
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """A reader of a record batch, of which rows are views until they are values."""
+        """Return a reader of a record batch, which makes values of rows that are asked for."""
         from mds.formats.arrow_reader import ArrowReader, map_batch
 
         where = f"{path}, {self.shard_of(shard)}"
@@ -112,7 +112,7 @@ class Arrow(Columnar):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
     ) -> Iterator[Any]:
-        """The rows of a shard, some thousands at a time."""
+        """Yield the rows of a shard, some thousands at a time."""
         del names  # a batch is decoded whole, and lent out column by column
         body = files.range(shard.file, *shard.span)
         try:
@@ -128,7 +128,7 @@ class Arrow(Columnar):
 
 
 def _plan_by_footer(body: Any, size: int) -> FilePlan:
-    """A file whose schema is in its footer alone, as Polars writes it: one shard."""
+    """Plan a file whose schema is in its footer alone, as Polars writes it: one shard."""
     pa = pyarrow()
     columns: dict[str, str] = {}
     rows = decoded = 0
@@ -163,7 +163,7 @@ def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _plan(body: Any, size: int) -> FilePlan | None:
-    """The batches of a stream, which may be in a file; None for a file that holds no stream."""
+    """Plan the batches of a stream, or return None for a file that holds no stream."""
     pa = pyarrow()
     start = 8 if bytes(body.read(len(_MAGIC))) == _MAGIC else 0
     if start:
@@ -245,7 +245,7 @@ def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 
 
 def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:
-    """The encodings that the columns of a batch need."""
+    """Return the encodings that the columns of a batch need."""
     batch.validate()  # lengths alone: values are not read here
     out = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -37,7 +37,7 @@ Get = Callable[[int], Any]
 def map_batch(
     path: str, span: tuple[int, int], schema: bytes, names: Sequence[str], where: str
 ) -> pa.RecordBatch:
-    """The columns ``names`` of the record batch in these bytes of a file, mapped.
+    """Map the columns ``names`` of the record batch in these bytes of a file.
 
     ``schema`` is the message of its schema. What is not wanted is neither looked at nor taken.
 
@@ -108,13 +108,13 @@ class ArrowReader(MadeReader):
         return found.rows(range(len(numbers)), copy=copy)
 
     def close(self) -> None:
-        """Let go of the file; values that were given out have bytes of their own."""
+        """Release the file; values that were given out have memory of their own."""
         super().close()
         self._batch = None
 
 
 def _getter(field: Field, batch: pa.RecordBatch) -> Get:
-    """What gives the values of a column, as the reader of an MDS shard of them would."""
+    """Return a getter of a column's values that agrees with readers of MDS shards."""
     at = batch.schema.get_field_index(field.name)
     if at < 0:
         return lambda _: None
@@ -140,7 +140,7 @@ def _stored(column: pa.Array, row: int, encoding: str) -> bytes:
 
 
 def _from_buffers(field: Field, column: pa.Array) -> Get | None:
-    """What cuts values out of the buffers of a column; None where that is not what they are."""
+    """Return a zero-copy getter for a column, or None if its type has none."""
     types, kind = pyarrow().types, column.type
     if field.kind in (DecodeKind.INT, DecodeKind.SCALAR) and not field.encoding.shape:
         dtype = field.encoding.dtype

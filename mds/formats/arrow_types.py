@@ -29,7 +29,7 @@ NUMBERS = _INTEGERS | {"float16", "float32", "float64"}
 
 
 def pyarrow() -> Any:
-    """The package. Raises MissingDependencyError."""
+    """Import pyarrow. Raises MissingDependencyError."""
     try:
         with contextlib.nullcontext() if "pyarrow" in sys.modules else _system_allocator():
             import pyarrow as pa
@@ -41,7 +41,7 @@ def pyarrow() -> Any:
 
 @contextlib.contextmanager
 def _system_allocator() -> Iterator[None]:
-    """Have Arrow, which is imported here, take the allocator of the system, unless one is chosen.
+    """Use the system's allocator for Arrow, which is imported here, unless one is chosen.
 
     Its own one keeps a heap for each thread that decodes: 95 MB of a worker that shuffles 262,144
     rows, where this one has 55. Programs that the process starts do not see it.
@@ -60,7 +60,7 @@ def _system_allocator() -> Iterator[None]:
 def encoding_of(
     kind: pa.DataType, *, may_be_none: bool, may_be_empty: bool, feature: str = ""
 ) -> str:
-    """The encoding of a column of that type; ``feature``: the one of the files in it."""
+    """Return the encoding of a column; ``feature``: the encoding of the files in it."""
     if pyarrow().types.is_null(kind):
         return NULLS
     inner = _plain_encoding(kind, feature)
@@ -97,7 +97,7 @@ def _plain_encoding(kind: pa.DataType, feature: str) -> str:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary or of an extension."""
+    """Return the type of the values of a dictionary or of an extension."""
     while True:
         if pyarrow().types.is_dictionary(kind):
             kind = kind.value_type
@@ -108,13 +108,13 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def number_name(kind: pa.DataType) -> str | None:
-    """What NumPy calls a number's type; None for any other type."""
+    """Return NumPy's name of a number's type, or None for any other type."""
     name = _NUMPY.get(str(kind), str(kind))
     return name if name in NUMBERS else None
 
 
 def list_dtype(kind: pa.DataType) -> str | None:
-    """The type of the numbers in a list; None for any other type."""
+    """Return the type of the numbers in a list, or None for any other type."""
     types = pyarrow().types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return number_name(kind.value_type)
@@ -138,7 +138,7 @@ def is_file(kind: pa.DataType) -> bool:
 
 
 def features_of(schema: pa.Schema) -> dict[str, str]:
-    """The columns that `datasets` calls images or sound, and which of both."""
+    """Return the columns that `datasets` declares as Image or Audio, with that kind."""
     try:
         told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         found = told["info"]["features"].items()
@@ -152,7 +152,7 @@ def features_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def encoding_of_file(start: bytes) -> str:
-    """The encoding of files by the bytes at the beginning of where they are stored."""
+    """Return the encoding of files by their first bytes."""
     magic = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
     found = {name: at for name, letters in magic.items() if (at := start.find(letters)) >= 0}
     return min(found, key=lambda name: found[name]) if found else "bytes"

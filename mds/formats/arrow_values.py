@@ -22,7 +22,7 @@ _WITHOUT_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
 
 
 def python_values(column: pa.Array) -> Sequence[Any]:
-    """The values of a column, None where there is none; lists of numbers share its memory.
+    """Return the values of a column, None for nulls; lists of numbers share its memory.
 
     Images and sound are the bytes of their files. Raises EncodingError for a value that Python does
     not have.
@@ -45,7 +45,7 @@ def python_values(column: pa.Array) -> Sequence[Any]:
 
 
 def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The numbers of a column without nulls; those of NumPy, and bools, as they lie in its buffer.
+    """Return the numbers of a column without nulls, as a view of its buffer if it has one.
 
     (``to_numpy`` imports pandas where that is installed: half a second and 45 MB a worker.)
     """
@@ -62,7 +62,7 @@ def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """A column without dictionaries and extensions."""
+    """Return a column without dictionaries and extensions."""
     pa = pyarrow()
     while True:
         if isinstance(column, pa.ExtensionArray):
@@ -111,7 +111,7 @@ def _python(column: pa.Array) -> list[Any]:
 
 
 def _time_of_day(nanoseconds: int) -> str:
-    """A time as ISO 8601 has it, with the digits that Python's does not hold."""
+    """Return a time as ISO 8601 has it, with the digits that Python's does not hold."""
     seconds, rest = divmod(nanoseconds, 10**9)
     told = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
     return f"{told}.{rest:09}" if rest % 1000 else _with_micros(told, rest // 1000)

@@ -69,7 +69,7 @@ class Format(ABC):
 
     @property
     def allow_missing(self) -> str:
-        """What to do about a column that some files or samples lack, for an error message."""
+        """Advice about a column that some files or samples lack, for an error message."""
         return (
             "Leave it out with columns=, or have it None there with "
             f"format={type(self).__name__}(missing='null'); on a command line, "
@@ -80,33 +80,33 @@ class Format(ABC):
 
     @abstractmethod
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """The shards of one file; called for many files side by side.
+        """Return the shards of one file; called for many files side by side.
 
         Raises FormatError with the file's name and the reason where it cannot be read.
         """
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
-        """How many bytes of a file `plan_file` reads; 0 where a look will do."""
+        """Return the bytes of a file that `plan_file` reads; 0 if a few are enough."""
         del file, files
         return 0
 
     @abstractmethod
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The samples of a shard, in order, some thousands at a time.
+        """Yield the samples of a shard, in order, some thousands at a time.
 
         Raises FormatError with the file's name, the shard and the reason.
         """
 
     def narrow(self, place: FilePlace) -> FilePlace:
-        """Which part of the place that was given is to be listed; all of it."""
+        """Return the part of a given place that is to be listed: here all of it."""
         return place
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """The files of a place that hold samples; one listing."""
+        """Return the files of a place that hold samples, by one listing."""
         return FoundFiles(self.choose(source.find(place), source))
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
-        """Which of the files that were found hold samples, in the order that samples have."""
+        """Return those of the listed files that hold samples, in the order of the samples."""
         del source
         return sorted(file for file in files if self.takes(file.key))
 
@@ -127,11 +127,11 @@ class Format(ABC):
         return False
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """The stored bytes of some samples, by row, where `can_range`."""
+        """Return the stored bytes of some samples by row; called if `can_range`."""
         raise NotImplementedError
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
-        """A reader of the shard in a file on this machine; None to have it decoded to the cache.
+        """Return a reader of the shard in a local file, or None to decode it to the cache.
 
         Either all shards of a dataset are read in place or none (`is_read_in_place`).
         """
@@ -149,7 +149,7 @@ class Format(ABC):
         return True
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """What a shard is called in errors, behind the name of its file."""
+        """Return the name of a shard for errors, which follows that of its file."""
         return f"shard {shard.span[0]}"
 
     def share(self, shard: ShardPlace) -> float:
@@ -168,7 +168,7 @@ class Format(ABC):
         return ()
 
     def settings(self) -> Mapping[str, Any]:
-        """What of the settings changes samples, as JSON; not the columns."""
+        """Return the settings that change samples, as JSON; not the columns."""
         told = dataclasses.asdict(self)
         return {name: value for name, value in sorted(told.items()) if name != "columns"}
 
@@ -182,7 +182,7 @@ class Format(ABC):
         return parts[-1].lower().endswith(self.endings)
 
     def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """The columns of a dataset whose files (the first with such columns is named) have these.
+        """Return the columns of a dataset, given those of its files, each with a file's name.
 
         Raises FormatError for files that do not go together.
         """

@@ -30,7 +30,7 @@ class Columnar(Format):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
     ) -> Iterator[Any]:
-        """The rows of a shard as record batches, which hold those of the columns that it has.
+        """Yield the rows of a shard as record batches of those columns that it has.
 
         Raises FormatError where it cannot be decoded; ``where`` names the shard.
         """
@@ -45,7 +45,7 @@ class Columnar(Format):
         )
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The rows of a shard, out of the columns that are wanted."""
+        """Yield the rows of a shard, of the columns that were chosen."""
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         try:
             for batch in self.batches(shard, shard.columns.names, files, where):
@@ -55,10 +55,10 @@ class Columnar(Format):
         except Exception as error:
             raise unreadable(where, "it cannot be decoded", error) from error
         finally:
-            # Each thread that decodes would keep what it had for one shard.
+            # Otherwise each thread that decodes keeps the memory of one shard.
             pyarrow().default_memory_pool().release_unused()
 
     def slow_columns(self, columns: Columns) -> Sequence[str]:
-        """Those that are nested: their values are what JSON has of them."""
+        """Return the nested columns, which are decoded to JSON value by value."""
         pairs = zip(columns.names, columns.encodings, strict=True)
         return [name for name, kind in pairs if kind in ("json", "optional[json]")]

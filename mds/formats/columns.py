@@ -16,7 +16,7 @@ _FLOATS = ("float16", "float32", "float64")
 
 
 def merge_encodings(one: str, other: str) -> str | None:
-    """The encoding that takes the values of both without a loss; None when there is none."""
+    """Return the encoding that holds the values of both without loss, or None."""
     if one == other:
         return one
     if NULLS in (one, other):

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 log = get_logger("mds.formats")
 
 _SIDE_BY_SIDE = 32
-#: From so many bytes on that planning reads over a network, it says so.
+#: Bytes that planning reads over a network before it warns.
 _TOLD_BYTES = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class FormatData:
-    """What is needed to plan and to read a dataset in a format: plain, and fit for a pickle."""
+    """Format, table and columns of a dataset: enough to plan and to read it, and picklable."""
 
     format: Format
     table: FileTable
@@ -53,7 +53,7 @@ class FormatData:
     def of(
         cls, kind: Format, table: FileTable, wanted: Sequence[str] | None = None, where: str = ""
     ) -> FormatData:
-        """The dataset of a table of files at ``where``.
+        """Return the dataset of a table of files at ``where``.
 
         It has the ``wanted`` columns, else those of the format, else all. Raises ConfigError for
         one that no file has.
@@ -68,7 +68,7 @@ class FormatData:
         return cls(kind, table, as_columns(columns, chosen), chosen is not None)
 
     def index(self) -> Index:
-        """The shards as an index."""
+        """Return the shards as an index."""
         import xxhash
 
         schema = ShardSchema("mds", self.columns, None, (), None, None, None,
@@ -114,7 +114,7 @@ class FormatData:
         return facts
 
     def costs(self) -> FileCosts:
-        """What reading the files takes, as far as is known before."""
+        """Estimate the cost of reading the files."""
         first = self._place(0) if len(self.table) else None
         share = self.format.share(first) if first is not None else 1.0
         return FileCosts(
@@ -128,12 +128,12 @@ class FormatData:
         )
 
     def where(self, number: int, files: Files) -> str:
-        """A shard, for people."""
+        """Describe a shard in errors: URL of its file and name of the shard."""
         place = self._place(number)
         return f"{files.url(place.file)}, {self.format.shard_of(place)}"
 
     def blocks(self, number: int, files: Files) -> Iterator[Block]:
-        """The samples of a shard."""
+        """Yield the samples of a shard."""
         return self.format.blocks(self._place(number), files)
 
     def value_lengths(self, number: int, column: str, files: Files) -> NDArray[np.int64] | None:
@@ -145,7 +145,7 @@ class FormatData:
         return self.format.can_range(self._place(number))
 
     def rows(self, number: int, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """The stored bytes of some samples of a shard, by row."""
+        """Return the stored bytes of some samples of a shard, by row."""
         return self.format.rows(self._place(number), rows, files)
 
     @property
@@ -156,7 +156,7 @@ class FormatData:
         return kind.is_read_in_place(table.files) and all(map(kind.maps, notes))
 
     def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
-        """A reader of a shard that is read in place, below a folder."""
+        """Return a reader of a shard that is read in place, below a folder."""
         place = self._place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
@@ -173,7 +173,7 @@ def make_table(
     header: Mapping[str, Any] | None = None,
     most_bytes: int | None = None,
 ) -> FileTable:
-    """The table of files: each is looked at, many at once, but for those that ``old`` knows.
+    """Plan all files, many at once, and return their table; ``old`` saves unchanged ones.
 
     Raises what the first file met, in the order of the files, and FormatError where more than
     ``most_bytes`` would have to come over a network.
@@ -225,7 +225,7 @@ def _in_no_file(
     found: Sequence[tuple[str, Mapping[str, str]]],
     chosen: Sequence[str] | None,
 ) -> dict[str, str]:
-    """The columns of a table that no file has yet, where they are to be None.
+    """Return the columns of a table that no file has yet and that are None for now.
 
     Raises FormatError where they are not.
     """
@@ -256,7 +256,7 @@ def _check_bytes(kind: Format, files: Files, count: int, size: int, most: int | 
 
 
 def reads_of(kind: Format) -> list[Any]:
-    """What the facts of a table depend on besides the files."""
+    """Return what plans depend on besides the files: format, revision and settings."""
     return [kind.name, kind.revision, kind.settings()]
 
 

@@ -59,7 +59,7 @@ class Delta(TableFormat):
         check_number("version", self.version)
 
     def narrow(self, place: FilePlace) -> FilePlace:
-        """The log alone."""
+        """Narrow the place to the log."""
         return FilePlace(place.root, (f"{LOG}/**",))
 
     def takes(self, key: str) -> bool:
@@ -67,7 +67,7 @@ class Delta(TableFormat):
         return key.startswith(f"{LOG}/")
 
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
-        """The files of the version, as its log has them."""
+        """Return the files of the version, as its log has them."""
         url = source.url("")
         log = source.find(place)
         version, wanted = _log_of(log, self.version, url)
@@ -82,7 +82,7 @@ class Delta(TableFormat):
 
 
 def _log_of(log: Sequence[DataFile], asked: int | None, url: str) -> tuple[int, list[DataFile]]:
-    """The version, and the files of the log that it follows from: a checkpoint, and commits."""
+    """Return the version, and the files of the log that define it: checkpoint and commits."""
     commits = {int(m[1]): file for file in log if (m := _COMMIT.fullmatch(file.key))}
     parts: dict[int, list[DataFile]] = {}
     for file in log:
@@ -127,7 +127,7 @@ def _copy(wanted: Sequence[DataFile], source: Files, folder: str) -> None:
 
 
 def _read(folder: str, version: int, url: str) -> FoundFiles:
-    """The files of a table whose log is in a folder."""
+    """Return the files of a table whose log is in a folder."""
     try:
         from deltalake import DeltaTable
     except ImportError as error:
@@ -174,7 +174,7 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
 
 
 def _tree(field: Mapping[str, Any]) -> list[Any]:
-    """A field of the table, as those of files are (`table_fields.tree_of`).
+    """Return a field of the table as a tree, like those of files (`table_fields.tree_of`).
 
     Its number is what files call it.
     """
@@ -195,7 +195,7 @@ def _numbers(trees: Sequence[Any]) -> dict[str, Any]:
 
 
 def _key_of(path: str, folder: str, url: str) -> str:
-    """The key of a file, which a log may have as a URL."""
+    """Return the key of a file, which a log may have as a URL."""
     path = unquote(path).removeprefix("file://").removeprefix(folder).lstrip("/")
     if "://" in path:
         raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")

@@ -31,7 +31,7 @@ LARGEST_DECODED = 1 << 30
 
 
 def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
-    """A block of ``rows`` samples whose columns, in their order, have these bytes."""
+    """Join the bytes of columns, in their order, to a block of ``rows`` samples."""
     variable = [each for each in values if not isinstance(each, np.ndarray)]
     sizes = np.zeros((rows, len(variable)), "<u4")
     for at, pieces in enumerate(variable):
@@ -55,7 +55,7 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
 
 
 def _cut(fixed: Sequence[Bytes]) -> list[list[bytes]]:
-    """Fixed columns that are neighbours, as one piece a row; nothing where they have no bytes."""
+    """Join neighbouring fixed columns, one piece a row; return [] if they have no bytes."""
     width = sum(each.shape[1] for each in fixed)
     if not width:
         return []
@@ -85,7 +85,7 @@ def encode_records(
 
 
 def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[], str]], bytes]:
-    """A function from a record, and one that says where it is, to the stored bytes of the sample.
+    """Return a function from a record, and one that describes it, to its stored bytes.
 
     It raises FormatError as `encode_records` does.
     """
@@ -116,7 +116,7 @@ def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[]
 
 
 def block_of(samples: Sequence[bytes]) -> Block:
-    """A block of samples that are bytes already."""
+    """Return a block of samples that are bytes already."""
     return Block(np.fromiter(map(len, samples), np.int64, len(samples)), b"".join(samples))
 
 
@@ -172,14 +172,14 @@ def _too_large(where: str) -> ShardError:
 
 
 def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], where: str) -> bytes:
-    """An MDS shard of blocks, in memory; see `write_shard`."""
+    """Return an MDS shard of blocks, in memory; see `write_shard`."""
     file = io.BytesIO()
     write_shard(file, samples, columns, blocks, where)
     return file.getvalue()
 
 
 def shard_config(columns: Columns) -> bytes:
-    """What stands between the offsets and the samples."""
+    """Return the configuration of a shard, which is between the offsets and the samples."""
     return config_bytes(
         {
             "version": VERSION,

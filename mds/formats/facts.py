@@ -39,7 +39,7 @@ class FoundFiles(NamedTuple):
 
 
 class FileCosts(NamedTuple):
-    """What reading files of a format takes: ``size`` bytes of them, ``decoded`` in the cache.
+    """Cost of reading files of a format: ``size`` bytes of them, ``decoded`` in the cache.
 
     ``slow_columns`` are decoded value by value, where others are not. ``whole``: why all of a file
     comes, where a part of it is wanted; '' where that is not so.
@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What there is in one file.
+    """Columns and shards of one file.
 
     - ``columns``: the encoding of every column by name.
     - ``samples``: samples of each shard, in order; a shard without samples is left out.

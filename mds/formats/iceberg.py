@@ -69,13 +69,13 @@ class Iceberg(TableFormat):
         check_number("snapshot", self.snapshot)
 
     def narrow(self, place: FilePlace) -> FilePlace:
-        """The metadata alone, below the folder of the table."""
+        """Narrow the place to the metadata, below the folder of the table."""
         if not place.patterns and not place.literal:
             return FilePlace(place.root, (f"{_FOLDER}*",))
         root, _, folder = place.root.rstrip("/").rpartition("/")
         if folder != _FOLDER.rstrip("/"):
             raise ConfigError(
-                f"{place.root!r}: the metadata file of a table lies in its folder {_FOLDER!r}."
+                f"{place.root!r}: the metadata file of a table is in its folder {_FOLDER!r}."
             )
         below = tuple(f"{_FOLDER}{name}" for name in place.patterns)
         literal = f"{_FOLDER}{place.literal}" if place.literal else ""
@@ -86,7 +86,7 @@ class Iceberg(TableFormat):
         return key.startswith(_FOLDER)
 
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
-        """The files of the snapshot, as its manifests have them."""
+        """Return the files of the snapshot, as its manifests have them."""
         url = source.url("")
         chosen = _metadata_file(source.find(place), source, url)
         try:
@@ -98,7 +98,7 @@ class Iceberg(TableFormat):
 
 
 def _metadata_file(found: Sequence[DataFile], source: Files, url: str) -> DataFile:
-    """The newest metadata: what the hint says, else the one with the highest number."""
+    """Return the newest metadata file: that of the hint, else the one of highest number."""
     named = {file.key: file for file in found if file.key.endswith(_ENDING)}
     if len(named) == 1:
         return next(iter(named.values()))
@@ -158,7 +158,7 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
 
 
 def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
-    """The live entries of all manifests. Raises FormatError for files that name deleted rows."""
+    """Yield the live entries of all manifests. Raises FormatError for deleted rows."""
     from pyiceberg.manifest import FileFormat, ManifestContent
 
     manifests = snapshot.manifests(reads)
@@ -184,7 +184,7 @@ def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
 
 
 def _constants(file: Any, metadata: Any, schema: Any) -> Any:
-    """The columns that have one value in a file, of which it may not hold them itself."""
+    """Return the columns that have one value in a file, which may not hold them itself."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.transforms import IdentityTransform
 
@@ -210,7 +210,7 @@ def _reads_doubles() -> bool:
 
 
 def _tree(field: Any) -> list[Any]:
-    """A field of the table, as those of files are (`table_fields.tree_of`)."""
+    """Return a field of the table as a tree, like those of files (`table_fields.tree_of`)."""
     from pyiceberg.types import ListType, MapType, StructType
 
     kind, name, inside = field.field_type, "", []
@@ -224,7 +224,7 @@ def _tree(field: Any) -> list[Any]:
 
 
 def _file_numbers(metadata: Any, schema: Any) -> dict[str, Any] | None:
-    """The numbers of columns in files that were written without the table, by their names.
+    """Return the numbers of columns of files that were written without the table, by name.
 
     None where the table was changed and does not say: a name may have stood for another column.
     """
@@ -257,7 +257,7 @@ def _refuse_defaults(schema: Any, url: str) -> None:
 
 
 def _reads(source: Files) -> Any:
-    """The files of a table as pyiceberg asks for them."""
+    """Return the files of a table in the interface that pyiceberg reads."""
     from pyiceberg.io import FileIO, InputFile
 
     class TableInput(InputFile):  # type: ignore[misc]
@@ -300,6 +300,6 @@ def _reads(source: Files) -> Any:
 
 
 def _plain(path: str) -> str:
-    """A location without what is written in several ways: ``file:/a``, ``s3a://b``."""
+    """Normalize a location that can be written in several ways: ``file:/a``, ``s3a://b``."""
     path = re.sub(r"^file:/*(?=/)", "", path)
     return re.sub(r"^s3[an]://", "s3://", path)

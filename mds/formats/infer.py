@@ -64,7 +64,7 @@ def infer_columns(
 
 
 def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
-    """The encoding that holds all values, and a note on why when that is not plain."""
+    """Return the encoding that holds all values, and a note if its choice needs a reason."""
     kinds = _kinds(values)
     if kinds == {"int"}:
         return ("int", "") if all(v in _INT64 for v in values) else ("str_int", "beyond 64 bits")
@@ -85,7 +85,7 @@ def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
 
 
 def show_value(value: Any, width: int = 40) -> str:
-    """A value in a few characters."""
+    """Return a value in a few characters."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return format_bytes(len(value))
     if isinstance(value, np.ndarray):
@@ -95,7 +95,7 @@ def show_value(value: Any, width: int = 40) -> str:
 
 
 def _kinds(values: Sequence[Any]) -> set[str]:
-    """What there is among the values; one of each type is looked at, which tells all but NumPy's.
+    """Return the kinds of the values. One value of each type decides, except for NumPy's.
 
     (A million values take 20 ms so, and 0.6 s one by one.)
     """
@@ -140,7 +140,7 @@ def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
 
 
 def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
-    """The encoding of the cells of a column, some of which may be missing."""
+    """Return the encoding of the cells of a column, some of which may be missing."""
     there = [value for value in values if value not in nulls]
     encoding, note = _of_text(there) if there else ("str", "always missing")
     if len(there) < len(values):

@@ -13,7 +13,7 @@ from mds.errors import EncodingError
 
 
 def as_json(value: Any) -> Any:
-    """A value with everything that JSON has no word for replaced by what says the same.
+    """Return a value with everything that JSON lacks replaced by an equivalent.
 
     Raises EncodingError for bytes, which JSON has no word for at all.
     """

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def note_of(columns: Iterable[str], more: bytes = b"") -> bytes:
-    """The note of a file with these columns, and whatever else is to be noted."""
+    """Return the note of a file with these columns, and with further bytes."""
     names = json.dumps(sorted(columns)).encode()
     return len(names).to_bytes(4, "little") + names + more
 
 
 def more_of(note: bytes) -> bytes:
-    """What else is in a note."""
+    """Return the bytes of a note behind its columns."""
     return note[4 + int.from_bytes(note[:4], "little") :]
 
 
@@ -61,6 +61,6 @@ class KnownColumns:
             return
         late = ", ".join(map(repr, sorted({*found} - self._all)))
         raise FormatError(
-            f"{where}: {what} {late}, and none of those had it that the columns were told from. "
+            f"{where}: {what} {late}, and none of those had it that columns were inferred from. "
             f"Name the columns that you want with columns=."
         )

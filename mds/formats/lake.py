@@ -36,7 +36,7 @@ ROUGH = b"rough"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a log says of one file of a table.
+    """Facts of a log about one file of a table.
 
     - ``constants``: a record batch of one row, the columns that have one value in all of the file.
     - ``names``: the name in the table of each column of the file that belongs to it; None where
@@ -54,7 +54,7 @@ class FileFacts:
     fields: Sequence[Any] | None = None
 
     def to_bytes(self) -> bytes:
-        """As `parse` reads it."""
+        """Return the bytes that `parse` reads."""
         names = json.dumps([self.names, self.inside, self.fields]).encode()
         sink = pyarrow().BufferOutputStream()
         with pyarrow().ipc.new_stream(sink, self.constants.schema) as writer:
@@ -64,7 +64,7 @@ class FileFacts:
 
     @classmethod
     def parse(cls, data: bytes) -> tuple[FileFacts, bytes]:
-        """The facts, and what is behind them."""
+        """Return the facts, and the bytes behind them."""
         first, second = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4))
         names, end = json.loads(data[8 : 8 + first]), 8 + first + second
         with pyarrow().ipc.open_stream(data[8 + first : end]) as reader:
@@ -110,7 +110,7 @@ class FileFacts:
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, wanted: Sequence[str]) -> list[str]:
-        """What the file calls these columns of the table, as far as it has them."""
+        """Return the names in the file of these columns of the table, if the file has them."""
         wanted = [name for name in wanted if name not in self.constants.schema.names]
         if self.names is None:
             return wanted
@@ -148,10 +148,10 @@ class TableFormat(Parquet):
 
     @abstractmethod
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
-        """The files of a version of the table, in any order, with `FileFacts` of each."""
+        """Return the files of a version of the table, in any order, with `FileFacts` of each."""
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """The files of the table by their keys: their order must not follow how a log is read."""
+        """Return the files of the table by key: their order must not follow how a log is read."""
         found = self.files_of_table(place, source)
         key = ""
         try:
@@ -163,7 +163,7 @@ class TableFormat(Parquet):
         return found._replace(files=sorted(found.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """The row groups of a file, with the columns that the log gives it."""
+        """Return the row groups of a file, with the columns that the log gives it."""
         with _told_of_vacuum(file, files):
             plan = super().plan_file(file, files)
         told = files.facts[file.key]
@@ -185,24 +185,24 @@ class TableFormat(Parquet):
         return dataclasses.replace(plan, columns=columns, note=told + plan.note)
 
     def share(self, shard: ShardPlace) -> float:
-        """Which share of the bytes of a row group is of the columns that are wanted."""
+        """Return the share of a row group's bytes that the chosen columns have."""
         facts, note = FileFacts.parse(shard.note)
         stored = tuple(facts.stored(shard.columns.names))
         columns = shard.columns._replace(names=stored)
         return super().share(dataclasses.replace(shard, note=note, columns=columns))
 
     def footer(self, file: DataFile, files: Files) -> bytes:
-        """The footer of a file, of itself: a table has no ``_metadata``."""
+        """Return the footer of a file from itself: a table has no ``_metadata``."""
         return read_footer(file, files)
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Those of which the log and the file do not say that there is none."""
+        """Return the columns that may hold None by the log and the file."""
         return Columnar.known_nulls(self, plan)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
     ) -> Iterator[Any]:
-        """The rows of a row group as the table has them."""
+        """Yield the rows of a row group as the table has them."""
         facts, note = FileFacts.parse(shard.note)
         inner = dataclasses.replace(shard, note=note)
         with _told_of_vacuum(shard.file, files):
@@ -212,7 +212,7 @@ class TableFormat(Parquet):
 
 @contextlib.contextmanager
 def _told_of_vacuum(file: DataFile, files: Files) -> Iterator[None]:
-    """A file of the table that is gone is said to be one."""
+    """Raise an error that explains why a file of the table is gone."""
     try:
         yield
     except NotFoundError as error:
@@ -231,12 +231,12 @@ def check_number(name: str, value: object) -> None:
 
 
 def digest_of(schema: str) -> str:
-    """What stands for the schema of a table."""
+    """Return a digest of the schema of a table."""
     import xxhash
 
     return xxhash.xxh3_64_hexdigest(schema.encode())
 
 
 def refused(url: str, what: str, how: str) -> FormatError:
-    """A table that has what is not read here, and what to do."""
+    """Return the error for a table that needs a feature which is not supported."""
     return FormatError(f"{url}: the table has {what}, which are not read here. {how}")

@@ -41,7 +41,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(Format):
-    """What files of lines have in common; a sample is a line.
+    """Base class of files of lines; a sample is a line.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
       so far behind its beginning. Another number is another order.
@@ -63,11 +63,11 @@ class Lines(Format):
 
     @abstractmethod
     def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
-        """The columns of a file, by some of its lines, each with its byte."""
+        """Infer the columns of a file from some of its lines, each with its byte."""
 
     @abstractmethod
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """The sample of a line. Raises ValueError with the reason."""
+        """Parse a line as a sample. Raises ValueError with the reason."""
 
     # ------------------------------------------------------------------ the format
 
@@ -92,7 +92,7 @@ class Lines(Format):
         return file.size
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The lines of a stretch, encoded."""
+        """Yield the lines of a stretch, encoded."""
         where = files.url(shard.file)
         chunks: Iterable[bytes]
         if compression_of(shard.file.key):
@@ -104,7 +104,7 @@ class Lines(Format):
         yield from encode_records(shard.columns, records, f"{where}, {self.shard_of(shard)}")
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """The bytes of the stretch."""
+        """Return the bytes of the stretch."""
         return f"bytes {shard.span[0]:,} to {shard.span[1]:,}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
@@ -112,7 +112,7 @@ class Lines(Format):
         return not any(compression_of(file.key) for file in files)
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """A reader of a stretch of a plain file, whose lines are parsed when they are asked for."""
+        """Return a reader of a stretch of a plain file; it parses a line when that is asked for."""
         start, end = shard.span
         page = start - start % os.sysconf("SC_PAGE_SIZE")
         with open_regular(path) as file:
@@ -169,7 +169,7 @@ class Lines(Format):
     def _record(
         self, line: bytes, at: int, known: KnownColumns | None, where: str
     ) -> dict[str, Any]:
-        """The sample of the line at a byte, all of whose keys are known columns."""
+        """Parse the line at a byte as a sample, all of whose keys must be known columns."""
         try:
             record = self.record(line if at else line.removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
@@ -203,11 +203,11 @@ class JsonLines(Lines):
         return {column.name: column.encoding for column in infer_columns(records)}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """The object."""
+        """Parse the object."""
         return json_object(line)
 
     def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """The columns of all files; what differs in kind between files is JSON, as in a file."""
+        """Merge the columns of files; kinds that differ between files are JSON, as in a file."""
         kinds: dict[str, str] = {}
         for _, columns in found:
             for name, encoding in columns.items():
@@ -232,17 +232,17 @@ class TextLines(Lines):
     skips_blank: ClassVar[bool] = False
 
     def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
-        """The text."""
+        """Return the only column."""
         del lines, where
         return {"text": "str"}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """The line without its end."""
+        """Return the line without its end."""
         return {"text": str(line, "utf-8").removesuffix("\n").removesuffix("\r")}
 
 
 def json_object(line: bytes | memoryview) -> dict[str, Any]:
-    """The object of a line. Raises ValueError, also where Python's own are ValueErrors."""
+    """Parse the object of a line. Raises ValueError, also for errors of the parser."""
     found = load_json(str(line, "utf-8").rstrip())
     if not isinstance(found, dict):
         raise ValueError(  # noqa: TRY004 - a line is wrong by value
@@ -252,7 +252,7 @@ def json_object(line: bytes | memoryview) -> dict[str, Any]:
 
 
 def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
-    """The bytes of a file, unpacked."""
+    """Yield the decompressed bytes of a file."""
     ending = compression_of(file.key)
     chunks = files.stream(file)
     where = files.url(file)
@@ -262,7 +262,7 @@ def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
 def _makers(
     columns: Columns, selection: ColumnSelection
 ) -> list[tuple[str, Callable[[Any], Any]]] | None:
-    """What makes of a JSON value what its column gives; None for columns of other kinds.
+    """Return converters from JSON values to those of columns, or None if one has none.
 
     Each raises TypeError for a value that the column does not take.
     """
@@ -272,7 +272,7 @@ def _makers(
 
 
 def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
-    """What takes the values of columns of numbers; their encodings take True for 1, and round."""
+    """Return checks for columns of numbers, whose encodings take True for 1, and round."""
     pairs = zip(columns.names, columns.encodings, strict=True)
     return [(name, _MAKERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
 
@@ -325,7 +325,7 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _join(one: str, other: str) -> str:
-    """The encoding of a column whose values are of two kinds in two files."""
+    """Return the encoding of a column whose values are of two kinds in two files."""
     if {one, other} == {"int", "float64"}:
         return "float64"
     return merge_encodings(one, other) or "json"

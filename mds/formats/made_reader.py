@@ -52,7 +52,7 @@ class MadeReader(Reader):
         return self._joint(made).rows(range(len(made)), copy=copy)
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Samples of this schema as columns; see Reader.as_columns."""
+        """Return samples of this schema as columns; see Reader.as_columns."""
         return self._joint([]).as_columns(samples)
 
     def sample_bytes(self, row: int) -> memoryview:
@@ -90,7 +90,7 @@ class MadeReader(Reader):
         return self.get(self._number(row))
 
     def _joint(self, made: list[bytes]) -> JointReader:
-        """A reader of samples that were made."""
+        """Return a reader of stored samples."""
         offsets = np.zeros(len(made) + 1, np.int64)
         np.cumsum([len(each) for each in made], out=offsets[1:])
         return joint_reader(
@@ -103,6 +103,6 @@ class MadeReader(Reader):
         )
 
     def close(self) -> None:
-        """Let go of the file; views that were given out are of bytes of their own."""
+        """Release the file; values that were given out have memory of their own."""
         super().close()
         self._make, self._sample = None, None

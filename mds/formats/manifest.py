@@ -24,7 +24,7 @@ _LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
 
 
 def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], Rows]:
-    """The encodings of the columns of a manifest, and its rows; ``where`` names it in errors.
+    """Return the encodings of a manifest's columns, and its rows; ``where`` names it.
 
     Raises FormatError for one that cannot be read, and for a name with another ending.
     """
@@ -36,7 +36,7 @@ def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], R
         columns, rows = read(data)
     except MdsError:
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # errors differ by library
         raise FormatError(f"{where}: it cannot be read: {str(error).rstrip(chr(46))}.") from error
     if not rows:
         raise FormatError(f"{where}: the manifest has no rows.")
@@ -59,7 +59,7 @@ def check_paths(rows: Rows, column: str, where: str) -> None:
 
 
 def check_sizes(rows: Rows, column: str, where: str) -> list[int]:
-    """The bytes of the file of each row. Raises FormatError for a row that does not say them."""
+    """Return the size of each row's file. Raises FormatError for a row without one."""
     sizes = [row.get(column) for row in rows]
     for number, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size < _LARGEST_FILE:
@@ -84,7 +84,7 @@ def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:
 
 
 def unpack_rows(data: bytes, where: str) -> Rows:
-    """The rows of `pack_rows`. Raises FormatError, which says ``where``, for other bytes."""
+    """Return the rows of `pack_rows`. Raises FormatError, which names ``where``, for others."""
     import zstandard
 
     unpack = zstandard.ZstdDecompressor().decompress
@@ -159,7 +159,7 @@ def _check_header(names: Sequence[str]) -> None:
 
 
 def _columns_of(rows: Rows) -> dict[str, str]:
-    """The encodings that take the values of all rows; one that some rows lack is JSON."""
+    """Return encodings that hold the values of all rows; JSON for one that some rows lack."""
     return {column.name: column.encoding for column in infer_columns(rows)}
 
 

@@ -142,7 +142,7 @@ class Megatron(Format):
         return f"documents {shard.span[0]:,} to {shard.span[1]:,}"
 
     def can_range(self, shard: ShardPlace) -> bool:
-        """Always: a document is a range of bytes."""
+        """Return True: a document is a range of bytes."""
         del shard
         return True
 
@@ -158,7 +158,7 @@ class Megatron(Format):
         }
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Always: tokens are not compressed."""
+        """Return True: tokens are not compressed."""
         del files
         return True
 
@@ -346,7 +346,7 @@ def _shard_cuts(bounds: Int64s, size: int) -> Int64s:
 
 
 class _PlannedIndex(NamedTuple):
-    """What is noted of an ``.idx`` file; ``starts`` has a row for each shard, and one for the end.
+    """Facts noted of an ``.idx``; ``starts`` has a row for each shard, and one for the end.
 
     A row is the first document, the first sequence and the first byte, shape (shards + 1, 3).
     """

@@ -21,7 +21,7 @@ _NEWLINE = 10
 _LONGEST = 1 << 30
 #: Lines of a shard. Decoded each takes eight bytes and more, and a shard a gigabyte at most.
 _MOST_LINES = 1 << 27
-_SPACE = 32  # what is below it or it itself may be all that a line holds
+_SPACE = 32  # a line of bytes up to this one may be blank
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Stretch:
 
 
 def line_ends(data: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
-    """The positions behind the newlines of some bytes."""
+    """Return the positions behind the newlines of some bytes."""
     array = np.frombuffer(data, np.uint8)
     found = [
         np.flatnonzero(array[at : at + _PIECE] == _NEWLINE) + (at + 1)
@@ -67,7 +67,7 @@ def line_bounds(
 
 
 def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> int:
-    """How many lines there are, as `line_bounds` has them."""
+    """Return the number of lines, as `line_bounds` has them."""
     array, count = np.frombuffer(data, np.uint8), 0
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
@@ -85,7 +85,7 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
 
 
 def bounded(chunks: Iterable[bytes], where: str, at: int = 0) -> Iterator[bytes]:
-    """The chunks, of which the first begins at a byte. Raises FormatError for a line above 1 GB.
+    """Pass chunks on, the first from a byte. Raises FormatError for a line above 1 GB.
 
     A few bytes that are compressed may become a line of any length.
     """
@@ -172,7 +172,7 @@ def whole_lines(chunks: Iterable[bytes], at: int = 0) -> Iterator[tuple[int, byt
 
 
 def _newline(data: memoryview, at: int) -> int:
-    """The first newline at a place or behind it; -1 without one."""
+    """Return the first newline at a position or behind it, or -1."""
     for start in range(at, len(data), _PIECE):
         found = bytes(data[start : start + _PIECE]).find(b"\n")
         if found >= 0:

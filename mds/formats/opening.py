@@ -22,7 +22,7 @@ def open_files(
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[FormatData, Files]:
-    """The dataset of files in a format, planned anew, and what reads them.
+    """Plan a dataset of files anew, and return it with its reader of files.
 
     Raises ConfigError for a source of no format, and what planning raises.
     """

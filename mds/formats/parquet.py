@@ -71,7 +71,7 @@ class Parquet(Columnar):
             parse_encoding(encoding)
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """The row groups of a file, by its footer."""
+        """Return the row groups of a file, by its footer."""
         url = files.url(file)
         footer = self.footer(file, files)
         try:
@@ -110,17 +110,17 @@ class Parquet(Columnar):
         return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
 
     def footer(self, file: DataFile, files: Files) -> bytes:
-        """The footer of a file, of a ``_metadata`` above it or of itself."""
+        """Return the footer of a file, of a ``_metadata`` above it or of itself."""
         found = shared_footer(file, files, read_footer) if files.is_far else None
         return read_footer(file, files) if found is None else found
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Those of which the statistics say so."""
+        """Return the columns that hold None by their statistics."""
         return frozenset(name for name, has in _nulls(_footer_of(plan.note)).items() if has)
 
     @staticmethod
     def schema_of(note: bytes) -> Any:
-        """The Arrow schema of a file, of its note."""
+        """Return the Arrow schema in the note of a file."""
         return _footer_of(note).schema.to_arrow_schema()
 
     @staticmethod
@@ -131,7 +131,7 @@ class Parquet(Columnar):
         file: DataFile,
         files: Files,
     ) -> str:
-        """The encoding of a column of files, such as images; '' for any other column."""
+        """Return the encoding of a column of files, such as images, or '' for any other."""
         kind = features.get(field.name)
         if kind is None or not (is_file(field.type) or pyarrow().types.is_binary(field.type)):
             return ""
@@ -143,11 +143,11 @@ class Parquet(Columnar):
         return "bytes"
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """The number of the row group."""
+        """Return the number of the row group."""
         return f"row group {shard.span[0]}"
 
     def share(self, shard: ShardPlace) -> float:
-        """Which share of the bytes of a row group is of the columns that are wanted."""
+        """Return the share of a row group's bytes that the chosen columns have."""
         found, group = _parsed(shard), shard.span[0]
         wanted = set(shard.columns.names)
         told = [found.row_group(group).column(at) for at in range(found.num_columns)]
@@ -157,7 +157,7 @@ class Parquet(Columnar):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
     ) -> Iterator[Any]:
-        """The rows of a row group as record batches of those columns that the file has.
+        """Yield the rows of a row group as record batches of those columns that the file has.
 
         Raises FormatError where it cannot be decoded.
         """
@@ -200,7 +200,7 @@ class Parquet(Columnar):
 
 
 def read_footer(file: DataFile, files: Files) -> bytes:
-    """The footer of a file with its length and magic, so that it is a file of its own."""
+    """Return the footer of a file with its length and magic, as a file of its own."""
     url = files.url(file)
     if file.size < 12:
         raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
@@ -229,7 +229,7 @@ def _parse(footer: bytes) -> pq.FileMetaData:
 
 
 def _footer_of(note: bytes, where: str = "a table of files") -> pq.FileMetaData:
-    """The footer in a note. Raises FormatError for another, which only a stranger's table has."""
+    """Parse the footer in a note. Raises FormatError for a note from another program."""
     import zstandard
 
     try:
@@ -241,7 +241,7 @@ def _footer_of(note: bytes, where: str = "a table of files") -> pq.FileMetaData:
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
-    """The footer of the file of a shard; those of a few files are remembered."""
+    """Return the footer of a shard's file; those of a few files stay parsed."""
     key = shard.note  # by its bytes: files of two datasets may agree in everything else
     found = _remembered.pop(key, None)
     if found is None:
@@ -256,7 +256,7 @@ _remembered: dict[bytes, pq.FileMetaData] = {}
 
 
 def _module() -> Any:
-    pyarrow()  # says what is missing
+    pyarrow()  # whose error names the missing package
     from pyarrow import parquet
 
     return parquet
@@ -318,14 +318,14 @@ def _top_of(path: str, names: set[str]) -> str | None:
 
 
 def _int96(found: pq.FileMetaData, group: int) -> set[str]:
-    """The columns of timestamps in the type that Parquet had for them at first."""
+    """Return the paths of timestamps in Parquet's first type for them, INT96."""
     told = found.row_group(group)
     columns = [told.column(at) for at in range(told.num_columns)]
     return {each.path_in_schema for each in columns if each.physical_type == "INT96"}
 
 
 def _spans(found: pq.FileMetaData, group: int, wanted: set[str]) -> list[tuple[int, int]]:
-    """Where the chunks of columns are in the file, in rising order."""
+    """Return the bounds of the chunks of columns in the file, in rising order."""
     told, spans = found.row_group(group), []
     for at in range(told.num_columns):
         column = told.column(at)
@@ -367,7 +367,7 @@ class _Chunks(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, which pyarrow copies once more."""
+        """Read the next bytes, which pyarrow copies once more."""
         end = self._file.size if size < 0 else min(self._at + size, self._file.size)
         start, self._at = self._at, max(end, self._at)
         if end <= start:

@@ -36,7 +36,7 @@ _BEHIND = 16 << 20
 def shared_footer(
     file: DataFile, files: Files, read: Callable[[DataFile, Files], bytes]
 ) -> bytes | None:
-    """The footer of a file as the ``_metadata`` above it has it; None where it is not to be used.
+    """Return a file's footer from the ``_metadata`` above it, or None if it is not used.
 
     ``read`` gets the footer of a file from itself.
     """
@@ -102,7 +102,7 @@ class _Footers:
                 self._footers[f"{folder}/{key}" if folder else key] = bytes(sink.getvalue())[4:]
 
     def get(self, file: DataFile) -> bytes | None:
-        """The footer of a file as the file ends with; None where it is not that of the file."""
+        """Return the file's footer from `_metadata`, or None if it is stale."""
         footer = self._footers.get(file.key)
         if footer is not None and _fits(footer, file):
             return footer
@@ -126,7 +126,7 @@ def _fits(footer: bytes, file: DataFile) -> bool:
 
 
 def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
-    """Schema, rows of every row group, and where its chunks begin and end."""
+    """Return the schema, and of each row group the rows and the bounds of its chunks."""
     from pyarrow import parquet
 
     found = parquet.read_metadata(pyarrow().BufferReader(footer))
@@ -136,7 +136,7 @@ def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
 
 
 def chunk_span(column: Any) -> tuple[int, int]:
-    """Where the chunk of a column begins and ends."""
+    """Return the bounds of the chunk of a column."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset

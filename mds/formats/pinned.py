@@ -26,7 +26,7 @@ from mds.storage.url import reveal
 if TYPE_CHECKING:
     from mds.storage import Store
 
-#: What an index of files calls the folder that it lies in.
+#: Name of its own folder in an index of files.
 HERE = "."
 #: The source of a table in an index.
 PINNED = "mds index"
@@ -80,7 +80,7 @@ def _has_index(store: Store) -> bool:
 
 
 def pinned_format(index: FilesIndexError) -> Format:
-    """What the files of an index are. Raises IndexFileError for settings that no format has."""
+    """Return the format of an index of files. Raises IndexFileError for wrong settings."""
     try:
         return find_format(index.format)(**index.settings)
     except (MdsError, TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ def pinned_format(index: FilesIndexError) -> Format:
 
 
 def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable:
-    """The table beside an index of files, as ``kind`` reads them.
+    """Read the table beside an index of files, for a format.
 
     Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
     """

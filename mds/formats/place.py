@@ -44,7 +44,7 @@ class FilePlace:
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with, which saves a part of the listing."""
+        """Common beginning of all keys, which saves a part of the listing."""
         if not self.patterns:
             return self.literal
         heads = [re.split(r"[*?\[]", each, maxsplit=1)[0] for each in self.patterns]
@@ -60,7 +60,7 @@ class FilePlace:
 
 
 def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
-    """The place of a URL; one that ends with one of ``endings`` is a file.
+    """Parse the place of a URL; one that ends with one of ``endings`` is a file.
 
     Raises ConfigError for braces that do not close or that mean too many names.
     """
@@ -85,7 +85,7 @@ def has_pattern(url: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """What stands before the first part with a wildcard, and the rest."""
+    """Split a URL before its first part with a wildcard."""
     start = url.index("://") + 3 if scheme_of(url) and "://" in url else 0
     if scheme_of(url) in ("http", "https") and "?" in url:
         url = url[: url.index("?")]  # there it begins a query
@@ -110,7 +110,7 @@ def _has_wildcard(pattern: str) -> bool:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """A pattern with its braces spelled out."""
+    """Spell out the braces of a pattern."""
     parts = _BRACES.split(pattern)
     if any("{" in part or "}" in part for part in parts):
         raise ConfigError(f"{pattern!r}: the braces do not close, or are inside each other.")

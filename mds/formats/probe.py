@@ -20,7 +20,7 @@ class Probe:
         self._searched = 0  # bytes of the first window that hold no newline
 
     def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The chunks, of which what is in a window is kept."""
+        """Pass chunks on, and keep the bytes that are in a window."""
         at = 0
         for chunk in chunks:
             self._take(chunk, at)
@@ -52,7 +52,7 @@ class Probe:
         return True
 
     def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
-        """The lines that were kept, with the byte of each; from further on only whole ones."""
+        """Return the lines in the windows, with the byte of each; cut ones only at the start."""
         found = []
         for start, window in self._windows:
             data = bytes(window)

@@ -76,7 +76,7 @@ class RawFiles(Format):
             raise ConfigError(f"samples_per_shard= is 1 or more, got {self.samples_per_shard}.")
 
     def narrow(self, place: FilePlace) -> FilePlace:
-        """The manifest alone, so that no folder of millions of files is listed."""
+        """Narrow the place to the manifest, so that no folder of millions of files is listed."""
         return FilePlace(place.root, literal=self.manifest)
 
     def settings(self) -> Mapping[str, Any]:
@@ -115,18 +115,18 @@ class RawFiles(Format):
         return 1.0 if self.content in shard.columns.names else 0.0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The files of a shard, fetched side by side."""
+        """Yield the files of a shard, fetched side by side."""
         records = self._fetched(self._rows(shard), shard, files)
         where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         yield from encode_records(shard.columns, records, where)
 
     def can_range(self, shard: ShardPlace) -> bool:
-        """Always: a sample is a file."""
+        """Return True: a sample is a file."""
         del shard
         return True
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """The files of some rows alone."""
+        """Return the samples of some rows, fetching their files alone."""
         where, found, encode = (
             files.url(shard.file),
             self._rows(shard),
@@ -139,16 +139,16 @@ class RawFiles(Format):
         }
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """The first file of a shard, and how many follow."""
+        """Return the first file of a shard, and the number of files."""
         return f"{shard.samples:,} files from {self._rows(shard)[0].get(self.path)!r}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Always: a file on a local disk is read when its sample is asked for."""
+        """Return True: a file on a local disk is read when its sample is asked for."""
         del files
         return True
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """A reader that opens a file for each sample."""
+        """Return a reader that opens a file for each sample."""
         root = path[: -len(shard.file.key)]
         rows, encode = self._rows(shard), sample_encoder(shard.columns)
         reads = self.content in shard.columns.names
@@ -192,13 +192,13 @@ class RawFiles(Format):
         yield from files.map(fetch, rows)
 
     def _sizes(self, rows: Rows, where: str, files: Files) -> npt.NDArray[np.int64]:
-        """The bytes of each file: of the manifest, or about as many as some files have."""
+        """Return the size of each file: of the manifest, or the mean of some files."""
         if self.size is not None:
             return np.array(check_sizes(rows, self.size, where), np.int64)
         step = -(-len(rows) // _LOOKED_AT)
 
         def look(row: Mapping[str, Any]) -> int:
-            with contextlib.suppress(StoreError):  # which is told when the file is read
+            with contextlib.suppress(StoreError):  # reading the file reports the error
                 return files.store.head(row[self.path]).size
             return -1
 
@@ -206,7 +206,7 @@ class RawFiles(Format):
         return np.full(len(rows), sum(found) // len(found) if found else _SUPPOSED)
 
     def _rows(self, shard: ShardPlace) -> Rows:
-        """The rows of a shard, which a table may have from anywhere."""
+        """Return the rows of a shard, checked: a table may come from anywhere."""
         where = shard.file.key
         rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], where)
         if len(rows) != shard.samples:
@@ -230,6 +230,6 @@ class RawFiles(Format):
 
 
 def _content_of(rows: Rows, path: str) -> str:
-    """The encoding of what files hold, as their endings have it."""
+    """Return the encoding of the files' content by their endings."""
     kinds = {encoding_by_ending(split_name(row[path])[1]) or "bytes" for row in rows}
     return kinds.pop() if len(kinds) == 1 else "bytes"

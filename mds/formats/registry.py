@@ -21,7 +21,7 @@ ENTRY_POINTS = "mds.formats"
 
 
 class BuiltinFormat(NamedTuple):
-    """Where a format of this package is defined, and which files are of it.
+    """Module, class and endings of a format of this package.
 
     - ``module``, ``class_name``: loaded when the format is used, not before.
     - ``endings``: those of the class, known without loading it.
@@ -72,12 +72,12 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 
 def format_names() -> list[str]:
-    """The formats that are known, sorted."""
+    """Return the names of all known formats, sorted."""
     return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})
 
 
 def find_format(name: str) -> type[Format]:
-    """The class of a format. Raises ConfigError, which names those that there are."""
+    """Return the class of a format. Raises ConfigError with the known names."""
     if name in _formats:
         return _formats[name]
     if name in BUILTIN_FORMATS:
@@ -95,7 +95,7 @@ def find_format(name: str) -> type[Format]:
 
 
 def parse_format(given: str | Format | None) -> Format | None:
-    """What ``format=`` means: a name, a format with its settings, or nothing."""
+    """Return the format that ``format=`` names or is, or None for MDS."""
     if given is None or isinstance(given, Format):
         return given
     if not isinstance(given, str):
@@ -104,7 +104,7 @@ def parse_format(given: str | Format | None) -> Format | None:
 
 
 def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -> Format:
-    """A format with settings that are texts, such as those of a command line.
+    """Create a format with settings that are texts, such as those of a command line.
 
     Raises ConfigError for one that it has not, one that it needs, and a value that cannot be.
     """
@@ -160,7 +160,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
 
 
 def format_of_url(url: str) -> Format | None:
-    """The format of files that a URL names or has a pattern for; None for any other URL."""
+    """Return the format of files that a URL names or has a pattern for, else None."""
     text = reveal(url).rstrip("/")
     name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
     if ("." not in name and "*" not in text) or os.path.isdir(text):
@@ -181,7 +181,7 @@ def format_of_url(url: str) -> Format | None:
 
 
 def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
-    """The format of the files that a URL names, or that lie in a local folder; None for others.
+    """Return the format of the files that a URL names or a local folder holds, else None.
 
     A folder with an index.json is MDS, unless files ``beside_index`` are meant.
 

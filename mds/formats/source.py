@@ -33,7 +33,7 @@ R = TypeVar("R")
 #: Has a function called in another thread.
 Submit = Callable[..., "Future[Any]"]
 
-#: Gaps up to so many bytes are fetched along, and no request is for more than the other.
+#: Largest gap between ranges that are fetched together, and largest request, in bytes.
 GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
 #: Files of a shard that `Files.map` has under way at once, read or not.
@@ -70,16 +70,16 @@ class Files:
         return self.store.local_path is None
 
     def url(self, file: DataFile | str) -> str:
-        """Where a file is, for people."""
+        """Return the URL of a file, for messages."""
         return self.store.url_of(file if isinstance(file, str) else file.key)
 
     def path(self, file: DataFile) -> str | None:
-        """The path of a file on this machine's disk; None behind a network."""
+        """Return the path of a file on a local disk, or None behind a network."""
         folder = self.store.local_path
         return None if folder is None else f"{folder.rstrip('/')}/{file.key}"
 
     def find(self, place: FilePlace) -> list[DataFile]:
-        """The files of a place, by their keys. Raises NotFoundError when one that is named is not.
+        """List the files of a place, by key. Raises NotFoundError for a missing named file.
 
         Files are asked for one by one only where no wildcard is and the store cannot list.
         """
@@ -111,7 +111,7 @@ class Files:
         return found
 
     def beside(self, key: str) -> DataFile | None:
-        """A note that others may have left (``.idx``, ``.json``); None where there is none.
+        """Return a sidecar (``.idx``, ``.json``) that may be there, or None.
 
         It costs no request where the files were listed.
         """
@@ -121,11 +121,11 @@ class Files:
         return self._notes[key]
 
     def listed(self, key: str) -> DataFile | None:
-        """A note that was found while the files were listed; it is never asked for."""
+        """Return a sidecar that the listing has found; no request is made for it."""
         return self._notes.get(key)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` gives, made once for all files of a dataset; others wait for it."""
+        """Return the result of ``make``, called once for all files of a dataset; others wait."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()
@@ -140,17 +140,17 @@ class Files:
     # ------------------------------------------------------------------ bytes
 
     def get(self, file: DataFile) -> bytes:
-        """The whole file."""
+        """Read the whole file."""
         return b"".join(self.stream(file))
 
     def get_once(self, note: DataFile) -> bytes:
-        """A note of a few kilobytes, which is kept: planning looks at it more than once."""
+        """Read a sidecar of a few kilobytes and keep it: planning needs it more than once."""
         if note.key not in self._read:
             self._read[note.key] = self.get(note)
         return self._read[note.key]
 
     def range(self, file: DataFile, start: int, end: int) -> bytes:
-        """The bytes from ``start`` to before ``end``."""
+        """Read the bytes from ``start`` to before ``end``."""
         return b"".join(self.stream(file, start, end))
 
     def ranges(
@@ -178,7 +178,7 @@ class Files:
         return [_taken(span, firsts, chunks) for span in spans]
 
     def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """What ``act`` gives of every item, in order, many at once; the first error is raised."""
+        """Yield the results of ``act`` in order, many at once; the first error is raised."""
         if self._submit is not None:
             yield from _in_order(self._submit, act, items)
             return
@@ -186,7 +186,7 @@ class Files:
             yield from _in_order(pool.submit, act, items)
 
     def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes in chunks as they arrive; ReplacedError for another file than planned."""
+        """Yield the bytes as they arrive. Raises ReplacedError if the file was replaced."""
         began, size = time.monotonic(), 0
         try:
             with self.store.stream(file.key, start, end) as body:
@@ -219,14 +219,14 @@ class Files:
 
 
 def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
-    """The files below a root as they are now, also when its branch or tag moves on."""
+    """Open the files below a root as they are now, also if its branch or tag moves on."""
     store = open_at(root)
     pinned = store.pinned_url()
     return Files(store if pinned == store.url else open_at(pinned))
 
 
 def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """What ``act`` gives of every item; what was not begun when one fails is not begun at all."""
+    """Yield the results of ``act`` in order; queued calls are cancelled when one fails."""
     rest = iter(items)
     waiting: deque[Future[R]] = deque()
     try:
@@ -265,7 +265,7 @@ def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, i
 def _taken(
     span: tuple[int, int], firsts: Sequence[int], chunks: Sequence[memoryview]
 ) -> bytes | memoryview:
-    """A span out of the chunks that cover it, the first of which is found by where it begins."""
+    """Return a span out of the chunks that cover it."""
     start, end = span
     at = max(bisect_right(firsts, start) - 1, 0)
     parts = []

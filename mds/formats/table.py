@@ -81,7 +81,7 @@ class FileTable:
     def build(
         cls, header: Mapping[str, Any], files: Sequence[DataFile], plans: Sequence[FilePlan]
     ) -> FileTable:
-        """The table of files and of what was found in each; ``header``: whose table it is."""
+        """Build the table of files and of their plans; ``header``: whose table it is."""
         schemas: dict[str, int] = {}
         schema_of = [
             schemas.setdefault(json.dumps(plan.columns, sort_keys=True), len(schemas))
@@ -118,7 +118,7 @@ class FileTable:
         return DataFile(self.keys[number], int(self.sizes[number]), self.versions[number])
 
     def note_of(self, number: int) -> bytes:
-        """What its format noted of a file.
+        """Return the note that the format made of a file.
 
         The last ones are kept: of a tar of a million files it is megabytes, asked for by each read.
         """
@@ -144,7 +144,7 @@ class FileTable:
         )
 
     def plans(self) -> dict[DataFile, FilePlan]:
-        """What is known of each file, for a table of files of which some are the same."""
+        """Return the plan of each file, to plan files again of which some are unchanged."""
         bounds = np.searchsorted(self.file, np.arange(len(self.keys) + 1)).tolist()
         out = {}
         for number, file in enumerate(self.files):
@@ -159,7 +159,7 @@ class FileTable:
         return out
 
     def found_columns(self) -> list[tuple[str, Mapping[str, str]]]:
-        """The kinds of columns that there are, each with the first file that has them."""
+        """Return the distinct column sets, each with the first file that has it."""
         firsts = [int(np.argmax(self.schema_of == at)) for at in range(len(self.schemas))]
         pairs = sorted(zip(firsts, self.schemas, strict=True), key=lambda pair: pair[0])
         return [(self.keys[first], columns) for first, columns in pairs]
@@ -235,7 +235,7 @@ class FileTable:
         yield self._notes
 
     def to_bytes(self) -> bytes:
-        """The table as a file."""
+        """Return the table as a file."""
         import xxhash
 
         body = b"".join(self._parts(self.header))
@@ -243,7 +243,7 @@ class FileTable:
 
     @classmethod
     def parse(cls, data: bytes | memoryview, where: str) -> FileTable:
-        """The table of a file. Raises FormatError for anything that is none."""
+        """Parse the file of a table. Raises FormatError for anything else."""
         import xxhash
 
         view = memoryview(data)

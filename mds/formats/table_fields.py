@@ -15,7 +15,7 @@ from mds.formats.arrow_types import pyarrow
 
 #: Number, name, kind, fields inside.
 Tree = Sequence[Any]
-#: What a name stands for where files have no numbers: the number, and the same of what is inside.
+#: For files without numbers: the number of each name, and the same for the fields inside.
 Numbers = Mapping[str, Sequence[Any]]
 
 
@@ -27,7 +27,7 @@ def has_numbers(schema: Any) -> bool:
 def tree_of(
     field: Any, numbers: Numbers | None = None, called: str = "", *, any_case: bool = False
 ) -> Tree:
-    """A field of a file; its number comes from ``numbers`` where the file has none.
+    """Return the tree of a file's field; ``numbers`` has its number if the file has none.
 
     ``called``: the name by which those know it, where that is not its own; with ``any_case`` they
     know it in capitals and small letters alike.
@@ -59,7 +59,7 @@ def _known(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
 
 
 def recipe(stored: Tree, wanted: Tree) -> list[Any] | None:
-    """How a field of a file becomes that of the table; None where it is that already.
+    """Return the steps from a field of a file to that of the table, or None if it is equal.
 
     Of a struct: name, name in the file (None where it has none) and recipe of each field; else the
     recipes of what is inside.
@@ -83,7 +83,7 @@ def recipe(stored: Tree, wanted: Tree) -> list[Any] | None:
 
 
 def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
-    """A column of a file as one of the table; a field that the file does not have is null."""
+    """Convert a column of a file to that of the table; a field that is missing is null."""
     if steps is None:
         return column
     pa = pyarrow()
@@ -108,6 +108,6 @@ def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
 
 
 def _number(field: Any) -> str:
-    """The number of a column, as it is in a file."""
+    """Return the number of a column in a file, or ''."""
     told: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
     return told.decode()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
-#: What is fetched at once of a tar whose samples were counted, to tell its columns.
+#: Bytes of a counted tar that are fetched at once to infer its columns.
 _LOOK = 64 << 10
 #: Bytes of a sample from which on those that are not wanted are hopped over: a request is worth so
 #: many at 30 ms, where tars come side by side.
@@ -55,7 +55,7 @@ class Tar(Format):
     revision: ClassVar[int] = 3
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """The samples of a tar, found by its headers unless they are noted beside it."""
+        """Find the samples of a tar by its headers, unless a sidecar has counted them."""
         where, noted = files.url(file), noted_samples(file, files)
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, found, size, samples = TarColumns(), FoundPlaces(), 0, 0
@@ -91,7 +91,7 @@ class Tar(Format):
         return file.size if noted_samples(file, files) is None else 0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """The samples of a tar, a few in memory at a time; no more of it than is wanted."""
+        """Yield the samples of a tar, a few in memory at a time; other columns are not read."""
         where = files.url(shard.file)
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         if places is not None and places.files:
@@ -104,11 +104,11 @@ class Tar(Format):
         yield from encode_records(shard.columns, records, where)
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """A tar is one shard."""
+        """Return the number of samples: a tar is one shard."""
         return f"{shard.samples:,} samples"
 
     def share(self, shard: ShardPlace) -> float:
-        """What the wanted files of a tar have of the bytes of all."""
+        """Return the share of the bytes of all files of a tar that the chosen columns have."""
         places = TarPlaces.of(shard)
         if places is None or not places.files:
             return 1.0
@@ -116,7 +116,7 @@ class Tar(Format):
         return (places.size(wanted) + 1) / (places.size([*places.files]) + 1)
 
     def comes_whole(self, shard: ShardPlace) -> str:
-        """Where a note beside a tar counted its samples, and says nothing of the files in them."""
+        """Return the reason if a sidecar has counted samples without the places of files."""
         places = TarPlaces.of(shard)
         is_known = (places is not None and places.files) or self._hops(shard)
         if is_known or not KnownColumns(shard).left_out - {KEY}:
@@ -128,7 +128,7 @@ class Tar(Format):
         return TarPlaces.of(shard) is not None
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Samples by ranges, those of neighbours in one."""
+        """Return samples by ranges, those of neighbours in one."""
         where, encode = files.url(shard.file), sample_encoder(shard.columns)
         values, places = TarValues(shard, where), TarPlaces.of(shard)
         assert places is not None
@@ -142,16 +142,16 @@ class Tar(Format):
         }
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Always: what ends with ``.tar`` is not compressed."""
+        """Return True: a file that ends with ``.tar`` is not compressed."""
         del files
         return True
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """A reader that knows where the files of each sample are, in the mapped tar."""
+        """Return a reader that knows where the files of each sample are, in the mapped tar."""
         return tar_reader(shard, path, columns)
 
     def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """The columns of all tars.
+        """Merge the columns of all tars.
 
         One that some samples of a tar have not is to be allowed; numbers are text where they are in
         one tar.
@@ -189,7 +189,7 @@ class Tar(Format):
     def _samples(
         file: DataFile, files: Files, *, is_counted: bool = False
     ) -> Iterator[tuple[TarSample, ReadAt]]:
-        """Samples of a tar, with what reads their bytes until the next one is asked for."""
+        """Yield samples of a tar, with a function that reads their bytes until the next one."""
         where, path = files.url(file), files.path(file)
         if path is not None:
             read = reads(mapped(path))

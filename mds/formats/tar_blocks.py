@@ -23,7 +23,7 @@ _AS_THEY_LIE = ("bytes", "jpeg", "png")
 
 
 def tar_block(found: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
-    """The block of some samples. Raises FormatError for one that cannot be."""
+    """Return the block of some samples. Raises FormatError for a wrong value."""
     try:
         return _joined(found, values)
     except Exception:  # noqa: BLE001 - told again by what knows the words

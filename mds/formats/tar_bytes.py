@@ -27,14 +27,14 @@ class Arriving:
         self._at = 0  # the byte of the file that the data begin with
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from ``start``, which is not forgotten, to before ``end``."""
+        """Read the bytes from ``start``, which is not forgotten, to before ``end``."""
         while self._at + len(self._data) < end and (chunk := next(self._chunks, b"")):
             self._data += chunk
         with memoryview(self._data) as view:
             return bytes(view[start - self._at : end - self._at])
 
     def forget(self, end: int) -> None:
-        """Let go of everything before ``end``."""
+        """Forget everything before ``end``."""
         del self._data[: end - self._at]
         self._at = end
 
@@ -47,7 +47,7 @@ class Windows:
         self._at, self._data = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from ``start`` to before ``end``."""
+        """Read the bytes from ``start`` to before ``end``."""
         end = min(end, self._file.size)
         if start >= end:
             return b""
@@ -58,12 +58,12 @@ class Windows:
 
 
 def reads(data: Mapped) -> ReadAt:
-    """What reads bytes of a tar that is mapped, or here whole."""
+    """Return a function that reads bytes of a tar that is mapped, or in memory."""
     return lambda start, end: data[start:end]
 
 
 def mapped(path: str) -> Mapped:
-    """The bytes of a file on this disk."""
+    """Map a file on a local disk."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return map_descriptor(file.fileno(), size) if size else b""

@@ -17,12 +17,12 @@ from mds.formats.tar_samples import (
     whole_number,
 )
 
-#: Samples whose values tell what a column is.
+#: Samples from whose values a column is inferred.
 _PROBED = 64
 
 
 class TarColumns:
-    """What the samples of a tar have in common."""
+    """Columns that the samples of a tar have in common."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -54,7 +54,7 @@ class TarColumns:
                 raise FormatError(f"{where}: the file {file.name!r}: {error}") from error
 
     def encodings(self, where: str) -> dict[str, str]:
-        """The encoding of each column; optional for one that some samples do not have."""
+        """Return the encoding of each column; optional for one that some samples lack."""
         found = {KEY: "str"} if self._samples else {}
         for ending, count in sorted(self._counts.items()):
             encoding = encoding_by_ending(ending) or self._by_values(ending, where)

@@ -26,7 +26,7 @@ _LARGEST = 64 << 20  # bytes of a note
 
 
 def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
-    """How many samples a tar has by a note beside it, or where each begins and the last ends.
+    """Return the number of a tar's samples by a sidecar, or the bounds of all samples.
 
     None without one. Raises FormatError for a note that cannot be.
     """
@@ -77,7 +77,7 @@ def _stats(data: bytes, size: int) -> int:
 
 
 def _wids(data: bytes) -> dict[str, Any]:
-    """What it says of each tar; nothing of any where it is another index.json."""
+    """Return the samples of each tar, or {} for an index.json of another kind."""
     found = json.loads(data)
     if not isinstance(found, dict) or "shardlist" not in found:
         return {}

@@ -39,12 +39,12 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the blocks of the file end."""
+        """End of the blocks of the file."""
         return self.start + -(-self.size // BLOCK) * BLOCK
 
 
 def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> Iterator[Member]:
-    """The files of a tar in order, from the header at ``at``; ``where`` names it in errors.
+    """Yield the files of a tar, from the header at ``at``; ``where`` names it in errors.
 
     ``size`` is that of the tar where all of it is read, and not some of its samples. Raises
     FormatError for what is no tar, and for one that is cut short.
@@ -150,7 +150,7 @@ def _note(read: ReadAt, start: int, length: int, at: int, where: str) -> bytes:
 
 
 def _attributes(note: bytes, at: int, where: str) -> dict[str, str]:
-    """The records of a PAX header, each ``LENGTH NAME=VALUE``."""
+    """Parse the records of a PAX header, each ``LENGTH NAME=VALUE``."""
     found, place = {}, 0
     while place < len(note) and note[place]:
         space = note.find(b" ", place, place + 20)

@@ -68,13 +68,13 @@ class TarPlaces:
         return starts * BLOCK, (starts + first) * BLOCK
 
     def size(self, names: Sequence[str]) -> int:
-        """The bytes of the files of some columns, without their headers."""
+        """Return the bytes of the files of some columns, without their headers."""
         return sum(int(self.files[name][1].sum(dtype=np.int64)) for name in names)
 
     # ------------------------------------------------------------------ as bytes
 
     def to_bytes(self) -> bytes:
-        """The places as a part of a note."""
+        """Return the places as a part of a note."""
         arrays = _arrays(self)
         told = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
         head = json.dumps(told).replace("|u1", "<u1").encode()
@@ -82,7 +82,7 @@ class TarPlaces:
 
     @classmethod
     def of(cls, shard: ShardPlace) -> TarPlaces | None:
-        """The places that were noted of a tar; None where none were.
+        """Return the places in the note of a tar, or None if it has none.
 
         Raises FormatError for a note that does not fit the tar.
         """
@@ -90,7 +90,7 @@ class TarPlaces:
 
     @classmethod
     def of_starts(cls, starts: Sequence[int]) -> TarPlaces:
-        """Samples that begin, and of which the last ends, at these bytes."""
+        """Return the places of samples by their first bytes and the end of the last one."""
         return cls(_narrow(np.asarray(starts, np.int64) // BLOCK), {})
 
 
@@ -104,7 +104,7 @@ class FoundPlaces:
         self._files = array.array("q")  # sample, column, byte where it begins, size
 
     def add(self, sample: TarSample) -> None:
-        """The next sample."""
+        """Add the next sample."""
         row, names = len(self._starts), self._names
         self._starts.append(sample.start)
         self._end = sample.end
@@ -112,7 +112,7 @@ class FoundPlaces:
             self._files.extend((row, names.setdefault(name, len(names)), file.start, file.size))
 
     def places(self) -> TarPlaces:
-        """The places of all samples that were added."""
+        """Return the places of all samples that were added."""
         count = len(self._starts)
         starts = np.append(np.frombuffer(self._starts, np.int64), self._end)[: count + bool(count)]
         table = np.frombuffer(self._files, np.int64).reshape(-1, 4)
@@ -128,7 +128,7 @@ class FoundPlaces:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
-    """The places of a note, by its bytes; every number of it is checked."""
+    """Parse the places in a note, and check every number."""
     data = more_of(note)
     if not data:
         return None
@@ -183,7 +183,7 @@ def _arrays(found: TarPlaces) -> list[Narrow]:
 
 
 def _narrow(numbers: Numbers) -> Narrow:
-    """The same in the narrowest type that holds them."""
+    """Return the numbers in the narrowest type that holds them."""
     most = int(numbers.max(initial=0))
     kind = next(kind for kind, width in _TYPES.items() if most < 1 << (8 * width))
     return numbers.astype(kind)

@@ -23,12 +23,12 @@ Span = tuple[int, int]
 GAP = 256 << 10
 #: Bytes of wanted files that are in memory at once, and the most samples they are of.
 _BATCH_BYTES, _BATCH = 16 << 20, 1024
-#: About the bytes of a block: memory of so many is used again, not mapped anew.
+#: Approximate bytes of a block; allocators use memory of this size again.
 _BLOCK_BYTES = 2 << 20
 
 
 class SampleBytes:
-    """What is wanted of some samples of a tar whose places are known: each value where it lies."""
+    """Bytes of the chosen columns of some samples of a tar whose places are known."""
 
     def __init__(
         self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
@@ -39,7 +39,7 @@ class SampleBytes:
     def fetch(
         cls, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
     ) -> SampleBytes:
-        """Those of a tar on this disk, or of ranges that are fetched."""
+        """Get the bytes of samples from a mapped tar, or fetch them by ranges."""
         spans = _spans(places, np.asarray(rows, np.int64), shard)
         flat = [span for each in spans.values() for span in each if span[0] >= 0]
         path, found = files.path(shard.file), []
@@ -51,7 +51,7 @@ class SampleBytes:
         return cls(rows, spans, dict(zip(flat, found, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
-        """The same, some megabytes at a time: blocks whose memory the next one takes again."""
+        """Yield the samples some megabytes at a time, so that blocks use the same memory again."""
         size = sum(end - start for start, end in self._data)
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
         for at in range(0, len(self.rows), step):
@@ -59,11 +59,11 @@ class SampleBytes:
             yield SampleBytes(self.rows[at : at + step], spans, self._data)
 
     def column(self, name: str) -> list[memoryview]:
-        """The bytes of a column, of its header for the name. Raises KeyError where one has none."""
+        """Return the bytes of a column, or headers for the key. Raises KeyError for a gap."""
         return [self._data[span] for span in self._spans[name]]
 
     def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
-        """The samples as records, with words for what is wrong with one."""
+        """Yield the samples as records, with errors that name what is wrong."""
         for at, row in enumerate(self.rows):
             there = {name: each[at] for name, each in self._spans.items() if each[at][0] >= 0}
             head = there.pop(KEY, None)
@@ -88,7 +88,7 @@ def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
 def whole_records(
     places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
 ) -> Iterator[Mapping[str, Any]]:
-    """Records of some samples of which it is known where they begin, and no more."""
+    """Yield records of some samples of which only the beginning is known."""
     found = files.ranges(shard.file, places.spans(rows))
     for row, data in zip(rows, found, strict=True):
         read = reads(bytes(data))

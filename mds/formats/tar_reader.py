@@ -31,7 +31,7 @@ _IMAGES = ("jpeg", "png")
 
 
 def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-    """A reader of a tar on this disk.
+    """Return a reader of a tar on a local disk.
 
     Raises FormatError for one that is not as it was planned.
     """
@@ -75,7 +75,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
 
 
 def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
-    """The places of the samples of a tar of which others have noted how many there are."""
+    """Scan a tar, whose sidecar has counted its samples, for their places."""
     found = FoundPlaces()
     for sample in group(members(reads(data), values.where, len(data))):
         values.check(sample)
@@ -91,14 +91,14 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
 def _key_getter(key: Get) -> Get:
     def get(row: int) -> str:
         found: str = key(row)
-        found.encode()  # what is no UTF-8 is no value of the column, and told by the careful way
+        found.encode()  # raises for a name that is not UTF-8; the slow path words the error
         return found
 
     return get
 
 
 def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
-    """What gives the values of a column, as the reader of an MDS shard of them would."""
+    """Return a getter of a column's values that agrees with readers of MDS shards."""
     encoding = field.encoding.name
     if encoding.startswith("optional["):
         inner = parse_encoding(encoding[len("optional[") : -1])
@@ -141,7 +141,7 @@ def _where_there(get: Get, begins: memoryview, field: Field) -> Get:
 
 
 def _nothing(field: Field) -> Get:
-    """A file that is not there: None where it may be, else an error that the careful way words."""
+    """Return a getter for a missing file: None if allowed, else an error, worded elsewhere."""
     may_be_none = field.encoding.name == "json" or field.encoding.name.startswith("optional[")
 
     def get(row: int) -> None:

@@ -47,12 +47,12 @@ class TarSample:
 
     @property
     def end(self) -> int:
-        """Where its last file ends."""
+        """End of the last file, in bytes of the tar."""
         return next(reversed(self.files.values())).end
 
 
 def group(found: Iterable[Member]) -> Iterator[TarSample]:
-    """The samples of the files of a tar, in order."""
+    """Group the files of a tar to samples, in order."""
     sample: TarSample | None = None
     seen: set[int] = set()  # hashes, a tenth of the memory of keys
     for member in found:
@@ -87,7 +87,7 @@ def split_name(path: str) -> tuple[str, str]:
 
 
 def encoding_by_ending(ending: str) -> str | None:
-    """The encoding that an ending stands for; None where the values decide.
+    """Return the encoding for an ending, or None if the values decide.
 
     Whole numbers are text where one of them is not written as such, and an array says itself of
     what type it is.
@@ -108,7 +108,7 @@ def is_number(ending: str) -> bool:
 
 
 def whole_number(data: bytes) -> int | None:
-    """The number that a file holds; None for 007, 1_000 and whatever else is no plain one."""
+    """Return the whole number in a file, or None for 007, 1_000 and other spellings."""
     text = data.strip()
     if len(text) > 20 or not _WHOLE.fullmatch(text):
         return None
@@ -117,7 +117,7 @@ def whole_number(data: bytes) -> int | None:
 
 
 def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
-    """The value of a file of a sample, in a column of an encoding where that is known.
+    """Return the value of a file of a sample, for an encoding if that is known.
 
     Raises ValueError with the reason where it has none.
     """

@@ -30,7 +30,7 @@ class TarValues:
         self.known.check((KEY, *sample.files), self.where, f"sample {sample.key!r} has a file")
 
     def of_sample(self, sample: TarSample, read: ReadAt) -> Mapping[str, Any]:
-        """The record of a sample, which is checked."""
+        """Return the record of a sample, after checking it."""
         self.check(sample)
         wanted = [name for name in self.encodings if name in sample.files]
         files = {name: sample.files[name] for name in wanted}
@@ -43,7 +43,7 @@ class TarValues:
         places: Places,
         read: Callable[[tuple[int, int]], bytes],
     ) -> Mapping[str, Any]:
-        """The record of a sample whose files are at these places; ``key`` finds its name.
+        """Return the record of a sample whose files are at these places; ``key`` finds its name.
 
         Raises FormatError for a value that cannot be, and for a file that is not there.
         """
@@ -71,7 +71,7 @@ def check_sample(sample: TarSample, where: str) -> None:
 
 
 def header_key(data: Buffer, where: str, at: int = 0) -> str:
-    """The name of the sample whose first header is at a byte, as nearly all are, or with care.
+    """Return the name of the sample whose first header is at a byte.
 
     Raises FormatError where there is none.
     """

@@ -10,18 +10,18 @@ from mds.errors import FormatError
 
 #: Bytes given to a library at once. Four of Zstandard may become 128 KB, so it is 32 MB that come.
 _PIECE = 1 << 10
-#: What comes is put together, or cut, into pieces of about this size.
+#: Decompressed data are joined or cut to pieces of about this many bytes.
 _UNPACKED = 1 << 18
 
 
 def compression_of(name: str) -> str | None:
-    """The ending by which a file is compressed; None for one that is plain."""
+    """Return the ending of a compressed file, or None for a plain one."""
     lower = name.lower()
     return next((each for each in _MEMBERS if lower.endswith(each)), None)
 
 
 def packed_endings(*plain: str) -> tuple[str, ...]:
-    """Endings of plain files, and of the same ones compressed."""
+    """Return the endings of plain files, and of the same ones compressed."""
     return tuple(f"{each}{packed}" for each in plain for packed in ("", *_MEMBERS))
 
 
@@ -52,7 +52,7 @@ def _unpack(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]
                 rest = chunk[at : at + _PIECE]
                 while rest:
                     if member is None:
-                        rest = rest.lstrip(b"\0")  # what fills a tape up between members
+                        rest = rest.lstrip(b"\0")  # padding of tapes between members
                         if not rest:
                             break
                         member = make()
@@ -63,7 +63,7 @@ def _unpack(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]
                         rest, member = member.unused_data, None
     except FormatError:
         raise
-    except Exception as error:  # each library has errors of its own; zstandard calls itself zstd
+    except Exception as error:  # errors differ by library; zstandard names its module zstd
         if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard", "zstd"):
             raise
         raise FormatError(f"{where}: the compressed data are damaged: {error}.") from error

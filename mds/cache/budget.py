@@ -141,7 +141,7 @@ class Budget:
         """Enter the newcomer; what must be deleted before it is written, None without room."""
         while True:
             with self._locked(opened):
-                # Its evictor would strike out what is entered now.
+                # While a shard is being evicted, its evictor would erase a new entry.
                 if not _is_leaving(opened, shard):
                     return self._make_room(opened, shard, size, bid)
             _await_eviction(opened, shard)

@@ -90,7 +90,7 @@ class ComputedFiles:
         for path in self.paths(name):
             with contextlib.suppress(OSError):
                 ages.append((os.stat(path).st_mtime_ns, path))
-        # A process that still reads a removed file keeps what it has mapped.
+        # A process that still reads a removed file keeps its map.
         for _, path in sorted(ages)[:-max_files]:
             remove(path)
 

@@ -198,7 +198,7 @@ class ShardDownloader:
         return received
 
     def _chunks(self, info: ShardInfo, packed: FileInfo) -> Iterator[bytes]:
-        # A compressed file that lies in the folder already saves the way.
+        # A compressed file in the folder saves a download.
         path = self.folder.path(packed)
         if os.path.exists(path) and self.folder.believes_file(packed):
             try:
@@ -269,7 +269,7 @@ def _unpack_checked(
         verifier.check()
         unpacking.finish_to(sink)
     except ShardError as error:
-        # Damage shows in decompression first; the digest of the whole says what is the matter.
+        # Decompression fails first on a damaged file; its size or digest gives the reason.
         for _ in verified_chunks:
             pass
         verifier.check()

@@ -195,8 +195,8 @@ class ShardFetcher:
             except NoRoomError:
                 return False
             except NoSpaceError:
-                # Without a limit nothing tells which shards are needed: those that were fetched
-                # ahead would make room for each other.
+                # Without a limit it is not known which shards are needed, and prefetched
+                # shards would evict each other.
                 is_waiting = is_ahead and self._limit is None
                 size = folder.peak(info)
                 if is_waiting or not self.budget.evict_for_disk(folder.root, size):
@@ -205,7 +205,7 @@ class ShardFetcher:
                     raise
             except (VanishedError, FileExistsError) as error:
                 deletions += 1
-                # What the remote has no more comes back with no other try.
+                # The remote has another object by now, and further tries cannot change that.
                 if isinstance(error, ReplacedError) or deletions > MAX_DELETIONS:
                     raise
         size, stamp = folder.stat(info)

@@ -60,7 +60,7 @@ class CacheFolder:
         self.is_decoded = source.data is not None and not is_home
         name = source.source_name or source_of(self.remote, source.options)
         self._ownership = Ownership(name, self.index, self._version(), self.root)
-        # What was made out of the user's own compressed files never needs them a second time.
+        # The compressed originals are in the user's own folder already.
         self.keep_zip = source.keep_zip and not is_home
         self.validate_hash = source.validate_hash
         #: The folder of our ledger and locks.
@@ -182,7 +182,7 @@ class CacheFolder:
         size, current_stamp = self.stat(info)
         if current_stamp != stamp and not self.has_ownership_marker(info):
             return size
-        # Not what lies behind a link, and not what another user has in a sticky folder.
+        # Files behind a link, and other users' files in a sticky folder, stay.
         with contextlib.suppress(ConfigError, PermissionError):
             for file in self.files(info):
                 with contextlib.suppress(FileNotFoundError):
@@ -356,7 +356,7 @@ def mark_as_ours(path: str, tag: int) -> None:
     time = state.st_mtime_ns // _SECOND * _SECOND + _digits(state, tag)
     try:
         os.utime(path, ns=(state.st_atime_ns, time), follow_symlinks=False)
-    except FileNotFoundError as error:  # which does not say what is gone
+    except FileNotFoundError as error:  # its message lacks the path
         raise FileNotFoundError(error.errno, error.strerror, path) from error
 
 

@@ -266,7 +266,7 @@ class _Search:
             if not is_hashed(index):
                 log.warning(
                     "%s was not filled by this library. Its index is that of %s, and its shards "
-                    "have no digests: they are believed to be right if their size is.",
+                    "have no digests, so only their sizes are checked.",
                     self.folder,
                     self.store.url_of(""),
                 )
@@ -303,7 +303,7 @@ class _Search:
         return Found(index, apart(self.folder, self.source), version)
 
 
-# ---------------------------------------------------------------------- what lies there
+# ---------------------------------------------------------------------- files in a folder
 
 
 def _in_place(folder: str) -> Index:
@@ -484,7 +484,7 @@ def locked_folder(folder: str) -> Iterator[None]:
     make_control_folder(control)
     path = os.path.join(control, "lock")
     lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
-    if lock is None:  # what is published meanwhile appears whole, and a folder has one claim
+    if lock is None:  # safe without it: files appear by rename, and a folder has one note
         owners = describe_processes(holders_of(path, _LOCK_AT))
         log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)
     try:
@@ -501,7 +501,7 @@ def can_write(folder: str) -> bool:
         if parent == folder:
             return False
         folder = parent
-    # What is no folder is told when one should be made of it.
+    # A path that is no folder raises an error when the folder is made.
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 

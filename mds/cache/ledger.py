@@ -68,8 +68,8 @@ class Ledger:
         choose_control: Callable[[], str] | None = None,
         lock_timeout: float = 60.0,
     ) -> None:
-        self._lock_timeout = lock_timeout  # seconds, for what is held for microseconds
-        self._choose_control = choose_control  # says at each opening which folder is control by now
+        self._lock_timeout = lock_timeout  # seconds; the lock is normally held for microseconds
+        self._choose_control = choose_control  # returns the present control folder, at each opening
         self.shards = shards
         self.fingerprint = fingerprint[:16].ljust(16, b"\0")
         self._mode = mode
@@ -77,18 +77,18 @@ class Ledger:
         self._threads = new_rlock()
         self._depth = 0
         self._pins: dict[int, int] = {}
-        self._evicting: set[int] = set()  # which this process is evicting
-        self._reserved: dict[int, int] = {}  # bytes that this process entered for what it fetches
+        self._evicting: set[int] = set()  # shards that this process is evicting
+        self._reserved: dict[int, int] = {}  # bytes entered for the shards that it fetches
         self._locks: LockFile | None = None
         self._owner = os.getpid()
         self._file: LedgerFile | None = None
         self._table: ProcessTable | None = None
         self.was_made = False
-        #: Bytes of the folder's own files, which come back when the folder was deleted.
+        #: Bytes of the folder's own files, which are written again when the folder was deleted.
         self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
         #: Entries of files that the ledger before this one knew as ours.
         self.former: npt.NDArray[Any] | None = None
-        #: Enters what lies in the folder already; called when a ledger was made.
+        #: Records the files that are in the folder already; called when a ledger was made.
         self.survey: Callable[[], None] | None = None
 
     def open(self) -> None:
@@ -191,7 +191,7 @@ class Ledger:
         self.was_made = True
         former = former_entries(self._path, max(4 * self.shards, _FORMER))
         if file is None or not is_sound or not file.is_of_this_boot:
-            # What was written just before a power cut may have the right size and no content.
+            # Files written just before a power cut may have the right size and no content.
             former["is_checked"] = 0
         self.former = former if len(former) else None
         make_ledger_file(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
@@ -252,8 +252,8 @@ class Ledger:
         # Not np.unique: its first call imports numpy.ma, which takes 20 ms of every worker.
         if not self._table.claim({owner - 1 for owner in owners[owners > 0].tolist()}):
             raise CacheError(
-                f"{self.control}: {SLOTS} processes use this cache folder, which is as many as "
-                f"can. Give some of them another local folder."
+                f"{self.control}: {SLOTS} processes use this cache folder, and no more can. Give "
+                f"some of them another local folder."
             )
 
     @property
@@ -291,7 +291,7 @@ class Ledger:
                 for shard, slot in zip(busy.tolist(), owners.tolist(), strict=True)
                 if (shard not in own_shards if slot == self.slot else slot not in living)
             ]
-            # What was leaving comes first: what was coming answers for its bytes.
+            # Evictions first: the bytes of a fetch include those of the shards that it evicts.
             orphans.sort(key=lambda shard: -int(entries["state"][shard]))
             entries["owner"][orphans] = self.slot + 1
         return orphans

@@ -52,9 +52,9 @@ _SLOT = np.dtype(
 _ENTRIES_AT = _SLOTS_AT + SLOTS * _SLOT.itemsize
 _ENTRY = np.dtype(
     [
-        ("name", "u8"),  # which file, also for a later index that numbers its shards otherwise
-        ("content", "u8"),  # which content
-        ("stamp", "u8"),  # which inode and time: how the file that we made is told from others
+        ("name", "u8"),  # digest of the file's name; a later index may number shards differently
+        ("content", "u8"),  # digest of the listed content
+        ("stamp", "u8"),  # digest of inode, time and size, which identifies our file
         ("size", "i8"),  # bytes on the disk now or soon
         ("used", "f8"),  # when it was last acquired
         ("owner", "u2"),  # slot + 1 of the process that is busy with it

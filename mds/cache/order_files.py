@@ -311,7 +311,7 @@ def _prepare_quietly(files: list[OrderFile]) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     for file in files:
-        # What fails here fails again, and is told, when the epoch begins.
+        # An error here is raised again, with a warning, when the epoch begins.
         with contextlib.suppress(OSError, CacheError):
             if not file.is_there:
                 file.try_ensure()

@@ -59,7 +59,7 @@ class Ownership:
         if not os.path.exists(self._fallback):
             log.warning(
                 "%s belongs to other data by now: was the dataset published anew? This process "
-                "goes on with what it began and keeps it apart, in %s.",
+                "continues with its own version, in %s.",
                 self._first,
                 self._fallback,
             )

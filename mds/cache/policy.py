@@ -28,17 +28,17 @@ class Sizes(Protocol):
 NEVER = float("inf")
 NOW = -1.0  # before every time that a plan knows
 
-#: What one more request costs, in bytes that could have come meanwhile.
+#: Cost of one more request, in bytes that could be transferred in its time.
 REQUEST = 8 << 10
 
-#: What the texts of a request and its answer take themselves: over gaps of so many bytes ranges are
-#: joined also where what lies between is to be read by itself at another time.
+#: Bytes of the headers of a request and its answer. Ranges with gaps up to this size are
+#: merged even if the bytes between them are read separately at another time.
 HEADERS = 512
 
-#: A shard of so many bytes comes in one piece when some of its rows are asked for.
+#: Shards up to this size in bytes are fetched completely when some of their rows are needed.
 SMALL_SHARD = 2 * REQUEST
 
-#: A window's samples that were fetched by range wait in memory; at most so many bytes a window.
+#: Most bytes of a window's samples that were fetched by range and wait in memory.
 ROWS_IN_MEMORY = 32 << 20
 
 

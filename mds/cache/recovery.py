@@ -107,9 +107,7 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
     try:
         ledger.open()
     except OSError as error:
-        if (
-            folder.source_folder is not None
-        ):  # a convenience of ours; the data are at hand without it
+        if folder.source_folder is not None:  # optional: the user's data can be read without it
             log.warning("%s Shards are decompressed in memory, each time they are used.", error)
         elif error.errno not in _READ_ONLY:
             raise
@@ -284,7 +282,7 @@ def enter(
             return
         is_ours = False
     entries["state"][shard] = MANAGED if is_ours else UNMANAGED
-    # What nothing tells of what it is counts, but is not used.
+    # Files of unknown content count toward the limit, and are not used.
     is_usable = is_ours or is_believed or folder.has_digests(info)
     entries["size"][shard], entries["stamp"][shard] = size, stamp if is_usable else 0
     if is_ours:
@@ -316,8 +314,8 @@ def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:
         origin = read_origin(part)
         if origin is None or origin.source != owner.source or origin.identity == owner.identity:
             continue
-        # Only what is made for an identity; the folder of a source that came second may be asked
-        # for again at any time, and has another name.
+        # Only fallback folders, which are named by an identity. The folder of a second source is
+        # named by that source, and may be used again at any time.
         control = control_folder(part, CONTROL)
         if part == apart(folder, origin.identity) and not is_in_use(control):
             for path in {control, part}:

@@ -93,9 +93,9 @@ class ShardCache:
         for folder in cached:
             if folder.source_folder is None and (kind := network_kind(folder.root)) is not None:
                 log.warning(
-                    "%s is on a network file system (%s). cache_limit holds for each node by "
-                    "itself there, and a node must not evict what another has mapped: give every "
-                    "node a folder of its own, best on its own disk.",
+                    "%s is on a network file system (%s). There each node keeps to cache_limit "
+                    "by itself, and must not evict files that another node has mapped. Give every "
+                    "node its own folder, best on its own disk.",
                     folder.root,
                     kind,
                 )
@@ -194,7 +194,7 @@ class ShardCache:
         """One sample, by ranged read when its shard is not here and need not come for it."""
         runtime = self._runtime
         if runtime is not None:
-            # What is open without a limit needs no holding.
+            # Without a limit an open shard needs no use count.
             reader = runtime.readers.open.get(shard)
             if reader is not None:
                 try:

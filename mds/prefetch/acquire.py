@@ -49,7 +49,7 @@ class WindowFetcher:
         #: Whether there is so much room that what windows read may stay mapped until they end;
         #: where it is scarce rows are copied, so that a shard can go as soon as all have theirs.
         self.may_pin = False
-        #: Whether the shards in use at one time find room: then each comes whole, in its time.
+        #: Whether the shards in use at one time fit. Then each is fetched completely, when needed.
         self.comes_whole = False
 
     def acquire(self, request: ShardRequest, is_prefetch: bool) -> ShardLease | None:
@@ -78,7 +78,7 @@ class WindowFetcher:
         if reader is None:
             if is_prefetch and (self.comes_whole or not runtime.can_range(shard)):
                 return None
-            # What lies between is for other workers, or for this one later: each byte comes once.
+            # Other workers, or this one later, read the rows between: fetch each byte once.
             return ShardLease(shard, runtime.read_rows(shard, request.rows, policy.HEADERS))
         try:
             return ShardLease(shard, runtime.copy_rows(shard, reader, request.rows))

@@ -86,8 +86,8 @@ class LimitedPrefetch:
         self._windows: deque[_Window] = deque()  # the one in use and the next
         self._progress = ServedTime()
         self._window_start = 0  # the position at which the window in use begins
-        self._floor = 0  # no worker of the node is believed to be farther behind
-        self._tried_at = -1  # the time of the node when what was put off was tried again
+        self._floor = 0  # no worker of the node is assumed to be farther behind
+        self._tried_at = -1  # the time of the node at the last retry of postponed shards
         self._oracle.extend(SAMPLED)
 
     def next_size(self) -> int:
@@ -98,7 +98,7 @@ class LimitedPrefetch:
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """Begin a window, and request the one after it."""
-        del rows  # they are what was planned
+        del rows  # equal to the planned ones
         window = self._windows[0]
         self._window_start = self._ids.position - len(shards)
         self._floor = max(self._window_start - max(_LAG, 2 * len(shards)), 0)
@@ -170,7 +170,7 @@ class LimitedPrefetch:
         window = _Window(len(shards), requests, {})
         for shard in unique_stable(shards):
             self._send(window, shard, is_prefetch=True)
-        self._planned = stop  # from now on it is believed to be served where nothing is under way
+        self._planned = stop  # positions before it without a pending request count as served
         self._windows.append(window)
 
     def _send(self, window: _Window, shard: int, *, is_prefetch: bool) -> None:
@@ -217,7 +217,7 @@ class LimitedPrefetch:
 
     def _release_window(self, window: _Window) -> None:
         for future in window.futures.values():
-            # Also what was not asked for and is still on its way.
+            # Includes shards that were not used and are still being fetched.
             future.add_done_callback(self._release)
 
     def _release(self, future: Future[ShardLease | None]) -> None:
@@ -227,7 +227,7 @@ class LimitedPrefetch:
         if lease is not None:
             self._fetcher.release(lease)
 
-    # ------------------------------------------------------------------ what it costs
+    # ------------------------------------------------------------------ costs
 
     def _choose_window_size(self) -> None:
         """Choose the size of windows by what the order and the limit are, and say what it costs."""
@@ -245,9 +245,9 @@ class LimitedPrefetch:
         )
         need = working_set(merged[1], catalog.sizes)
         self._fetcher.comes_whole = need <= room and self._node is not None
-        # Rows that are fetched alone come in fewer requests when a window is large. Of compressed
-        # shards a large window saves passes where the cache does not hold what is in use, and
-        # small ones let the workers of a node share what it does hold.
+        # In a large window, rows that are fetched by range need fewer requests. With compressed
+        # shards, a large window saves passes if the cache cannot hold all shards in use, and small
+        # windows let the workers of a node share the shards that it holds.
         is_large = catalog.has_raw or passes < lru_bytes
         self._max_size = large if is_large and not self._fetcher.comes_whole else small
         if not catalog.has_raw:

@@ -37,7 +37,7 @@ log = get_logger("mds.cache")
 MAX_WINDOW = 8192  # ids of a window when everything is here
 WARMUP_WINDOW = 512  # ids of a window while shards are on their way
 MAX_FIRST_WINDOW = 64  # ids of the first window at most, when shards are far,
-MAX_FIRST_BYTES = 4 << 20  # and bytes, since they come twice
+MAX_FIRST_BYTES = 4 << 20  # and bytes, since they are fetched twice
 MAX_LOOKAHEAD = 1 << 16  # ids to look through for shards that keep the wire busy
 STRETCH = 8192  # ids that are looked through at a time where it is known to be necessary
 AHEAD_BYTES = 64 << 20  # of samples that are always looked through,
@@ -104,7 +104,7 @@ class UnlimitedPrefetch:
             sparse: Reader = self._wait(self._rows[shard], shard)
             return sparse
         if shard in self._coming:
-            # A disk that was full of what was in use then may have room now.
+            # A disk that was full at the time may have room now.
             with contextlib.suppress(NoSpaceError):
                 self._wait(self._coming[shard], shard)
         try:
@@ -144,7 +144,7 @@ class UnlimitedPrefetch:
     def _schedule(self) -> None:
         """Send for the shards that come next: so many samples ahead, and enough to do."""
         for shard in [shard for shard, future in self._coming.items() if future.done()]:
-            # A failure stays until the shard is asked for.
+            # A failure is kept until the shard is used.
             if not self._coming[shard].exception():
                 del self._coming[shard]
         position = self._ids.position

@@ -69,8 +69,8 @@ def _lay_over(
     address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     if system_mmap(address, size, access, kind | _MAP_FIXED, descriptor, start) != address:
         code = ctypes.get_errno()
-        # A refused call may have taken the memory away, and by now it may be another thread's: the
-        # map is never ended, since that would unmap what is there.
+        # A refused call may have released the memory, and another thread may have it by now. The
+        # map is never closed, since that would unmap the other thread's memory.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(view))
         raise OSError(code, os.strerror(code))
     return view
@@ -105,7 +105,7 @@ class Keeper(Protocol):
 
 _keepers: weakref.WeakValueDictionary[int, Keeper] = weakref.WeakValueDictionary()
 _lock = new_lock()
-# What the parent keeps is the parent's; a keeper that goes on in the child calls make_room there.
+# A child does not use the parent's keepers; one that continues in the child calls make_room there.
 call_in_child(_keepers.clear)
 
 

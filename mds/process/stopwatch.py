@@ -52,7 +52,7 @@ class Stopwatch:
         self._last = 0.0
         self._waited = 0.0  # since the last reading
         self._sample_start = self._of_one = 0.0
-        self._phase = _DECODE  # what goes on while samples are made
+        self._phase = _DECODE  # the phase while samples are produced
         self._switches = self._undecoded = self._together = 0
         #: Whether the caller's part of the next sample is to be timed.
         self.is_armed = False

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import shutil
+import struct
 
 import numpy as np
 import pytest
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 
 from mds.cache import ledger_file
-from mds.cache.ledger_file import FETCHING, MANAGED, UNMANAGED
+from mds.cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
 
 LIMIT = 120_000
 
@@ -181,6 +184,31 @@ def test_a_users_own_files_stay_and_the_limit_says_so(remote, folder, caplog):
     assert len(os.listdir(folder)) == len(os.listdir(remote)) + 1
     assert "remove them" in caplog.text
     assert f"cache_limit to {cache.usage}" in caplog.text
+
+
+def number(data):
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def test_files_with_the_marker_that_any_version_wrote_are_used_and_evicted(remote, folder):
+    """The nanoseconds of a file's time are a digest of its inode, its size and its content."""
+    os.mkdir(folder)
+    with open(os.path.join(remote, "index.json"), "rb") as file:
+        shards = json.load(file)["shards"]
+    for shard in shards:
+        raw = shard["raw_data"]
+        path = shutil.copy(os.path.join(remote, raw["basename"]), folder)
+        facts = [[raw["basename"], raw["bytes"], sorted(raw["hashes"].items())]]
+        tag = number(json.dumps(facts).encode())
+        state = os.stat(path)
+        digits = number(struct.pack("<QQQ", state.st_ino, state.st_size, tag)) % 10**9
+        os.utime(path, ns=(0, state.st_mtime_ns // 10**9 * 10**9 + digits))
+    assert disk_usage(folder) > LIMIT
+    with open_cache(remote, folder, LIMIT) as cache:
+        assert holds(cache)
+        states = cache.runtime.fetcher.open(cache._folders[0]).ledger.entries["state"]
+        assert set(states.tolist()) == {ABSENT, MANAGED}
+        assert read(cache, shuffled()) == shuffled().tolist()
 
 
 def test_two_jobs_with_different_limits_keep_to_their_own(remote, folder, caplog):

@@ -125,7 +125,7 @@ class Destination:
 
     @property
     def name(self) -> str:
-        """Where the dataset ends up, without passwords."""
+        """Return the final place of the dataset, without passwords."""
         return redact(self._spec.remote) if self._spec.remote else self.folder
 
     @property
@@ -202,7 +202,7 @@ class Destination:
             raise WriterError(f"{name} could not be brought to {self.name}: {error}") from error
 
     def publish_index(self, data: bytes, files: Sequence[ExpectedFile]) -> None:
-        """The last thing of all: the index, in the store first, then in a folder that is kept.
+        """Publish the index last: in the store first, then in a folder that is kept.
 
         Raises WriterError unless all files are in their places.
         """
@@ -322,7 +322,7 @@ def _denied(folder: str, reason: str | None) -> DeniedError:
 
 
 def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
-    """The files in a folder. Raises FileExistsError if there are some and may be none."""
+    """Return the names in a folder. Raises FileExistsError for any without `exist_ok`."""
     names = [name for name in folder.names() if name != LOCK_NAME]
     if not names or exist_ok:
         return names
@@ -343,7 +343,7 @@ def _clear_folder(folder: Directory, names: list[str]) -> None:
 
 
 def _companions_in(folder: Directory, names: Iterable[str]) -> list[str]:
-    """The files beside an old index that belong to it."""
+    """Return the files beside an old index that belong to it."""
 
     def read(name: str) -> bytes:
         with folder.open(name) as file:
@@ -353,7 +353,7 @@ def _companions_in(folder: Directory, names: Iterable[str]) -> list[str]:
 
 
 def _shard_names(index: bytes) -> list[str]:
-    """The files of an old index that can safely be called ours: shards right beside it."""
+    """Return the files of an old index that are safe to delete: shards right beside it."""
     try:
         shards: list[dict[str, Any]] = json.loads(index)["shards"]
         infos = [

@@ -52,12 +52,12 @@ class EarlyFile:
 
     @property
     def name(self) -> str:
-        """The name that the file is going to have."""
+        """Name that the file gets when it is published."""
         return self._pending.name
 
     @property
     def fd(self) -> int:
-        """Its descriptor."""
+        """File descriptor."""
         return self._pending.fd
 
     def append(self, piece: bytes | memoryview) -> None:
@@ -171,7 +171,7 @@ def finalize_shard(
 def _finalize_early(
     shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
 ) -> FinalizedShard:
-    """The same for a file that holds most of the samples; it has no digests and no compression."""
+    """Complete a file that holds most of the samples; it has no digests and no compression."""
     ((header, *rest),) = shard.files
     try:
         for piece in _pieces(rest):

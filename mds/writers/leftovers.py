@@ -35,7 +35,7 @@ def is_shard(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is at a place without belonging to a dataset there.
+    """Files and folders of a place that belong to no dataset there.
 
     ``shards`` are files right at the place, ``uploads`` what the store holds of uploads that did
     not end, ``folders`` staging folders of this machine that no process uses any more.
@@ -59,7 +59,7 @@ class Leftovers:
         return bool(self.shards or self.uploads or self.folders)
 
     def describe(self) -> str:
-        """What is left, for people."""
+        """Describe the leftovers for a message."""
         parts = []
         if self.shards:
             parts.append(f"{len(self.shards)} shards that no index names ({_some(self.shards)})")
@@ -121,7 +121,7 @@ def _some(names: list[str]) -> str:
 
 
 def make_staging_folder(url: str) -> FolderLock:
-    """A temporary folder for shards on their way to a URL, locked to say that it is in use."""
+    """Create a temporary folder for shards on their way to a URL, locked while it is in use."""
     folder = tempfile.mkdtemp(prefix=_staging_prefix(url))
     lock = try_lock_folder(folder)
     assert lock is not None, "its name is ours alone"
@@ -129,7 +129,7 @@ def make_staging_folder(url: str) -> FolderLock:
 
 
 def find_dead_staging_folders(url: str) -> list[str]:
-    """Temporary folders for a URL whose writer is gone without removing them."""
+    """Return temporary folders for a URL whose writer ended without removing them."""
     begins = (_staging_prefix(url), work_folder_name(url))
     patterns = [os.path.join(glob.escape(tempfile.gettempdir()), f"{each}*") for each in begins]
     found = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
@@ -137,7 +137,7 @@ def find_dead_staging_folders(url: str) -> list[str]:
 
 
 def work_folder_name(url: str) -> str:
-    """The name of the temporary folder for what a conversion to a URL has under way."""
+    """Return the name of the temporary work folder of a conversion to a URL."""
     return f"mds-convert-{os.getuid()}-{_digest(url)}"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mds.writers.writer import Data
 
 
-# Smaller shards are gathered whole, and so are those of tiny rows, which are mostly header.
+# Smaller shards, and shards of tiny rows (mostly header), are gathered as a whole.
 _WORTH_IT = 4 * GATHERED
 _TINY = 256
 
@@ -108,7 +108,7 @@ class MDSWriter(Writer):
         return encoding.pack_checked
 
     def get_config(self) -> dict[str, Any]:
-        """What every shard and the index tell about the dataset."""
+        """Return what every shard and the index record about the dataset."""
         return {
             **super().get_config(),
             "column_names": list(self.columns.names),
@@ -136,8 +136,7 @@ class MDSWriter(Writer):
         return b"".join((self._pack_sizes(*lengths), *values))
 
     def _note_length(self, value: bytes) -> None:
-        # Of a sample that was encoded and then refused, nothing is kept: the next one takes its
-        # place.
+        # Drop the length of a sample that was encoded and then refused.
         del self._lengths[self._samples :]
         self._lengths.append(self._length(value))
 

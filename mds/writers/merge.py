@@ -44,9 +44,9 @@ _FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
 
 
 def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
-    """The lengths beside an index of a fingerprint and so many samples, column by column.
+    """Yield the lengths beside an index of a fingerprint and so many samples, by column.
 
-    Those of another index, and damaged ones, are left out; `mds verify` tells of them.
+    Those of another index, and damaged ones, are left out; `mds verify` reports them.
     """
     for name in companions_of(store):
         try:
@@ -60,7 +60,7 @@ def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
 def join_recorded(
     parts: Sequence[Mapping[str, Lengths]], index: str
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the files of lengths for the index over all parts, end to end.
+    """Yield name and bytes of the files of lengths of the merged index.
 
     A column has one where every part has its lengths.
     """
@@ -170,7 +170,7 @@ def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) 
 
 
 def _places(out: Out) -> list[str]:
-    """The folders and URLs of `out`."""
+    """Return the folders and URLs of `out`."""
     if isinstance(out, (str, os.PathLike)):
         return [os.fspath(out)]
     places = [os.fspath(place) for place in out if place]
@@ -190,13 +190,13 @@ def _keys_below(place: str, store: Any) -> Iterator[str]:
         )
     for info in store.list():
         folder, _, name = info.key.rpartition("/")
-        # What lies in folders of our own is no dataset.
+        # Folders that mds itself creates contain no dataset.
         if name == INDEX_NAME and folder and not any(map(is_reserved, folder.split("/"))):
             yield info.key
 
 
 def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
-    """The index at the first place where it is, and which of the places that is."""
+    """Return the index at the first place that has one, and that place."""
     for place in candidates:
         folder, _, name = place.rpartition("/")
         if not name:
@@ -212,7 +212,7 @@ def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
 
 
 def _prefix(candidates: list[str], places: list[str]) -> str:
-    """What leads from the merged index to the folder of this one."""
+    """Return the relative path from the merged index to the folder of this one."""
     folders = [normalize_place(place).rpartition("/")[0] for place in candidates]
     for folder in folders:
         for place in map(normalize_place, places):
@@ -238,13 +238,13 @@ class _MergedIndex:
         self._notes: list[dict[str, ColumnNote]] = []
 
     def add(self, data: bytes, where: str, prefix: str, folders: list[str]) -> None:
-        """Add the shards of an index, which lie in the first of the folders or another one."""
+        """Add the shards of an index, which are in the first of the folders or in another one."""
         # Refuses whatever is broken or climbs out of its folder.
         index = Index.parse(data, where)
         with open_store(folders[0], timeout=self._timeout) as store:
             recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({each.column: each for each in recorded})
-            with contextlib.suppress(IndexFileError):  # `mds verify` tells of it
+            with contextlib.suppress(IndexFileError):  # `mds verify` reports it
                 self._notes.append(read_notes(store, fingerprint_of(data)))
         shards = json.loads(data)["shards"]
         self._files.add(shards, folders)
@@ -286,7 +286,7 @@ class _MergedIndex:
             store.delete(NOTES_NAME)  # of the same shards, noted once
 
     def _joined_notes(self, index: bytes) -> bytes:
-        """The file of notes that belongs to the merged index; b"" where nothing is noted."""
+        """Return the file of notes of the merged index, or b"" if there are no notes."""
         notes, differing = join_notes(self._notes)
         for column in differing:
             log.warning(
@@ -311,7 +311,7 @@ _Choice = tuple[str, ExpectedFile]
 
 
 class ShardFiles:
-    """The files of all datasets that are merged, with the places where each may be."""
+    """Files of all datasets that are merged, with the places where each may be."""
 
     def __init__(self, places: list[str]) -> None:
         self._places = [normalize_place(place) for place in places]
@@ -358,7 +358,7 @@ class ShardFiles:
             )
 
     def _root(self, folder: str) -> tuple[str, str]:
-        """The place of the merged index and what leads from it, or the folder itself."""
+        """Return the place of the merged index and the path from it, or the folder itself."""
         for place in self._places:
             if folder == place:
                 return place, ""
@@ -368,7 +368,7 @@ class ShardFiles:
 
 
 def normalize_place(place: str) -> str:
-    """A place without the ways to write it: an absolute path, or a URL without the last slash."""
+    """Return the canonical form of a place: an absolute path, or a URL without the last slash."""
     if is_local(place):
         return os.path.abspath(local_path(place)).replace(os.sep, "/")
     return place.rstrip("/")

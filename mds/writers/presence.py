@@ -37,7 +37,7 @@ def check_presence(
     where: str,
     again: str = "exist_ok=True",
 ) -> None:
-    """See that all files are below a place. Raises WriterError for the first that is not.
+    """Check that all files are below a place. Raises WriterError for the first that is not.
 
     A folder of our own is given open. ``again`` is the option with which the dataset can be
     written anew.
@@ -52,7 +52,7 @@ def check_presence(
 def find_faults(
     files: Iterable[ExpectedFile], place: Store | Directory
 ) -> Iterator[tuple[ExpectedFile, str]]:
-    """The files below a place that are not what is expected, and what was found."""
+    """Yield the files below a place that are not as expected, and what is wrong."""
     if isinstance(place, Directory):
         return _stat_all(files, place.size)
     if place.local_path is not None:
@@ -120,7 +120,7 @@ def _other_size(file: ExpectedFile, size: int) -> str:
 
 
 def _common_prefix(names: set[str]) -> str:
-    """What all keys begin with, character by character: a store knows no folders."""
+    """Return the longest common prefix of the keys, by character: a store has no folders."""
     first, last = min(names), max(names)
     same = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))

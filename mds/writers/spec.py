@@ -75,7 +75,7 @@ DEFAULTS: WriterOptions = {
 
 @dataclass(frozen=True, slots=True)
 class OutSpec:
-    """Where a dataset goes: a folder, and a store when the folder is not the end.
+    """Target of a dataset: a folder, and a store if the folder is not the final place.
 
     `local` is None when there is only a store; shards then pass through a temporary folder.
     """
@@ -89,7 +89,7 @@ class OutSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """What every shard of a dataset has in common. `size_limit` None means no limit."""
+    """Settings that every shard of a dataset shares. `size_limit` None means no limit."""
 
     compression: str | None
     codec: Codec | None
@@ -100,7 +100,7 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """How much may go on at once: threads, and shards in memory beside the one being filled.
+    """Limits of concurrent work: threads, and shards in memory beside the one being filled.
 
     `durable` brings what stays on a local disk to the disk before the index appears; `strict` says
     what a key of a sample that no column has is: an error, nothing, or (None) worth a warning.
@@ -172,7 +172,7 @@ def fill_options(owner: str, given: Mapping[str, Any], *, is_strict: bool = True
 
 
 def full_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a writer's ``__init__`` with all options in place of ``**options``."""
+    """Return the signature of a writer's ``__init__`` with all options for ``**options``."""
     signature = inspect.signature(function)
     own = list(signature.parameters.values())[1:]
     if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
@@ -183,13 +183,13 @@ def full_signature(function: Callable[..., Any]) -> inspect.Signature:
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name]
         )
         for name, default in DEFAULTS.items()
-        if name not in signature.parameters  # a subclass may spell out what it changes
+        if name not in signature.parameters  # a subclass names the options that it changes
     ]
     return signature.replace(parameters=own[:-1] + more)
 
 
 def parse_out(out: Out, options: WriterOptions) -> OutSpec:
-    """Where to write. Raises ConfigError unless `out` is a path, a URL, or a pair of those."""
+    """Parse the target. Raises ConfigError unless `out` is a path, a URL, or a pair of those."""
     keep_local = options["keep_local"]
     exist_ok, retry = bool(options["exist_ok"]), int(options["retry"])
     if isinstance(out, (str, os.PathLike)):
@@ -220,12 +220,12 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
 
 
 def _folder(place: str) -> str:
-    """A local path that stays the same when the process changes its folder."""
+    """Return a local path that stays valid when the process changes its folder."""
     return os.path.abspath(local_path(place))
 
 
 def parse_shards(options: WriterOptions) -> ShardSpec:
-    """What the shards are like. Raises ConfigError (a ValueError)."""
+    """Parse the settings of shards. Raises ConfigError (a ValueError)."""
     codec = parse_compression(options["compression"])
     samples = options["samples_per_shard"]
     if samples is not None and samples < 1:
@@ -277,7 +277,7 @@ def parse_size_limit(size_limit: float | str | None) -> int | None:
 
 
 def parse_work(options: WriterOptions) -> WorkSpec:
-    """How much may go on at once. Raises ConfigError."""
+    """Parse the limits of concurrent work. Raises ConfigError."""
     workers, strict = options["max_workers"], options["strict"]
     if workers is not None and workers < 1:
         raise ConfigError(f"max_workers is at least 1, got {workers}.")

@@ -64,11 +64,11 @@ class LineWriter(Writer):
         self._width = len(names) if self._strict is not False else self._width
 
     def get_config(self) -> dict[str, Any]:
-        """What every meta file and the index tell about the dataset."""
+        """Return what every meta file and the index record about the dataset."""
         return {**super().get_config(), "newline": self.newline}
 
     def _values(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the columns, their types checked."""
+        """Return the values of the columns, with their types checked."""
         values = {}
         name = ""
         letters = 0
@@ -100,7 +100,7 @@ class LineWriter(Writer):
             raise self._too_large(size)
 
     def _stored_size(self, text: str) -> int:
-        """The bytes that a text takes in a line."""
+        """Return the number of bytes of a text in a line."""
         return len(text.encode("utf-8", "surrogatepass"))
 
     def _bytes(self, text: str) -> bytes:
@@ -127,14 +127,14 @@ class JSONWriter(LineWriter):
     format = "json"
 
     def get_config(self) -> dict[str, Any]:
-        """What every meta file and the index tell about the dataset."""
+        """Return what every meta file and the index record about the dataset."""
         return {**super().get_config(), "columns": self.columns}
 
     def _stored_size(self, text: str) -> int:
         return len(json.dumps(text)) - 2  # without its quotes
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
-        """A line of JSON. Raises EncodingError."""
+        """Return a line of JSON. Raises EncodingError."""
         return self._bytes(json.dumps(self._values(sample), sort_keys=True) + self.newline)
 
 
@@ -176,7 +176,7 @@ class XSVWriter(LineWriter):
         self._header = header
 
     def get_config(self) -> dict[str, Any]:
-        """What every meta file and the index tell about the dataset."""
+        """Return what every meta file and the index record about the dataset."""
         return {
             **super().get_config(),
             "column_names": list(self.columns),
@@ -185,7 +185,7 @@ class XSVWriter(LineWriter):
         }
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
-        """A line. Raises EncodingError; SeparatorError for text that cannot be told apart."""
+        """Return a line. Raises EncodingError, and SeparatorError for text with a separator."""
         texts = [str(value) for value in self._values(sample).values()]
         return self._join(texts, f"sample {self._samples}")
 
@@ -219,7 +219,7 @@ class _FixedSeparatorWriter(XSVWriter):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """What every meta file and the index tell about the dataset."""
+        """Return what every meta file and the index record about the dataset."""
         config = super().get_config()
         del config["separator"]
         return config

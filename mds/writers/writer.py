@@ -76,13 +76,13 @@ class ShardBufferPool:
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> mmap.mmap:
-        """Memory for a shard."""
+        """Return memory for a shard."""
         with contextlib.suppress(IndexError):
             return self._free.pop()
         return _map(self._first)
 
     def give_back(self, body: mmap.mmap) -> None:
-        """Have the memory filled again; a place that grew is let go instead."""
+        """Keep memory for later shards; memory that grew is released."""
         if len(body) == self._first:
             self._free.append(body)
 
@@ -92,7 +92,7 @@ class ShardBufferPool:
 
 
 def grow_buffer(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
-    """Larger memory with the first `used` bytes of `body`, and room for `needed` in all."""
+    """Return larger memory with the first `used` bytes of `body`, and space for `needed`."""
     larger = _map(max(needed, 2 * len(body)))
     view = memoryview(body)
     larger[:used] = view[:used]
@@ -118,10 +118,10 @@ INHERITED = (
 
 
 class Inherited(Protocol):
-    """What can be told that it is another process' now."""
+    """Object that a forked child can detach from the resources of its parent."""
 
     def leave_to_parent(self) -> None:
-        """Do nothing any more; nothing may be closed, sent or removed."""
+        """Stop without closing, sending or removing anything."""
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def hold_turn(turn: list[bool]) -> Iterator[None]:
 
 
 def two_threads_error() -> WriterError:
-    """The error for a turn that another thread holds."""
+    """Return the error for a turn that another thread holds."""
     return WriterError(
         "two threads use this writer at once, and it is for one at a time: samples would come in "
         "an order that depends on luck. Write from one thread, or make a writer in each with a "
@@ -150,7 +150,7 @@ _writers: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def register_writer(writer: Inherited) -> None:
-    """Have a writer told when it finds itself in a forked child."""
+    """Notify a writer in a forked child."""
     _writers.add(writer)
 
 
@@ -174,7 +174,7 @@ class Writer(ABC):
 
     __signature__: inspect.Signature
     format: str
-    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    #: Whether an argument that breaks a rule is refused rather than converted.
     _is_strict = True
     #: What offsets can address; a subclass may ask for less.
     max_shard_size = MAX_SIZE - 1
@@ -188,7 +188,7 @@ class Writer(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # For help() and editors: what is spelled once is shown in every writer.
+        # help() and editors show the options of `WriterOptions` for every writer.
         cls.__signature__ = full_signature(cls.__init__)
 
     def __init__(
@@ -229,18 +229,18 @@ class Writer(ABC):
 
     @abstractmethod
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
-        """The bytes of a sample as they stand in a shard. Raises EncodingError."""
+        """Return the bytes of a sample in a shard. Raises EncodingError."""
 
     @abstractmethod
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
-        """The parts of the data file, and of the meta file if there is one."""
+        """Return the parts of the data file, and of the meta file if there is one."""
 
     def _plan_header(self) -> bytes | None:
-        """The header that a full shard is going to have; None where that is not known before."""
+        """Return the header of a full shard, or None if it is not known in advance."""
         return None
 
     def get_config(self) -> dict[str, Any]:
-        """What every shard and the index tell about the dataset."""
+        """Return what every shard and the index record about the dataset."""
         return {
             "version": VERSION,
             "format": self.format,
@@ -395,14 +395,14 @@ class Writer(ABC):
         self._running = self.extra_bytes_per_shard
 
     def _write_early(self) -> None:
-        """Have full shards written while they are filled, where their header is known by now."""
+        """Write full shards while they are filled, if their header is known."""
         self._planned = self._plan_header()
         if self._planned is not None:
             self._buffers = ShardBufferPool(GATHERED)
             self._begin_shard()
 
     def _find_place(self, used: int, length: int) -> int:
-        """Where a sample goes for which the memory has no room behind the first ``used`` bytes."""
+        """Spill or grow the memory for a sample that does not fit; return the offset for it."""
         if self._planned is not None and used:
             piece = memoryview(self._body)[:used]
             self._early = self._pipeline.spill(self._shards, self._planned, piece)
@@ -451,7 +451,7 @@ class Writer(ABC):
         )
 
     def _column_encodings(self) -> dict[str, str]:
-        """The columns in their order, and what each is stored as."""
+        """Return the columns in their order, and the encoding of each."""
         return dict(getattr(self, "columns", {}))
 
     def _end(self, how: str) -> None:
@@ -462,7 +462,7 @@ class Writer(ABC):
         self._destination.close()
 
     def _explain(self, error: Exception, name: str, sample: Any) -> Exception:
-        """An error of a column, told with the column and the number of the sample."""
+        """Return an error of a column that names the column and the number of the sample."""
         where = f"column {name!r} of sample {self._samples}"
         if isinstance(error, EncodingError):
             return located(error, where)
@@ -478,7 +478,7 @@ class Writer(ABC):
 
 
 def _what_is_there(name: str, sample: Any) -> str:
-    """The keys that a sample has in place of one, with the nearest; or what it is."""
+    """Describe the keys of a sample that lacks one, with the nearest; or its type."""
     if not hasattr(sample, "keys"):
         return (
             f": a sample is a dict with a value for every column, got {describe(sample)}. Write "

@@ -56,15 +56,15 @@ class Checkpoint:
         self.is_private = is_private
 
     def run_path(self, part: int, split: int) -> str:
-        """Where the samples of a part for a split are."""
+        """Return the path of the samples of a part for a split."""
         return os.path.join(self.folder, "parts", f"{part:08}.{split}.run")
 
     def part_path(self, part: int) -> str:
-        """Where it says that a part is read."""
+        """Return the path of the record of a part that was read."""
         return os.path.join(self.folder, "parts", f"{part:08}.part")
 
     def shard_path(self, split: int, number: int) -> str:
-        """Where it says that a shard is done."""
+        """Return the path of the record of a shard that was written."""
         return os.path.join(self.folder, "shards", str(split), f"{number:08}.json")
 
     def save_part(self, done: PartDone) -> None:
@@ -77,7 +77,7 @@ class Checkpoint:
         write_file(self.part_path(done.number), data)
 
     def load_part(self, number: int) -> PartDone | None:
-        """What is known of a part; None when it was not read yet."""
+        """Return the record of a part that was read, or None if it was not read yet."""
         try:
             with open(self.part_path(number), "rb") as file:
                 head = json.loads(file.readline())
@@ -100,7 +100,7 @@ class Checkpoint:
         write_file(self.shard_path(split, number), json.dumps(note).encode())
 
     def load_shard(self, split: int, number: int) -> tuple[dict[str, Any], str] | None:
-        """The index entry of a shard and the version of its file; None when it is not done."""
+        """Return a shard's index entry and file version, or None if it is not written yet."""
         try:
             with open(self.shard_path(split, number), "rb") as file:
                 note = json.load(file)
@@ -114,7 +114,7 @@ class Checkpoint:
             os.unlink(self.run_path(part, split))
 
     def load_plan(self) -> dict[str, Any] | None:
-        """The plan of an earlier start; None when there is none.
+        """Return the plan of an earlier start, or None if there is none.
 
         Raises ConfigError for a folder that holds something else.
         """
@@ -164,7 +164,7 @@ class Checkpoint:
         return self.parts_done()
 
     def parts_done(self) -> int:
-        """How many parts are read."""
+        """Return the number of parts that were read."""
         folder = os.path.join(self.folder, "parts")
         names = os.listdir(folder) if os.path.isdir(folder) else []
         return sum(name.endswith(".part") for name in names)

@@ -22,7 +22,7 @@ _FLOATS = {"float16", "float32", "float64", "str_float"}
 
 
 def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
-    """The function that fits values to ``encoding``; None when they can stay as they come.
+    """Return a function that converts values to ``encoding``, or None if none is needed.
 
     It raises ValueError with the reason. With ``from_text`` numbers and JSON are read from strings;
     ``plain`` promises values that came from JSON.

@@ -40,7 +40,7 @@ from mds.writers.leftovers import work_folder_name
 
 #: Counted up when a new version would not go on with what an old one left.
 _PLAN_VERSION = 2
-#: So many shards, each so small, were hardly meant.
+#: So many shards of so few bytes are probably a mistake, so the plan warns.
 _MANY_SHARDS = 1000
 _SMALL_SHARD = 1 << 18
 _TINY_SHARD = 4096
@@ -50,7 +50,7 @@ _MAX_PART = 16 << 20
 
 @dataclass(frozen=True)
 class Conversion:
-    """What would be done. Look at it, then `run` it."""
+    """Plan of a conversion: inspect it, then `run` it."""
 
     source: Input
     columns: tuple[Column, ...]
@@ -58,7 +58,7 @@ class Conversion:
     key: str | None
     out: str
     spec: ConvertSpec
-    #: Bytes of a part, about; 0: by the size of the input. What is written does not depend on it.
+    #: Approximate bytes of a part; 0: by the size of the input. It has no effect on the output.
     part_size: int = 0
     #: The most bytes of a shard, whatever its limit: what offsets can address.
     max_shard_size: int = MAX_SIZE - 1
@@ -78,7 +78,7 @@ class Conversion:
         return tuple(self.spec.split) or _own_splits(self.source, self.spec) or ("",)
 
     def checkpoint(self) -> Checkpoint:
-        """The work folder: inside a local output, else in the temporary folder."""
+        """Return the work folder: inside a local output, else in the temporary folder."""
         if self.spec.work is not None:
             return Checkpoint(os.path.abspath(self.spec.work))
         local = open_store(self.out).local_path
@@ -89,7 +89,7 @@ class Conversion:
         )
 
     def output(self) -> Output:
-        """What the processes that make shards must know."""
+        """Return the settings for the processes that write shards."""
         return Output(
             url=os.path.abspath(local_path(self.out)) if is_local(self.out) else self.out,
             splits=self.splits,
@@ -121,7 +121,7 @@ class Conversion:
         return self.source.size, shutil.disk_usage(folder).free
 
     def describe_room(self) -> str:
-        """The room that is needed and that there is, in a sentence; '' where that is open."""
+        """Return needed and free disk space as a sentence, or '' if either is unknown."""
         found = self.room()
         if found is None:
             return ""
@@ -144,13 +144,13 @@ class Conversion:
             )
 
     def notes(self) -> dict[str, ColumnNote]:
-        """What is kept of the columns beside the dataset: names of classes, descriptions."""
+        """Return the notes stored beside the dataset: names of classes, descriptions of columns."""
         classes = {column.name: column.class_names for column in self.columns if column.class_names}
         told = {column.name: column.description for column in self.columns if column.description}
         return make_notes(classes, {**told, **self.spec.describe})
 
     def read_spec(self) -> ReadSpec:
-        """What the processes that read parts must know."""
+        """Return the settings for the processes that read parts."""
         offered = {
             each.name for each in (*self.source.inferred_columns, *self.source.list_extra_columns())
         }
@@ -230,7 +230,7 @@ def _part_size(whole: int) -> int:
 
 
 def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
-    """The columns that are written, sorted by name: inferred, changed and chosen as asked."""
+    """Return the columns to write, sorted by name, after the options are applied."""
     found = {column.name: column for column in source.inferred_columns}
     if not found:
         bad = source.find_bad_record()
@@ -288,7 +288,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
 
 
 def text_column(source: Input, asked: str | None) -> str:
-    """The column whose text becomes tokens."""
+    """Return the column whose text becomes tokens."""
     names = [column.name for column in source.inferred_columns if column.encoding == "str"]
     if asked is not None:
         if asked not in {column.name for column in source.inferred_columns}:

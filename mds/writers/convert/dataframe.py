@@ -53,7 +53,7 @@ _OF_BYTES = {"bytes", "pil", "png", "jpeg", "pkl", "json", "str"}
 
 @dataclass(frozen=True, slots=True)
 class _PartitionSpec:
-    """What every partition must know."""
+    """Settings that every partition needs."""
 
     columns: Mapping[str, str]
     local: str
@@ -248,7 +248,7 @@ class _Partition:
 
 
 def folder_name(partition: int) -> str:
-    """The folder of a partition; names sort as the numbers do."""
+    """Return the folder of a partition; names sort like the numbers."""
     return f"{partition:05}"
 
 

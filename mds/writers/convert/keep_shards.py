@@ -86,7 +86,7 @@ def keep_shards(
 
 
 def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
-    """The samples of every shard in order, a few shards ahead."""
+    """Yield the samples of every shard in order, decoded a few shards ahead."""
     with ThreadPoolExecutor(_AHEAD, "mds-keep-shards") as pool:
         waiting: deque[Future[list[Block]]] = deque()
         try:

@@ -46,7 +46,7 @@ class ConversionLocks:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An error of ours tells what it is about; a conversion that ends by one may have removed
+        # An error of mds names its own cause, and a conversion that ends with one may have removed
         # its work folder itself.
         was_deleted = (
             isinstance(error, Exception)
@@ -83,11 +83,11 @@ class ConversionLocks:
                 self._lock(self._path(split))
 
     def folder(self, split: str) -> FolderLock | None:
-        """The locked folder of a split; None where the output is no folder."""
+        """Return the locked folder of a split, or None if the output is not a folder."""
         return None if self._local is None else self._locks[self._path(split)]
 
     def identities(self) -> tuple[tuple[int, int], ...]:
-        """What the system knows the folders of the splits by."""
+        """Return the identities of the folders of the splits, by which the system knows them."""
         folders = [self.folder(split) for split in self._output.splits]
         return tuple(folder.identity for folder in folders if folder is not None)
 
@@ -225,7 +225,7 @@ def _put_notes(output: Output, split: int, index: str) -> None:
     if output.notes:
         store.put(key, pack_notes(output.notes, index))
     else:
-        store.delete(key)  # of what was here before
+        store.delete(key)  # notes of a dataset that was here before
 
 
 def _put_lengths(output: Output, split: int, index: str, lengths: NDArray[Any] | None) -> None:
@@ -258,7 +258,7 @@ def check_shards(output: Output, split: int, entries: list[Entry], locks: Conver
 
 
 def read_index(output: Output, split: int) -> Index | None:
-    """The index of a split that is published; None when there is none."""
+    """Return the published index of a split, or None if there is none."""
     key = output.key(split, INDEX_NAME)
     try:
         data = open_store(output.url).get(key)

@@ -48,7 +48,7 @@ class ReadSpec:
     splits: tuple[str, ...]
     shares: tuple[float, ...]
     merges_splits: bool
-    #: Texts of cells that are missing, and what stands for missing values of each column.
+    #: Texts of cells that are missing, and the replacement of missing values by column.
     nulls: frozenset[str]
     fills: tuple[str | None, ...]
     key: str | None
@@ -85,7 +85,7 @@ class _PartReader:
         self._bounds = list(accumulate(reading.shares))[:-1]
 
     def read(self) -> PartDone:
-        """Every record of the part."""
+        """Read every record of the part."""
         splits, sizes, lengths = bytearray(), [], array("I")
         bad: list[str] = []
         count = 0
@@ -139,7 +139,7 @@ class _PartReader:
 
 
 def hash_fraction(key: Any) -> float:
-    """A number from 0 to before 1 that depends on the key alone: on no seed, order or machine."""
+    """Return a number in [0, 1) that depends on the key alone: not on seed, order or machine."""
     data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
     digest = new_hash("xxh3_64")
     digest.update(data)
@@ -179,7 +179,7 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
 
 
 def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
-    """What gives the length of the recorded column from the bytes of a sample."""
+    """Return a function from the bytes of a sample to the length of the recorded column."""
     assert reading.lengths is not None
     encodings = dict(zip(reading.names, reading.encodings, strict=True))
     length, at = length_function(encodings, reading.lengths), reading.names.index(reading.lengths)
@@ -204,7 +204,7 @@ def _make_record_packer(
     nulls: frozenset[str],
     fills: tuple[str | None, ...],
 ) -> Callable[[dict[str, Any]], bytes]:
-    """The function from a record to the bytes of a sample (see layout.py), made once.
+    """Return the function from a record to the bytes of a sample (see layout.py), cached.
 
     ``texts`` says of each column whether it is read from text; None for one that is encoded.
     """

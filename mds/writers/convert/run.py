@@ -35,7 +35,7 @@ from mds.writers.engines.base import Engine
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a conversion is; ``size`` and ``whole`` are bytes of the source (0 unknown)."""
+    """Progress of a conversion; ``size`` and ``whole`` are bytes of the source (0 unknown)."""
 
     size: int
     whole: int
@@ -46,7 +46,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SplitSummary:
-    """What was written for one split; sizes in bytes, ``zip_size`` 0 without compression."""
+    """Result of one split; sizes in bytes, ``zip_size`` 0 without compression."""
 
     name: str
     samples: int
@@ -57,7 +57,7 @@ class SplitSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a conversion did."""
+    """Result of a conversion."""
 
     out: str
     splits: tuple[SplitSummary, ...]
@@ -301,7 +301,7 @@ class _RunningConversion:
         return cutter.finish(padding, np.array([block], np.int64))
 
     def lengths(self) -> list[Any]:
-        """What is recorded of the samples of each split; None where nothing is."""
+        """Return the lengths recorded for the samples of each split, or None without any."""
         if self._output.lengths is None:
             return [None] * len(self.cutters)
         if self._reading.tokens is not None:

@@ -53,11 +53,11 @@ class ConvertSpec(InputOptions):
     work: str | None = None
     durable: bool = True
 
-    #: Options that change how the work is done, and nothing of what is written.
+    #: Options that change how the work is done, but not the bytes that are written.
     RUNTIME_OPTIONS = ("workers", "engine", "skip_bad", "resume", "overwrite", "work", "durable")
 
     def identity(self) -> dict[str, Any]:
-        """What decides the output, as JSON has it."""
+        """Return the options that decide the output, as JSON."""
         fields = dataclasses.asdict(self)
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -152,7 +152,7 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
-    """What stands for missing values, by column; as text, for it is read as a cell is."""
+    """Return the replacements of missing values by column, as text that is read like a cell."""
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
     fills = {}
@@ -165,7 +165,7 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text_encoding(name: str) -> str:
-    """The usual name of an encoding of text in which a line ends with one byte."""
+    """Return the usual name of a text encoding in which a line ends with one byte."""
     try:
         known = codecs.lookup(name)
     except (LookupError, ValueError):
@@ -186,7 +186,7 @@ def _text_encoding(name: str) -> str:
 
 
 def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """What each column is, in the words of the caller."""
+    """Return the description of each column as the caller gave it."""
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
     found = {}

@@ -28,7 +28,7 @@ _ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]", "<|eos|>"
 
 @dataclass(frozen=True, slots=True)
 class TokenSpec:
-    """How text becomes blocks; ``end`` None is the tokenizer's own, '' is none."""
+    """Settings for cutting text into blocks; ``end`` None is the tokenizer's own, '' is none."""
 
     tokenizer: str
     block: int = 2048
@@ -57,7 +57,7 @@ class Tokenizer:
 
 
 def check_column(spec: TokenSpec) -> np.dtype[Any]:
-    """The dtype of a block. Raises ConfigError unless the column holds blocks of the vocabulary."""
+    """Return the dtype of a block. Raises ConfigError if it cannot hold the vocabulary."""
     encoding = parse_encoding(spec.column)
     if encoding.dtype is None or encoding.shape != (spec.block,) or encoding.dtype.kind not in "iu":
         raise ConfigError(
@@ -74,7 +74,7 @@ def check_column(spec: TokenSpec) -> np.dtype[Any]:
 
 
 def tokenize(spec: TokenSpec, text: str) -> bytes:
-    """The ids of a document and its end, as they lie in a block."""
+    """Return the ids of a document and its end token, as the bytes that a block holds."""
     tokenizer = load_tokenizer(spec.tokenizer, spec.end)
     dtype = parse_encoding(spec.column).dtype
     if spec.tokenizer == "bytes":
@@ -88,7 +88,7 @@ def tokenize(spec: TokenSpec, text: str) -> bytes:
 
 @lru_cache(maxsize=4)
 def load_tokenizer(name: str, end: str | None) -> Tokenizer:
-    """A tokenizer, loaded once a process. Raises ConfigError when there is none of that name."""
+    """Load a tokenizer, once per process. Raises ConfigError if there is none of that name."""
     if name == "bytes":
         return Tokenizer(lambda text: text.encode(), None if end == "" else 256, 257)
     if name.startswith("tiktoken:"):

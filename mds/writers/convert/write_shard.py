@@ -97,7 +97,7 @@ class ShardCutter:
             start = stop
 
     def finish(self, padding: bytes = b"", sizes: Sizes | None = None) -> Iterator[Shard]:
-        """The last shard, if there is one; ``padding`` completes the samples of ``sizes``."""
+        """Yield the last shard, if there is one; ``padding`` completes the samples of ``sizes``."""
         if sizes is not None:
             yield from self.feed(-1, 0, sizes)
         if self._count:
@@ -147,7 +147,7 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Output:
-    """What all shards of a conversion have in common, and where they go."""
+    """Settings that all shards of a conversion share, and their target."""
 
     url: str
     splits: tuple[str, ...]
@@ -158,7 +158,7 @@ class Output:
     size_limit: int | None
     checkpoint: Checkpoint
     durable: bool = True
-    #: What is kept beside the index of each split.
+    #: Notes that are stored beside the index of each split.
     notes: Mapping[str, ColumnNote] = field(default_factory=dict)
     #: Column whose lengths are kept there.
     lengths: str | None = None
@@ -169,7 +169,7 @@ class Output:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The part of the index that tells the columns."""
+        """Return the part of the index that describes the columns."""
         return {
             "column_names": list(self.names),
             "column_encodings": list(self.encodings),
@@ -178,7 +178,7 @@ class Output:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration that every shard holds (FORMAT.md)."""
+        """Return the configuration that every shard contains (FORMAT.md)."""
         return {
             **self.columns,
             "compression": self.compression,
@@ -189,12 +189,12 @@ class Output:
         }
 
     def key(self, split: int, name: str) -> str:
-        """The key of a file of a split."""
+        """Return the key of a file of a split."""
         return f"{self.splits[split]}/{name}" if self.splits[split] else name
 
 
 def replaced_error(output: Output) -> WriterError:
-    """The error for a folder that is not in its place any more."""
+    """Return the error for a folder that was moved or deleted."""
     return WriterError(
         f"{redact(output.url)}: the output or the work folder was deleted or replaced while the "
         "dataset was written. No index is published; convert anew, with --overwrite."
@@ -245,7 +245,7 @@ class _ShardBuilder:
 
     @contextlib.contextmanager
     def _file(self, name: str) -> Iterator[BinaryIO]:
-        """A file to write to; what was written is at its place when the block ends."""
+        """Open a file for writing that gets its name when the block ends."""
         output, split = self._output, self._shard.split
         store = open_store(output.url)
         key = output.key(split, name)

@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 def open_engine(name: str, workers: int) -> Engine:
-    """An engine by name: `local`, `spark` or `ray`.
+    """Return an engine by name: `local`, `spark` or `ray`.
 
     ``workers`` counts processes of this machine; clusters bring as many as they have.
     """

@@ -22,7 +22,7 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a function called somewhere."""
+        """Run a function on the engine."""
 
     @abstractmethod
     def close(self) -> None:
@@ -48,7 +48,7 @@ class InlineEngine(Engine):
         return future
 
     def close(self) -> None:
-        """Nothing runs between calls."""
+        """Do nothing: no process or thread is left between calls."""
 
     def __repr__(self) -> str:
         return "<InlineEngine>"
@@ -67,12 +67,12 @@ class _Call:
 
 
 def pickle_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], bytes]:
-    """A picklable call that never raises what its function raises."""
+    """Return a picklable call that never raises what its function raises."""
     return _Call(pickle.dumps((function, arguments)))
 
 
 def unpickle_answer(answer: bytes) -> Any:
-    """The result in an answer. Raises what the function raised."""
+    """Return the result in an answer. Raises what the function raised."""
     result, error = pickle.loads(answer)  # noqa: S301 - made by our own call
     if error is not None:
         raise error

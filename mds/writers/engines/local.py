@@ -24,7 +24,7 @@ from mds.writers.engines.base import Engine
 
 
 class LocalEngine(Engine):
-    """As many processes as asked for, started when there is something to do."""
+    """Engine of local processes, which are started when there is a call to run."""
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -35,7 +35,7 @@ class LocalEngine(Engine):
         self._threads = ThreadPoolExecutor(workers, "mds-engine")
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a process call the function."""
+        """Run the function in a process."""
         return self._threads.submit(self._call, function, arguments)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="mds-convert")
-        # Ctrl-C reaches the whole process group; this process decides what it means. What is
+        # Ctrl-C reaches the whole process group; only the parent process acts on it. What is
         # blocked in the thread that starts a process is blocked there from its first instant on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

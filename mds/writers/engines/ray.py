@@ -33,7 +33,7 @@ class RayEngine(Engine):
         self._is_closed = False
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a worker call the function."""
+        """Run the function on a worker."""
         reference = self._run.remote(pickle_call(function, arguments))
         self._pending.add(reference)
         future: Future[Any] = Future()

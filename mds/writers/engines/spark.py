@@ -36,7 +36,7 @@ class SparkEngine(Engine):
         self._is_closed = False
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have an executor call the function."""
+        """Run the function on an executor."""
         return self._threads.submit(self._call, pickle_call(function, arguments))
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ PROBE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What was asked of an input beside its place."""
+    """Options of an input besides its path."""
 
     #: Its registered name; None to have it recognised.
     kind: str | None = None
@@ -72,7 +72,7 @@ class BadRecord:
         return f"column {self.column}: {self.why}" if self.column else self.why
 
 
-#: The position of a record (in the input's own terms, see `Input.locate`) and what it holds.
+#: The position of a record, which `Input.locate` describes, and its values by column.
 Record = tuple[Any, "dict[str, Any] | BadRecord"]
 
 
@@ -95,7 +95,7 @@ class Input(ABC):
     @classmethod
     @abstractmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """The input at a path, URL or name. Raises SourceError for one that cannot be read."""
+        """Open the input at a path, URL or name. Raises SourceError if it cannot be read."""
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
@@ -105,7 +105,7 @@ class Input(ABC):
 
     def __init__(self, root: str) -> None:
         self.root = root
-        #: What was asked for, as it was written.
+        #: The source as the user wrote it.
         self.name = root
         #: Things worth telling before the work starts.
         self.notes: list[str] = []
@@ -120,27 +120,27 @@ class Input(ABC):
 
     @abstractmethod
     def infer_columns(self) -> Sequence[Column]:
-        """The columns as inferred from a look at the records."""
+        """Infer the columns from some of the records."""
 
     @cached_property
     def inferred_columns(self) -> Sequence[Column]:
-        """`infer_columns`, looked for once."""
+        """Result of `infer_columns`, computed once."""
         return self.infer_columns()
 
     def list_extra_columns(self) -> Sequence[Column]:
-        """Columns that are there for the asking (``columns={"path": "str"}``)."""
+        """Return columns that are written only on request (``columns={"path": "str"}``)."""
         return ()
 
     @abstractmethod
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """The input in parts of about ``size`` bytes, numbered from 0, the same ones each time."""
+        """Cut the input into parts of about ``size`` bytes, numbered from 0, always the same."""
 
     @abstractmethod
     def read(self, part: InputPart) -> Iterator[Record]:
-        """The records of a part, in order."""
+        """Yield the records of a part, in order."""
 
     def read_records(self, part: InputPart) -> Iterator[Record]:
-        """What `read` gives; SourceError where the file itself is broken.
+        """Yield what `read` yields, and raise SourceError if the file itself is broken.
 
         Cut-off gzip streams, tars, Arrow files: each package has errors of its own.
         """
@@ -156,7 +156,7 @@ class Input(ABC):
             ) from error
 
     def find_bad_record(self) -> str:
-        """The place and reason of the first bad record; '' when there is none to be found."""
+        """Return place and reason of the first bad record probed, or '' if all are good."""
         for part in self._probed_parts():
             for position, record in self.read_records(part):
                 if isinstance(record, BadRecord):
@@ -164,30 +164,30 @@ class Input(ABC):
         return ""
 
     def describe_record(self, part: InputPart, position: Any, why: str) -> str:
-        """Where a record is and what is wrong: ``"train.jsonl, line 3, column 12: ..."``."""
-        # A reason that goes on with the place reads on after it.
+        """Return place and fault of a record: ``"train.jsonl, line 3, column 12: ..."``."""
+        # A reason that begins with a line or column continues the place.
         comma = ", " if why.startswith(("line ", "column ")) else ": "
         # Keys and names come from the input, and control characters move cursors.
         return printable(f"{self.locate(part, position)}{comma}{why.rstrip('.')}")
 
     @abstractmethod
     def locate(self, part: InputPart, position: Any) -> str:
-        """Where a record is, for people: ``"train.jsonl, line 17"``."""
+        """Return the place of a record for messages: ``"train.jsonl, line 17"``."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What was found, in a few words: ``"180 files in 24 classes"``."""
+        """Summarise the input in a few words: ``"180 files in 24 classes"``."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest that differs when the input does; an interrupted conversion checks it."""
+        """Return a digest that differs if the input does; a resumed conversion checks it."""
 
     def list_splits(self) -> Sequence[str]:
-        """Splits that the input itself has (a folder of train and val); usually none."""
+        """Return the splits of the input itself (a folder of train and val); usually none."""
         return ()
 
     def probe(self) -> Iterator[dict[str, Any]]:
-        """Some good records to infer columns from, of the beginning and from further on."""
+        """Yield good records from the beginning and from further on, to infer columns."""
         found = 0
         for part in self._probed_parts():
             for _, record in self.read_records(part):

@@ -35,7 +35,7 @@ class DelimitedTextInput(FileInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """The table in these files."""
+        """Open the table in these files."""
         return cls(listing, encoding=options.encoding or "utf-8", has_header=not options.no_header)
 
     def __init__(
@@ -72,11 +72,11 @@ class DelimitedTextInput(FileInput):
                 )
 
     def infer_columns(self) -> Sequence[Column]:
-        """The columns of the header, with numbers where every value is one."""
+        """Infer the columns of the header; one is numeric if every probed value is a number."""
         return infer_columns(self.probe(), is_text=True, nulls=self.nulls)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """One sample a record."""
+        """Yield one sample per record."""
         name, start, end = part.address
         with open_text(self.listing.path(name)) as file:
             end = None if is_compressed(name) else end
@@ -100,7 +100,7 @@ class DelimitedTextInput(FileInput):
                     yield begin, self._sample(row)
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """File and the line on which the record begins."""
+        """Return the file and the line on which the record begins."""
         path = os.path.join(self.root, part.address[0])
         return f"{path}, line {line_number(path, position)}"
 
@@ -113,7 +113,7 @@ class DelimitedTextInput(FileInput):
         return csv.reader(lines, delimiter=self.separator, strict=True)
 
     def _names(self, name: str) -> list[str]:
-        """The names in the first line of a file; of a file without them, as many empty ones."""
+        """Return the names in the first line, or as many empty names if it is a record."""
         try:
             with open_text(self.listing.path(name)) as file:
                 first = next(self._rows(_Lines(file, 0, None, encoding=self.encoding)), [])
@@ -128,7 +128,7 @@ class DelimitedTextInput(FileInput):
             ) from error
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Bytes that begin and end between records."""
+        """Yield byte ranges that begin and end between records."""
         if length <= size or is_compressed(name):
             yield 0, length
             return
@@ -194,7 +194,7 @@ def _separator(listing: Listing) -> str:
     try:
         with open_text(listing.path(first)) as file:
             header = file.readline().decode("utf-8", "replace")
-    except Exception as error:  # each compression has errors of its own
+    except Exception as error:  # each compression raises its own classes
         raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error
     found = {each: header.count(each) for each in ",;\t|"}
     return max(found, key=lambda each: found[each]) if any(found.values()) else ","

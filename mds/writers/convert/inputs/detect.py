@@ -38,7 +38,7 @@ _SINGULAR = {
 
 
 def open_input(path: str, options: InputOptions) -> Input:
-    """The input at a path or a URL, or of a name after ``hf:``.
+    """Open the input at a path or a URL, or of a name after ``hf:``.
 
     Raises SourceError when nothing is there or it cannot be read, ConfigError for an unknown kind
     and for options that it does not take.
@@ -104,9 +104,9 @@ def _check_readable(listing: Listing) -> None:
 
 
 def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: InputOptions) -> Input:
-    """The input of files that nothing but their endings tells of."""
+    """Open the input of files that are recognised by their endings alone."""
     kinds = {name: each for name, each in known.items() if issubclass(each, FileInput)}
-    # The first one keeps an ending: what a package brings changes nothing of what is built in.
+    # The first input keeps an ending: installed packages cannot take one of a built-in input.
     kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
     _check_readable(listing)
     if options.labels is not None and any(
@@ -160,7 +160,7 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
 
 
 def _majority(counts: Mapping[str, int]) -> str | None:
-    """The kind that nine files of ten are of, or that all are of; None when there is none."""
+    """Return the kind of nine in ten files, or of all; None if there is no such kind."""
     kind, count = max(counts.items(), key=lambda each: each[1])
     return (
         kind

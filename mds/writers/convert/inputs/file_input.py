@@ -26,7 +26,7 @@ _FOLDER = re.compile(rf"({'|'.join(sorted(SPLITS, reverse=True))})((19|20)\d\d)?
 
 
 def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
-    """The split of every file, by the first folder that is named after one, else by its own name.
+    """Return the split of every file, by the first folder named after one, else by its name.
 
     Empty where that is not told of all files, or names of files alone tell of one split only.
     ``by_file``: whether names of files count at all.
@@ -45,7 +45,7 @@ def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
 
 
 def split_folder(folders: Sequence[str]) -> str | None:
-    """The first of these folders that is named after a split."""
+    """Return the first of these folders that is named after a split."""
     return next((folder for folder in folders if _FOLDER.fullmatch(folder)), None)
 
 
@@ -70,12 +70,12 @@ class FileInput(Input):
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """The input of a file, or of all files below a folder."""
+        """Open the input of a file, or of all files below a folder."""
         return cls.from_files(Listing.scan(path, options.include, options.exclude), options)
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """The input of these files."""
+        """Open the input of these files."""
         del options
         return cls(listing)
 
@@ -86,7 +86,7 @@ class FileInput(Input):
         return False
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Byte ranges of the files; the address of a part is (name, start, end)."""
+        """Yield byte ranges of the files; the address of a part is (name, start, end)."""
         number = 0
         for name, length in zip(self.listing.names, self.listing.sizes, strict=True):
             for start, end in self.cut_file(name, length, size):
@@ -95,16 +95,16 @@ class FileInput(Input):
                 number += 1
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Where a file of ``length`` bytes is cut, to be read in pieces of about ``size``."""
+        """Yield start and end of pieces of about ``size`` bytes of a file of ``length`` bytes."""
         del name, size
         yield 0, length
 
     def list_splits(self) -> Sequence[str]:
-        """The splits that files and folders are named after."""
+        """Return the splits that files and folders are named after."""
         return sorted(set(self.split_of.values()))
 
     def describe(self) -> str:
-        """Number of files, bytes and splits."""
+        """Summarise number of files, bytes and splits."""
         splits = self.list_splits()
         return f"{self.listing}, splits {', '.join(splits)}" if splits else str(self.listing)
 
@@ -112,5 +112,5 @@ class FileInput(Input):
         return {**self.__dict__, "split_of": {}}  # a part knows its own
 
     def fingerprint(self) -> str:
-        """Names, sizes and times of change of all files."""
+        """Return a digest of the names, sizes and modification times of all files."""
         return self.listing.digest

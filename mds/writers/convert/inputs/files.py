@@ -48,13 +48,13 @@ class FolderClasses:
         return bool(names) and all(_class_of(name, splits.get(name)) for name in names)
 
     def of(self, name: str) -> dict[str, str | int]:
-        """The columns of a file: the name of its class and its label."""
+        """Return the columns of a file: the name of its class and its label."""
         folders = name.split("/")[:-1]
         found = _class_of(name, split_folder(folders) if self._has_splits else None)
         return {"class": found, "label": self.numbers[found]}
 
     def columns(self, first: str) -> list[Column]:
-        """What a dataset has for it, with the first file for an example."""
+        """Return the columns of class and label, with those of the first file as examples."""
         example = self.of(first)
         most = len(self.numbers) - 1
         return [
@@ -98,7 +98,7 @@ class WholeFilesInput(FileInput):
         self.key = "path"
 
     def infer_columns(self) -> Sequence[Column]:
-        """The path, and the content under its name."""
+        """Return the columns of the path and of the content."""
         name, encoding = self.value
         first = self.listing.names[0]
         size = self.listing.sizes[0]
@@ -108,7 +108,7 @@ class WholeFilesInput(FileInput):
         )
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Runs of files, each of one split."""
+        """Yield runs of files, each of one split."""
         number = 0
         for split in self.list_splits() or (None,):
             keep = functools.partial(self._is_of, split) if split is not None else None
@@ -120,7 +120,7 @@ class WholeFilesInput(FileInput):
         return self.split_of[name] == split
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """One sample a file."""
+        """Yield one sample per file."""
         for name in part.address:
             try:
                 with open(self.listing.path(name), "rb") as file:
@@ -131,11 +131,11 @@ class WholeFilesInput(FileInput):
             yield name, self.sample(name, data)
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The sample of one file."""
+        """Return the sample of one file."""
         return {"path": name, self.value[0]: data}
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """The path of the file."""
+        """Return the path of the file."""
         del part
         return os.path.join(self.root, position)
 
@@ -149,7 +149,7 @@ class AudioInput(WholeFilesInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Sound with a class per folder, or without."""
+        """Open sound files with a class per folder, or without."""
         del options
         kind = AudioClassesInput if FolderClasses.are_in(listing.names) else AudioInput
         return kind(listing)
@@ -165,7 +165,7 @@ class AudioInput(WholeFilesInput):
     )
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The bytes of the sound, if they begin like any."""
+        """Return the sample if the bytes begin like a sound file."""
         if not data.startswith(self._STARTS):
             return BadRecord(f"this is not wav, flac, mp3 or ogg: it starts with {data[:8]!r}")
         return super().sample(name, data)
@@ -183,17 +183,17 @@ class AudioClassesInput(AudioInput):
         self._classes = FolderClasses(listing.names, self.split_of, others)
 
     def infer_columns(self) -> Sequence[Column]:
-        """Sound, class and label; the path."""
+        """Return the columns of sound, class, label and path."""
         first = self.listing.names[0]
         return [*super().infer_columns(), *self._classes.columns(first)]
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The sound with its class."""
+        """Return the sound with its class."""
         sample = super().sample(name, data)
         return sample if isinstance(sample, BadRecord) else {**sample, **self._classes.of(name)}
 
     def describe(self) -> str:
-        """Number of files, classes, bytes and splits."""
+        """Summarise number of files, classes, bytes and splits."""
         return f"{super().describe()}, {self._classes}"
 
 
@@ -207,7 +207,7 @@ class TextFilesInput(WholeFilesInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Each of these files."""
+        """Open these files, one document each."""
         made = cls(listing)
         made.encoding = options.encoding or made.encoding
         if len(listing) == 1 and listing.size >= _LONG_DOCUMENT:
@@ -218,12 +218,12 @@ class TextFilesInput(WholeFilesInput):
         return made
 
     def infer_columns(self) -> Sequence[Column]:
-        """The path and the text."""
+        """Return the columns of path and text."""
         first = next((record for record in self.probe()), {"path": "", "text": ""})
         return [Column(name, "str", show_value(first[name])) for name in ("path", "text")]
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The text of the file, which must be UTF-8."""
+        """Return path and text of the file, which must be UTF-8 unless an encoding is given."""
         try:
             # A byte order mark is no part of the text.
             encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
@@ -236,7 +236,7 @@ class TextFilesInput(WholeFilesInput):
 
 
 def _declared(data: bytes) -> str | None:
-    """Python source in the encoding that its first lines declare; None when it is not."""
+    """Decode Python source with the encoding it declares, or return None if that fails."""
     import io
     import tokenize
 
@@ -247,14 +247,14 @@ def _declared(data: bytes) -> str | None:
 
 
 def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    """What to say of bytes that are not UTF-8, with line and column."""
+    """Describe bytes that are not UTF-8, with line and column."""
     before = data[: error.start]
     line = before.count(b"\n") + 1
     return f"line {line}, column {_column(data, error)}: {_no_utf8(data, error)}"
 
 
 def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
-    """The same for bytes that are one line."""
+    """Describe the bytes of one line that are not UTF-8, with the column."""
     return BadRecord(_no_utf8(data, error), column=_column(data, error))
 
 

@@ -46,18 +46,18 @@ class HuggingFaceInput(Input):
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """The dataset of a folder, or of a name after ``hf:``."""
+        """Open the dataset of a folder, or of a name after ``hf:``."""
         name = path.removeprefix("hf:") if is_hub_name(path) else path
         return cls(name, config=options.config, split=options.source_split)
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """A name after ``hf:``, and a folder that `datasets` saved."""
+        """Return whether this is a name after ``hf:`` or a folder that `datasets` saved."""
         is_mds = os.path.isfile(os.path.join(path, INDEX_NAME))
         return is_hub_name(path) or (_is_saved(path) and not is_mds)
 
     def infer_columns(self) -> Sequence[Column]:
-        """A column a feature."""
+        """Return one column per feature."""
         rows = [record for _, record in zip(range(200), self.probe(), strict=False)]
         table = next(iter(self._open().values()))
         columns = []
@@ -69,7 +69,7 @@ class HuggingFaceInput(Input):
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Runs of rows of one split."""
+        """Yield runs of rows of one split."""
         number = 0
         for split, table in self._open().items():
             rows = len(table)
@@ -101,11 +101,11 @@ class HuggingFaceInput(Input):
         return f"{self._rows:,} rows, {format_bytes(self.size)}{splits}"
 
     def fingerprint(self) -> str:
-        """The digests that `datasets` keeps of its tables."""
+        """Return the digests that `datasets` keeps of its tables."""
         return "-".join(str(table._fingerprint) for table in self._open().values())  # noqa: SLF001
 
     def list_splits(self) -> Sequence[str]:
-        """The splits of the dataset, when there are several."""
+        """Return the splits of the dataset if there are several."""
         return self._splits
 
     def _open(self) -> dict[str | None, Any]:

@@ -66,7 +66,7 @@ class ImagesInput(WholeFilesInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Images with a table of labels, with a class per folder, or with neither."""
+        """Open images with a table of labels, with a class per folder, or with neither."""
         table = options.labels or _table(listing)
         if table is not None:
             return LabelledImagesInput(listing, table, _rows(listing, table))
@@ -80,16 +80,16 @@ class ImagesInput(WholeFilesInput):
 
     @classmethod
     def recognizes_mixture(cls, files: Mapping[str, int]) -> bool:
-        """Images and one table of labels."""
+        """Return whether the files are images and one table of labels."""
         tables = files.get("csv", 0) + files.get("jsonl", 0)
         return "images" in files and tables == 1 and {*files} <= {"images", "csv", "jsonl"}
 
     def infer_columns(self) -> Sequence[Column]:
-        """Image and path."""
+        """Return the columns of image and path."""
         return [self._image(), Column("path", "str", show_value(self.listing.names[0]))]
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The image and what is known of it."""
+        """Return the image and its path."""
         if not data.startswith(_STARTS):
             return BadRecord(
                 f"this is not an image: it starts with {data[:8]!r}" if data else "it is empty"
@@ -112,21 +112,21 @@ class ImageClassesInput(ImagesInput):
         self._classes = FolderClasses(self.listing.names, self.split_of, others)
 
     def infer_columns(self) -> Sequence[Column]:
-        """Class, image and label."""
+        """Return the columns of class, image and label."""
         column, label = self._classes.columns(self.listing.names[0])
         return [column, self._image(), label]
 
     def list_extra_columns(self) -> Sequence[Column]:
-        """The path of the image."""
+        """Return the column of the path, which is written on request."""
         return [Column("path", "str", show_value(self.listing.names[0]))]
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The image with its class."""
+        """Return the image with its class."""
         sample = super().sample(name, data)
         return sample if isinstance(sample, BadRecord) else {**sample, **self._classes.of(name)}
 
     def describe(self) -> str:
-        """Number of files, classes, bytes and splits."""
+        """Summarise number of files, classes, bytes and splits."""
         return f"{super().describe()}, {self._classes}"
 
 
@@ -156,11 +156,11 @@ class LabelledImagesInput(ImagesInput):
 
     @property
     def is_text(self) -> bool:  # type: ignore[override]
-        """Numbers of a CSV table are text until a column asks for them."""
+        """Whether the values of the table are text, as in CSV."""
         return not self._table.endswith("l")
 
     def infer_columns(self) -> Sequence[Column]:
-        """Image, path and the columns of the table."""
+        """Return the columns of image and path, and those of the table."""
         columns = [
             *super().infer_columns(),
             *infer_columns(self._labels.values(), is_text=self.is_text, nulls=self.nulls),
@@ -168,13 +168,13 @@ class LabelledImagesInput(ImagesInput):
         return sorted(columns, key=lambda column: column.name)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Runs of files with their rows, which a process that reads a part then needs not hold."""
+        """Yield runs of files with their rows, so that readers need no whole table."""
         for part in super().cut_parts(size):
             rows = {name: self._labels.get(name) for name in part.address}
             yield InputPart(part.number, part.size, rows, part.split)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """Image, path and the row."""
+        """Yield image, path and row."""
         for name, record in super().read(part):
             row = part.address[name]
             if isinstance(record, BadRecord):
@@ -185,11 +185,11 @@ class LabelledImagesInput(ImagesInput):
                 yield name, {**row, **record}
 
     def describe(self) -> str:
-        """Number of files, bytes and the table."""
+        """Summarise number of files, bytes and the table."""
         return f"{self.listing}, labels in {self._table}"
 
     def fingerprint(self) -> str:
-        """Files and table."""
+        """Return a digest of the files and the table."""
         table = Listing(self.root, [self._table]).digest
         return f"{self.listing.digest}-{table}"
 
@@ -230,7 +230,7 @@ def _rows(listing: Listing, table: str) -> list[dict[str, Any]]:
 
 
 def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
-    """The images by what a table may call them: path, path from the table's folder, last name.
+    """Map the names a table may use to images: path, path from its folder, last name.
 
     A last name that two images share stands for neither.
     """

@@ -38,23 +38,23 @@ class LinesInput(FileInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """The lines of these files."""
+        """Open the lines of these files."""
         made = cls(listing)
         made.encoding = options.encoding or made.encoding
         return made
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
-        """The record of a line; None when the line holds none."""
+        """Return the record of a line, or None if the line has none."""
         raise NotImplementedError
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Any bytes: a part takes the lines that begin in it."""
+        """Yield ranges of any bytes: a part takes the lines that begin in it."""
         step = length if is_compressed(name) else size
         for start in range(0, length, max(step, 1)):
             yield start, min(start + step, length)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """The records of the lines that begin in the part."""
+        """Yield the records of the lines that begin in the part."""
         name, start, end = part.address
         for offset, line in lines_of(self.listing.path(name), start, end):
             record = self.record(line)
@@ -62,7 +62,7 @@ class LinesInput(FileInput):
                 yield offset, record
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """File and line."""
+        """Return the file and the line."""
         name = part.address[0]
         path = os.path.join(self.root, name)
         return f"{path}, line {line_number(path, position)}"
@@ -74,12 +74,12 @@ class TextLinesInput(LinesInput):
     title: ClassVar[str] = "lines of text"
 
     def infer_columns(self) -> Sequence[Column]:
-        """The text."""
+        """Return the column of the text."""
         first = next((record for record in self.probe()), {"text": ""})
         return [Column("text", "str", show_value(first["text"]))]
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
-        """The line without its end."""
+        """Return the line without its end."""
         try:
             return {"text": line.removesuffix(b"\n").removesuffix(b"\r").decode(self.encoding)}
         except UnicodeDecodeError as error:
@@ -87,7 +87,7 @@ class TextLinesInput(LinesInput):
 
 
 def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of every line that begins at ``start`` or later and before ``end``."""
+    """Yield offset and bytes of every line that begins from ``start`` to before ``end``."""
     # A compressed file is one part, whatever its length.
     limit = None if is_compressed(path) else end
     with contextlib.closing(_lines_from(path, start, end)) as found:
@@ -98,7 +98,7 @@ def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes], None, None]:
-    """The lines of a file, the first of them that begins at ``start`` or behind it.
+    """Yield the lines of a file from the first that begins at ``start`` or later.
 
     The search for it ends at ``end``: of a line of gigabytes each part reads its own bytes alone.
     """
@@ -127,7 +127,7 @@ def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes],
 
 
 def line_number(path: str, offset: int) -> int:
-    """The number of the line that begins at ``offset``, from 1."""
+    """Return the number of the line that begins at ``offset``, from 1."""
     number = 1
     with open_text(path) as file:
         while offset > 0 and (chunk := file.read(min(offset, 1 << 20))):
@@ -137,12 +137,12 @@ def line_number(path: str, offset: int) -> int:
 
 
 def is_compressed(path: str) -> bool:
-    """Whether the name says so."""
+    """Return whether the ending of a path is that of a compression."""
     return path.lower().endswith(_COMPRESSED)
 
 
 def open_text(path: str) -> BinaryIO:
-    """A file for reading bytes, decompressed when its name says that it is compressed."""
+    """Open a file for reading bytes; it is decompressed if its ending is that of a compression."""
     lower = path.lower()
     if lower.endswith((".gz", ".tgz")):
         import gzip
@@ -203,7 +203,7 @@ class JsonLinesInput(LinesInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Lines, or lists where the files are such."""
+        """Open lines, or lists if the files hold lists."""
         lists = [name for name in listing.names if is_document(listing.path(name))]
         if lists and len(lists) < len(listing):
             raise SourceError(
@@ -215,11 +215,11 @@ class JsonLinesInput(LinesInput):
         return made
 
     def infer_columns(self) -> Sequence[Column]:
-        """Columns that hold every value of the records looked at."""
+        """Infer columns that hold every value of the probed records."""
         return infer_columns(self.probe())
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
-        """The object on a line; None for an empty line."""
+        """Return the object on a line, or None for an empty line."""
         return None if line.isspace() else parse_object(line.rstrip(), self.encoding)
 
 
@@ -231,16 +231,16 @@ class JsonListInput(LinesInput):
     has_late_keys: ClassVar[bool] = True
 
     def infer_columns(self) -> Sequence[Column]:
-        """Columns that hold every value of the records looked at."""
+        """Infer columns that hold every value of the probed records."""
         return infer_columns(self.probe())
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """One part a file: a list has no place where it could be cut without reading it."""
+        """Yield one part per file: where a list can be cut is known only by reading it."""
         del name, size
         yield 0, length
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """The objects of the list."""
+        """Yield the objects of the list."""
         name = part.address[0]
         with open_text(self.listing.path(name)) as file:
             data = file.read()
@@ -256,7 +256,7 @@ class JsonListInput(LinesInput):
             yield number, item if isinstance(item, dict) else BadRecord(_no_object(item))
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """File and number of the item."""
+        """Return the file and the number of the item."""
         path = os.path.join(self.root, part.address[0])
         return f"{path}, item {position}" if position else path
 
@@ -273,7 +273,7 @@ def is_document(path: str) -> bool:
 
 
 def parse_object(line: bytes, encoding: str = "utf-8") -> dict[str, Any] | BadRecord:
-    """The object that a line holds, or what is wrong and in which column."""
+    """Parse the object on a line; return a BadRecord with the reason if there is none."""
     try:
         return json_object(line if encoding == "utf-8" else line.decode(encoding).encode())
     except UnicodeDecodeError as error:

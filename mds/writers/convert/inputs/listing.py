@@ -36,9 +36,9 @@ class Listing:
         left_out: Counter[str] | None = None,
         states: Sequence[tuple[int, object]] | None = None,
     ) -> None:
-        """Of files on a disk, or of others whose ``states`` (size, version) are known."""
+        """List files on a disk, or others whose ``states`` (size, version) are known."""
         self.root = root
-        #: What was passed over, by kind.
+        #: Number of skipped files and folders, by reason.
         self.left_out: Counter[str] = left_out or Counter()
         #: Files that are not taken because no pattern of ``include`` names them.
         self.not_included: list[str] = []
@@ -57,7 +57,7 @@ class Listing:
 
     @classmethod
     def scan(cls, root: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Listing:
-        """Every file below ``root`` (or ``root`` itself, when it is a file).
+        """List every file below ``root`` (or ``root`` itself if it is a file).
 
         Patterns are of the shell and match a name or a whole relative path. Raises SourceError
         when nothing is there, or nothing is left.
@@ -89,19 +89,19 @@ class Listing:
         return listing
 
     def only(self, names: Sequence[str]) -> Listing:
-        """A listing of these names, which keep their order."""
+        """Return a listing of these names, which keep their order."""
         listing = Listing(self.root, names, self.left_out)
         listing.not_included = self.not_included
         return listing
 
     def path(self, name: str) -> str:
-        """Where a file is."""
+        """Return the path of a file."""
         return os.path.join(self.root, *name.split("/"))
 
     def batches(
         self, size: int, files: int = 2000, *, keep: Callable[[str], bool] | None = None
     ) -> Iterator[tuple[list[str], int]]:
-        """Runs of names of about ``size`` bytes and at most ``files`` names, with their bytes.
+        """Yield runs of names of about ``size`` bytes, at most ``files`` of them, with their bytes.
 
         With ``keep`` they are of the names for which it is true.
         """
@@ -120,11 +120,11 @@ class Listing:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(self.sizes)
 
     def endings(self) -> Counter[str]:
-        """How many files have which ending."""
+        """Count the files of each ending."""
         return Counter(ending(name) for name in self.names)
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Listing:
 
 
 def ending(name: str) -> str:
-    """The ending of a file name in lower case, with a compression's before it: ``'.jsonl.gz'``."""
+    """Return a file name's ending in lower case, with that of a compression: ``'.jsonl.gz'``."""
     stem, last = os.path.splitext(name.lower())
     if last in (".gz", ".zst", ".zstd", ".bz2", ".xz"):
         return os.path.splitext(stem)[1] + last
@@ -152,7 +152,7 @@ def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool
 
 
 def _walk(root: str) -> Iterator[tuple[str, str]]:
-    """Every file below a folder, and why it is passed over ('' for files to take).
+    """Yield every file below a folder, and why it is skipped ('' for files to take).
 
     Links to files are taken for the files, as in snapshots of the Hub. A link to a folder is
     followed inside the root alone: one to ``..`` or to another disk would bring what was not meant.

@@ -57,7 +57,7 @@ class MdsInput(Input):
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """The dataset at a folder or URL; columns that get another encoding are decoded."""
+        """Open the dataset at a folder or URL; columns that get another encoding are decoded."""
         return cls(path, re_encode=frozenset(options.columns))
 
     @classmethod
@@ -68,7 +68,7 @@ class MdsInput(Input):
         return os.path.isdir(path) and os.path.isfile(os.path.join(path, INDEX_NAME))
 
     def infer_columns(self) -> Sequence[Column]:
-        """The columns as they are."""
+        """Return the columns of the dataset."""
         first = next(self.probe(), {})
         columns = []
         for name, encoding in self._columns.items():
@@ -85,7 +85,7 @@ class MdsInput(Input):
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """A part a shard."""
+        """Yield one part per shard."""
         del size
         assert self._index is not None, "a source is cut into parts where it was made"
         for number, shard in enumerate(self._index):
@@ -93,7 +93,7 @@ class MdsInput(Input):
             yield InputPart(number, length, shard)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """Samples as the bytes of their columns."""
+        """Yield samples as the bytes of their columns."""
         shard: ShardInfo = part.address
         files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
         where = join(redact(self.root), shard.raw.basename)
@@ -111,11 +111,11 @@ class MdsInput(Input):
         return f"{join(redact(self.root), part.address.raw.basename)}, sample {position}"
 
     def describe(self) -> str:
-        """Samples, shards and bytes."""
+        """Summarise number of samples, shards and bytes."""
         return self._summary
 
     def fingerprint(self) -> str:
-        """The digest of the index."""
+        """Return the digest of the index."""
         return self._digest
 
     def _take(self, shard: ShardInfo) -> Any:

@@ -55,7 +55,7 @@ class PairedFilesInput(WholeFilesInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """The pairs of these files. Raises SourceError where there are none."""
+        """Open the pairs of these files. Raises SourceError if there are none."""
         found = cls.find(listing, options)
         if found is None:
             raise SourceError(
@@ -68,7 +68,7 @@ class PairedFilesInput(WholeFilesInput):
     def find(
         cls, listing: Listing, options: InputOptions, names: Sequence[str] | None = None
     ) -> PairedFilesInput | None:
-        """The pairs of these files, or of some ``names``; None where most belong to none."""
+        """Find the pairs of these files, or of some ``names``; None if most have no partner."""
         names = listing.names if names is None else names
         media, texts = _media_and_texts(names)
         if not media or not texts:
@@ -106,20 +106,20 @@ class PairedFilesInput(WholeFilesInput):
         return made
 
     def infer_columns(self) -> Sequence[Column]:
-        """The picture or the sound, its path, and the text."""
+        """Return the columns of the picture or the sound, its path, and the text."""
         example = next((str(record["text"]) for record in self.probe()), "")
         columns = [*self._media.infer_columns(), Column("text", "str", show_value(example))]
         return sorted(columns, key=lambda column: column.name)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Runs of files with the names of their texts, or with the texts."""
+        """Yield runs of files with the names of their texts, or with the texts."""
         told = self._lines or self._text_of
         for part in super().cut_parts(size):
             address = {name: told[name] for name in part.address}
             yield InputPart(part.number, part.size, address, part.split)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """The picture or the sound, with its text."""
+        """Yield the picture or the sound, with its text."""
         for name, record in super().read(part):
             told = part.address[name]
             text = told if self._kind == _TRANSCRIPT else self._text(told)
@@ -131,7 +131,7 @@ class PairedFilesInput(WholeFilesInput):
                 yield name, {**record, "text": text}
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
-        """The picture or the sound."""
+        """Return the sample of the picture or the sound, without its text."""
         return self._media.sample(name, data)
 
     def _text(self, name: str) -> str | BadRecord:
@@ -147,11 +147,11 @@ class PairedFilesInput(WholeFilesInput):
             return BadRecord(f"its text {name}, {not_utf8(data, error)}")
 
     def describe(self) -> str:
-        """Number of files, bytes, and what the texts are."""
+        """Summarise number of files and bytes, and the kind of texts."""
         return f"{super().describe()}, each with a text in {self._kind}"
 
     def fingerprint(self) -> str:
-        """Names, sizes and times of change of all files."""
+        """Return a digest of the names, sizes and modification times of all files."""
         return f"{self.listing.digest}-{Listing(self.root, self._texts).digest}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class PairedFilesInput(WholeFilesInput):
 
 
 def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Pictures, or sounds, and the other files if all are texts of one ending; else nothing."""
+    """Return pictures or sounds, and texts if all other files are texts of one ending."""
     media: dict[type[Input], list[str]] = {ImagesInput: [], AudioInput: []}
     texts: dict[str, list[str]] = {}
     for name in names:
@@ -181,13 +181,13 @@ def _last_stem(name: str) -> str:
 
 
 def _by(key: Callable[[str], str], names: Sequence[str]) -> dict[str, str] | None:
-    """Names by their stems; None where two have one."""
+    """Map stems to names; return None if two names share a stem."""
     found = {key(name): name for name in names}
     return found if len(found) == len(names) else None
 
 
 def _transcripts(path: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """The stems of a file of transcripts, each with its text."""
+    """Yield each stem in a file of transcripts with its text."""
     try:
         with open(path, encoding=encoding) as file:
             for line in file:

@@ -42,7 +42,7 @@ _BUILT_IN = frozenset(inputs)
 
 
 def register_input(name: str, kind: type[Input]) -> None:
-    """Have conversions read what ``kind`` recognises, and what is called so by ``--as name``.
+    """Register an input under the name that ``--as`` takes.
 
     Only the process that plans a conversion must register it; for the commands name it in an entry
     point of the group ``mds.inputs``. Endings of built-in inputs stay theirs. Raises ConfigError
@@ -57,12 +57,12 @@ def register_input(name: str, kind: type[Input]) -> None:
 
 
 def input_names() -> list[str]:
-    """The names of all inputs; those of installed packages last."""
+    """Return the names of all inputs; those of installed packages come last."""
     return list(dict.fromkeys([*inputs, *plugin_names(ENTRY_POINTS)]))
 
 
 def find_input(name: str) -> type[Input]:
-    """The input of that name. Raises ConfigError."""
+    """Return the input of a name. Raises ConfigError if there is none."""
     if name in inputs:
         return inputs[name]
     loaded = load_plugin(ENTRY_POINTS, name, "input")
@@ -76,7 +76,7 @@ def find_input(name: str) -> type[Input]:
 
 
 def all_inputs() -> dict[str, type[Input]]:
-    """Every input by its name, those of installed packages too. Raises ConfigError."""
+    """Return every input by its name, with those of installed packages. Raises ConfigError."""
     return {name: find_input(name) for name in input_names()}
 
 

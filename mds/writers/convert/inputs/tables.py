@@ -30,7 +30,7 @@ from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Reco
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.listing import Listing, is_wanted
 
-#: Records by which columns are told, beside what files say of them; files planned at a time.
+#: Records probed to infer columns, besides the schemas of files; files planned at a time.
 _PROBED, _SIDE_BY_SIDE = 100, 16
 #: Rows that are Python values at a time.
 _ROWS = 1024
@@ -41,7 +41,7 @@ _OF_BYTES = ("bytes", "jpeg", "png", "audio")
 def portable_encoding(
     encoding: str, values: Sequence[Any], *, has_nulls: bool = False
 ) -> tuple[str, str]:
-    """The encoding in the place of one that a file gives a column, and a note.
+    """Return the encoding that old readers know for a column of a file, and a note.
 
     ``values`` are some of the column's; ``has_nulls``: whether others are known to be null (of a
     list also: empty). What may be null and is not known to be is a plain column.
@@ -91,12 +91,12 @@ class TablesInput(FileInput):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Files that a URL or a pattern means, and tables with a log."""
+        """Return whether a path is a URL or pattern of table files, or a table with a log."""
         return _kind_at(path) is not None
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """The tables of a file, a folder, a URL or a pattern."""
+        """Open the tables of a file, a folder, a URL or a pattern."""
         kind = _kind_at(path)
         if kind is None:
             return super().open(path, options)
@@ -123,14 +123,14 @@ class TablesInput(FileInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """The tables of these files."""
+        """Open the tables of these files."""
         del options
         made = cls(listing)
         made._plan()
         return made
 
     def _plan(self) -> None:
-        """What there is in each file. Raises SourceError for one that cannot be read."""
+        """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
         files = self._open()
         files.facts = self._facts
 
@@ -161,7 +161,7 @@ class TablesInput(FileInput):
             self._encodings[name] = merged
 
     def infer_columns(self) -> Sequence[Column]:
-        """The columns of all files."""
+        """Return the columns of all files."""
         rows = [record for _, record in zip(range(_PROBED), self.probe(), strict=False)]
         columns = []
         for name, encoding in sorted(self._encodings.items()):
@@ -171,7 +171,7 @@ class TablesInput(FileInput):
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Runs of shards, each of one file."""
+        """Yield runs of shards, each of one file."""
         number = 0
         for file in self._found:
             plan, row = self._plans[file.key], 0
@@ -189,7 +189,7 @@ class TablesInput(FileInput):
                 row += sum(shard.samples for shard in run)
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """One sample a row."""
+        """Yield one sample per row."""
         name, shards, row = part.address
         kind, files = self._kind_of(name), self._open()
         for shard in shards:
@@ -204,11 +204,11 @@ class TablesInput(FileInput):
                         row += 1
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """File and row, from 0."""
+        """Return the file and the row, from 0."""
         return f"{self._open().url(part.address[0])}, row {position}"
 
     def describe(self) -> str:
-        """Files, bytes and rows."""
+        """Summarise number of files, bytes and rows."""
         rows = sum(sum(plan.samples) for plan in self._plans.values())
         return f"{self.listing}, {rows:,} rows"
 
@@ -235,7 +235,7 @@ def _shards_of(file: DataFile, plan: FilePlan) -> list[ShardPlace]:
 
 
 def _kind_at(path: str) -> Columnar | None:
-    """The format of what a URL, a pattern or the folder of a table means; None for other paths."""
+    """Return the format of a URL, a pattern or a folder of a table; None for other paths."""
     if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
         return None
     is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))

@@ -34,7 +34,7 @@ class WebDatasetInput(FileInput):
         self.key = KEY
 
     def infer_columns(self) -> Sequence[Column]:
-        """The key and a column an ending."""
+        """Return the column of the key, and one per ending."""
         seen: dict[str, list[Any]] = {}
         count = 0
         for record in self.probe():
@@ -56,7 +56,7 @@ class WebDatasetInput(FileInput):
         return columns
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """One sample a key."""
+        """Yield one sample per key."""
         name, start, end = part.address
         path = self.listing.path(name)
         try:
@@ -75,11 +75,11 @@ class WebDatasetInput(FileInput):
             raise SourceError(str(error)) from error
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """Tar and key."""
+        """Return the tar and the key."""
         return f"{os.path.join(self.root, part.address[0])}, sample {position}"
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Runs of samples, by the offset of their first header."""
+        """Yield runs of samples, by the offset of their first header."""
         if length <= size or _is_packed(name):
             yield 0, length
             return

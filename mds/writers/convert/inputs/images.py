@@ -69,7 +69,7 @@ class ImagesInput(WholeFilesInput):
         """Open images with a table of labels, with a class per folder, or with neither."""
         table = options.labels or _table(listing)
         if table is not None:
-            return LabelledImagesInput(listing, table, _rows(listing, table))
+            return LabelledImagesInput(listing, table, read_label_rows(listing, table))
         pictures = [name for name in listing.names if ending(name) in ENDINGS]
         if options.kind is None:
             _refuse_masks(listing.root, pictures)
@@ -215,7 +215,8 @@ def _table(listing: Listing) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _rows(listing: Listing, table: str) -> list[dict[str, Any]]:
+def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of labels. Raises SourceError for the first bad one."""
     if not os.path.isfile(listing.path(table)):
         raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
     one = listing.only([table])

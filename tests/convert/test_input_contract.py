@@ -26,6 +26,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.lines import JsonLinesInput, TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.metadata import MetadataInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
@@ -72,6 +73,35 @@ class TestLabelledImages(TestImages):
         kit.write("2.jpg", kit.jpeg)
         kit.write("labels.csv", "file,age\n1.jpg,7\n")
         return str(kit.source), "2.jpg: labels.csv has no row for it"
+
+
+class TestMetadata(InputContract):
+    input = MetadataInput
+
+    @pytest.fixture
+    def place(self, kit):
+        for split in ("train", "test"):
+            for i in range(6):
+                kit.write(f"{split}/{i}.wav", kit.wav(i))
+            rows = "".join(f"{i}.wav,number {i}\n" for i in range(6))
+            kit.write(f"{split}/metadata.csv", f"file_name,text\n{rows}")
+        return str(kit.source)
+
+    @pytest.fixture
+    def damaged(self, kit):
+        kit.write("1.wav", kit.wav(1))
+        kit.write("2.wav", kit.wav(2))
+        kit.write("metadata.csv", "file_name,text\n1.wav,one\n")
+        return str(kit.source), "2.wav: no row of metadata.csv names it"
+
+
+class TestLJSpeech(TestMetadata):
+    @pytest.fixture
+    def place(self, kit):
+        for i in range(12):
+            kit.write(f"wavs/LJ{i}.wav", kit.wav(i))
+        kit.write("metadata.csv", "".join(f'LJ{i}|no. {i} "|number {i} "\n' for i in range(12)))
+        return str(kit.source)
 
 
 class TestPairs(InputContract):

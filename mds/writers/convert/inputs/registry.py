@@ -18,6 +18,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.lines import JsonLinesInput, TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
+from mds.writers.convert.inputs.metadata import MetadataInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
 from mds.writers.convert.inputs.tables import TablesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
@@ -28,6 +29,7 @@ inputs: dict[str, type[Input]] = {
     "images": ImagesInput,
     "audio": AudioInput,
     "paired": PairedFilesInput,
+    "metadata": MetadataInput,
     "text": TextFilesInput,
     "lines": TextLinesInput,
     "jsonl": JsonLinesInput,

@@ -12,12 +12,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from mds.cache.budget import URGENT, Bid, Budget
-from mds.cache.decode import ShardDecoder
 from mds.cache.download import NoRoomError, ShardDownloader
 from mds.cache.folder import check_file
 from mds.cache.ledger_file import MANAGED, UNMANAGED
-from mds.cache.recovery import OpenFolder, open_folder
 from mds.errors import (
     CacheError,
     CorruptError,
@@ -31,16 +28,16 @@ from mds.events import Replaced, emit
 from mds.format.layout import is_shard_name
 from mds.process.fork_safe import new_rlock
 from mds.storage import redact
-from mds.storage.beneath import unlink_beneath
 from mds.storage.files import MAX_DELETIONS
-from mds.storage.lock_holders import describe_processes
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
+    from mds.cache.budget import Bid, Budget
     from mds.cache.catalog import Catalog
     from mds.cache.counters import Counters
     from mds.cache.folder import CacheFolder
     from mds.cache.open_readers import ReaderPool
+    from mds.cache.recovery import OpenFolder
     from mds.cache.tuning import CacheTuning
     from mds.index import FileInfo, ShardInfo
 
@@ -60,10 +57,7 @@ class ShardFetcher:
     ) -> None:
         self._catalog, self._limit = catalog, limit
         self._readers, self._counters, self._tuning = readers, counters, tuning
-        self.downloaders = [
-            (ShardDecoder if folder.is_decoded else ShardDownloader)(folder, counters)
-            for folder in catalog.folders
-        ]
+        self.downloaders = [_make_downloader(folder, counters) for folder in catalog.folders]
         #: The folders that are open, by name: in this order they are locked.
         self.folders: list[OpenFolder] = []
         self._opened: dict[int, OpenFolder | None] = {}
@@ -75,6 +69,8 @@ class ShardFetcher:
         """Return a folder with its ledger, opened when first needed, or None if read-only."""
         with self._lock:
             if folder.number not in self._opened:
+                from mds.cache.recovery import open_folder
+
                 opened = open_folder(folder, self._tuning.lock_timeout_seconds)
                 self._opened[folder.number] = opened
                 if opened is not None:
@@ -88,6 +84,8 @@ class ShardFetcher:
         """Budget of the open folders, created when a shard may have to be evicted."""
         with self._lock:
             if self._budget is None:
+                from mds.cache.budget import Budget
+
                 self._budget = Budget(self._limit, self._readers, self.folders, self._counters)
             return self._budget
 
@@ -101,7 +99,7 @@ class ShardFetcher:
         # Files with the stamp that was noted are those that were checked then.
         return int(entries["stamp"][shard]) == folder.stat(info)[1]
 
-    def ensure_local(self, number: int, bid: Bid = URGENT, *, is_ahead: bool = False) -> bool:
+    def ensure_local(self, number: int, bid: Bid | None = None, *, is_ahead: bool = False) -> bool:
         """Fetch a shard to the disk unless it is there; return False if there is no room for it.
 
         With ``is_ahead`` it is enough that another process is fetching it, which is not waited for.
@@ -124,6 +122,8 @@ class ShardFetcher:
         if lock is None:
             # Alive but stuck. Two downloads of one shard are better than none; under a limit there
             # is room for one, so the second is not kept.
+            from mds.storage.lock_holders import describe_processes
+
             log.warning(
                 "Shard %s of %s is being fetched by %s, which did not end in %.0f s; this one %s.",
                 shard,
@@ -166,7 +166,7 @@ class ShardFetcher:
         return True
 
     def _fetch(
-        self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid, *, is_ahead: bool
+        self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid | None, *, is_ahead: bool
     ) -> bool:
         """Make room and download, anew when the folder is deleted under it; False without room."""
         folder, deletions = opened.folder, 0
@@ -216,10 +216,11 @@ class ShardFetcher:
         self._counters.add(fetched_shards=1, fetched_bytes=received)
         return True
 
-    def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid) -> bool:
+    def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid | None) -> bool:
         """Enter the bytes of a shard before they come; False when there is no room for them."""
         if self._limit is not None:
-            return self.budget.reserve(opened, shard, size, bid)
+            bids = () if bid is None else (bid,)
+            return self.budget.reserve(opened, shard, size, *bids)
         with opened.ledger.change():
             opened.ledger.reserve(shard, size)
         return True
@@ -303,6 +304,8 @@ class ShardFetcher:
         if os.path.isdir(path):
             raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
         with contextlib.suppress(FileNotFoundError):
+            from mds.storage.beneath import unlink_beneath
+
             unlink_beneath(opened.folder.root, file.basename)
         remote = redact(opened.folder.remote)
         log.warning("%s; it is fetched anew from %s.", reason, remote)
@@ -314,3 +317,11 @@ class ShardFetcher:
         with self._lock:
             for opened in self.folders:
                 opened.ledger.close()
+
+
+def _make_downloader(folder: CacheFolder, counters: Counters) -> ShardDownloader:
+    if not folder.is_decoded:
+        return ShardDownloader(folder, counters)
+    from mds.cache.decode import ShardDecoder
+
+    return ShardDecoder(folder, counters)

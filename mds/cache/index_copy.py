@@ -59,11 +59,8 @@ from mds.errors import (
 from mds.events import Retried, emit
 from mds.index import Index, read_index
 from mds.index.binary_copy import MIN_COPIED_BYTES
-from mds.index.unfinished import unfinished
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
-from mds.storage.lock_holders import describe_processes, holders_of
-from mds.storage.locks import lock_within
 from mds.text.near import did_you_mean
 from mds.text.redaction import get_logger
 
@@ -337,6 +334,8 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
     no_folder = "" if os.path.isdir(folder) else " The folder does not exist."
     if no_folder and argument == "local":
         no_folder += " A remote= would be fetched into it."
+    from mds.index.unfinished import unfinished
+
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
         f"{unfinished(folder)}{_told_splits(folder)}{_told_files(folder)}",
@@ -479,12 +478,16 @@ def _foreign_index_hint(folder: str) -> str:
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
     """Hold the lock under which one process at a time decides which source owns a folder."""
+    from mds.storage.locks import lock_within
+
     make_folders(folder)
     control = control_folder(folder, CONTROL)
     make_control_folder(control)
     path = os.path.join(control, "lock")
     lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
     if lock is None:  # safe without it: files appear by rename, and a folder has one note
+        from mds.storage.lock_holders import describe_processes, holders_of
+
         owners = describe_processes(holders_of(path, _LOCK_AT))
         log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)
     try:

@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.budget import keep_limit
 from mds.cache.catalog import Catalog
 from mds.cache.concurrency import ByteSemaphore, Pool
 from mds.cache.counters import Counters
-from mds.cache.decode import ShardDecoder
 from mds.cache.fetch import ShardFetcher
 from mds.cache.folder import CacheFolder
 from mds.cache.ledger_file import MANAGED, UNMANAGED
 from mds.cache.open_readers import OpenReader, ReaderPool
 from mds.cache.peers import Peers
 from mds.cache.ranged import RangeReader, memory_reader
-from mds.cache.recovery import OpenFolder, unwritable
 from mds.cache.tuning import CacheTuning
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.cache.budget import Budget
+    from mds.cache.recovery import OpenFolder
     from mds.index import ShardInfo
     from mds.readers import ColumnSelection, Reader
 
@@ -80,6 +78,8 @@ class ProcessCache:
         self.is_limit_warned = False
         if limit is not None:
             self._open_folders()
+            from mds.cache.budget import keep_limit
+
             keep_limit(self.budget, self.peers)
 
     # ------------------------------------------------------------------ folders
@@ -216,6 +216,8 @@ class ProcessCache:
         if folder.source_folder is not None:
             return self._open_in_memory(folder, info)
         if folder.folder_of(info) is None:
+            from mds.cache.recovery import unwritable
+
             raise unwritable(folder)
         folder.check_files(info, folder.root)
         return OpenReader(self._open_files(folder.root, info, folder))
@@ -236,7 +238,10 @@ class ProcessCache:
         folder, number = self.catalog.locate(shard)
         info, downloader = folder.index.shard(number), self.fetcher.downloaders[folder.number]
         url = downloader.url(info.raw)
-        if isinstance(downloader, ShardDecoder) and self.can_range(shard):
+        if folder.is_decoded and self.can_range(shard):
+            from mds.cache.decode import ShardDecoder
+
+            assert isinstance(downloader, ShardDecoder)
             row_bytes, received = downloader.rows(info, sorted(set(rows)))
             samples = dict(row_bytes)
             self.counters.add(ranged_reads=1, ranged_bytes=received)

@@ -20,7 +20,6 @@ from mds.format.layout import header_size, parse_meta_offsets, parse_offsets
 from mds.process.fork_safe import new_lock
 from mds.readers.fields import fields_of
 from mds.readers.joint import JointReader
-from mds.readers.split import SplitReader
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -146,4 +145,6 @@ def memory_reader(
     """Return a reader of a whole shard whose raw files are given as bytes."""
     if info.raw_meta is None:
         return JointReader(info.schema, info.samples, parts[0], name, columns=columns)
+    from mds.readers.split import SplitReader
+
     return SplitReader(info.schema, info.samples, parts[0], parts[1], name, columns=columns)

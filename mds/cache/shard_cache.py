@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mds.cache import policy
 from mds.cache.counters import Counters, CounterTable, folder_ids, read_node_rows, sum_rows
-from mds.cache.filesystem import network_kind
 from mds.cache.folder import CacheFolder
 from mds.cache.process_cache import ProcessCache
-from mds.cache.random_access import RandomAccess
-from mds.cache.recovery import control_bytes, processes_using, used_bytes
 from mds.cache.tuning import CacheTuning
 from mds.errors import CacheLimitError, MdsError
 from mds.process.fork_safe import call_in_child, new_lock
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mds.cache.random_access import RandomAccess
     from mds.cache.source import Source
     from mds.readers import Reader
 
@@ -89,6 +87,9 @@ class ShardCache:
         cached = [folder for folder in self._folders if folder.is_cached]
         if not cached:
             return
+        from mds.cache.filesystem import network_kind
+        from mds.cache.recovery import control_bytes
+
         control = sum(control_bytes(folder) for folder in cached)
         for folder in cached:
             if folder.source_folder is None and (kind := network_kind(folder.root)) is not None:
@@ -211,6 +212,8 @@ class ShardCache:
             with _making:
                 access = self._random_access
                 if access is None:
+                    from mds.cache.random_access import RandomAccess
+
                     access = self._random_access = RandomAccess(runtime)
         return access
 
@@ -242,8 +245,12 @@ class ShardCache:
 
         With ``node`` those of all processes that use one of the cache folders at this moment.
         """
+        from mds.cache.recovery import used_bytes
+
         table = self._counters
         if node and (folders := self._folder_ids):
+            from mds.cache.recovery import processes_using
+
             users = {pid for folder in self._folders for pid in processes_using(folder)}
             rows = read_node_rows(users, folders, {table.inode: table.rows_of_all()})
         else:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import EncodingError, FormatError, FunctionError
 from mds.transforms.chain import FunctionChain
 from mds.transforms.column_function import ColumnFunction
 from mds.transforms.links import Link
-from mds.transforms.runner import SampleRunner
+
+if TYPE_CHECKING:
+    from mds.transforms.runner import SampleRunner
 
 # Faults of a sample. A store that fails or a shard that is missing is no reason to go on.
 _BROKEN = (EncodingError, FormatError)

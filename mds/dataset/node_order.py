@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mds.cache.order_files import is_prepared, share_order
 from mds.cache.source import cache_root
 from mds.format.hashing import digest
 from mds.process.fork_safe import cached_property
@@ -75,6 +74,8 @@ class NodeOrder:
         following = self._order.following()
         if following.long_orders:
             folder = os.path.join(cache_root(), "orders")
+            from mds.cache.order_files import is_prepared, share_order
+
             while not is_prepared(following, folder):
                 yield None
             following = share_order(following, folder)

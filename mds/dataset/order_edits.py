@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mds.arguments import shown
-from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
-from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_many_dropped
-from mds.plan.mixture import MAX_STEPS
-from mds.plan.pack_schedule import first_shares
-from mds.plan.schedule import check_weights
 from mds.plan.state import MAX_EDITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mds.dataset.order_state import OrderState
+    from mds.dataset.steps import TrainingSteps
     from mds.plan.position import Cursor, Position
     from mds.world import World
 
@@ -75,6 +71,10 @@ class OrderEdits:
                 "set_weights() changes the weights of a schedule, and this dataset has none: give "
                 "schedule=Schedule({0: {...}})."
             )
+        from mds.dataset.steps import TrainingSteps
+        from mds.plan.pack_schedule import first_shares
+        from mds.plan.schedule import check_weights
+
         checked = dict(check_weights(weights, "of set_weights()"))
         order.schedule.check_names(set(checked))
         steps = TrainingSteps(order, world)
@@ -89,6 +89,9 @@ class OrderEdits:
 
     def drop(self, world: World, samples: Iterable[int], why: Any, at_step: int | None) -> int:
         """Leave samples out; see `Samples.drop`."""
+        from mds.dataset.steps import TrainingSteps
+        from mds.plan.edits import MAX_WHY
+
         ids = _parse_numbers(samples, self._num_samples)
         if not isinstance(why, str) or len(why) > MAX_WHY:
             raise ConfigError(
@@ -108,6 +111,8 @@ class OrderEdits:
             windows = cursor.windows if cursor is not None else ()
             edit["windows"] = [window + bool(pack) for window, pack in windows]
         if ids:
+            from mds.plan.edits import check_reserve, drops_of
+
             drops = drops_of([*self._order.epochs.edits, edit])
             check_reserve(drops, self._order.samples_by_stream())
             self._add([edit], steps)
@@ -120,6 +125,9 @@ class OrderEdits:
                 f"skip(steps={shown(steps)}): give the global batches since the training began "
                 "that shall not come, as range(12300, 12400)."
             )
+        from mds.dataset.steps import TrainingSteps
+        from mds.plan.mixture import MAX_STEPS
+
         if steps.stop > MAX_STEPS:
             raise ConfigError(
                 f"skip(steps={shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
@@ -181,6 +189,8 @@ class OrderEdits:
                 f"at_step {shown(at_step)}: the earliest step from which the order can be changed "
                 f"is {earliest}. Steps count global batches since the training began."
             )
+        from mds.plan.mixture import MAX_STEPS
+
         if at_step >= MAX_STEPS:
             raise ConfigError(
                 f"at_step {shown(at_step)}: a training has at most {MAX_STEPS:,} steps. Leave "
@@ -230,6 +240,8 @@ class OrderEdits:
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     """Return distinct sample numbers, ascending. Raises ConfigError for any that does not exist."""
+    from mds.plan.edits import MAX_DROPPED
+
     given = np.asarray(None)
     if not isinstance(samples, (str, bytes, bytearray, memoryview)):
         # Otherwise it is no iterable, or has lists of different lengths.
@@ -243,6 +255,8 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
             "drop([77123, 88012])."
         )
     if len(given) > MAX_DROPPED and not isinstance(samples, np.ndarray):
+        from mds.plan.edits import too_many_dropped
+
         raise too_many_dropped(f"More than {MAX_DROPPED:,}")
     # Ascending, so that ranks that were given a set agree on what replaces the samples.
     sorted_numbers: list[int] = np.unique(given.astype(np.int64)).tolist()

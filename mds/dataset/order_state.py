@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from mds.arguments import check_arguments, shown
 from mds.dataset.data_names import check_files, name_data, other_data
 from mds.dataset.epoch_counter import SharedEpochCounter
-from mds.dataset.lengths import SelectedLengths, open_lengths
 from mds.dataset.settings import DATASET_RULES
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, PackPlan, no_weights, resolve_passes, resolve_weights
+from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
-from mds.plan.pack_schedule import PackedRun, first_shares
 from mds.plan.position import Position
 from mds.plan.state import MAX_SAMPLES, VERSION, ResumePoint, emit_state, parse_state
 from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.cache.source import Source
+    from mds.dataset.lengths import SelectedLengths
     from mds.dataset.shard_map import ShardMap
     from mds.dataset.stream import Stream
     from mds.dataset.worker_epoch import WorkerEpoch
@@ -116,6 +115,8 @@ class OrderState:
             )
         proportion: Sequence[float] = fresh.weights.proportion
         if self.schedule is not None and sum(samples):
+            from mds.plan.pack_schedule import first_shares
+
             proportion = first_shares(self.schedule, fresh.weights.choose)
         for i, stream in enumerate(streams):
             stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
@@ -132,10 +133,16 @@ class OrderState:
         A start without settings has those of the state that was loaded last.
         """
         plan = self.plan(start, world)
-        return plan if self.spec.packing is None else PackPlan(plan, self.lengths)
+        if self.spec.packing is None:
+            return plan
+        from mds.plan import PackPlan
+
+        return PackPlan(plan, self.lengths)
 
     def warn_of_late_milestones(self, order: Order) -> None:
         """Warn about milestones of a schedule that take effect only after their step."""
+        from mds.plan.pack_schedule import PackedRun
+
         run = order.schedule
         milestones = run.late_milestones() if isinstance(run, PackedRun) else []
         if milestones:
@@ -187,6 +194,8 @@ class OrderState:
         packing = self.spec.packing
         assert packing is not None
         if self._lengths is None:
+            from mds.dataset.lengths import SelectedLengths, open_lengths
+
             joined = open_lengths(self._sources, packing.lengths)
             self._lengths = SelectedLengths(joined, self._shards)
         return self._lengths

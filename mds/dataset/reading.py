@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
-from mds.dataset.node_order import NodeOrder
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
 from mds.readers import cut_growing, iterate_samples
 from mds.transforms.row_keys import key_of_number
-from mds.transforms.runner import SampleRunner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +29,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.cache import ShardCache
+    from mds.dataset.node_order import NodeOrder
     from mds.dataset.shard_map import ShardMap
     from mds.process.stopwatch import Stopwatch
     from mds.readers import ColumnSelection, Reader
+    from mds.transforms.runner import SampleRunner
 
     Ids = npt.NDArray[np.int64]
 
@@ -96,6 +96,8 @@ def _generate_windows(
     if dataset.cache_limit is None or epoch is None:
         node = None
     else:
+        from mds.dataset.node_order import NodeOrder
+
         node = NodeOrder(epoch.order, shards, epoch.start)
     with Prefetcher(
         dataset._cache, ids, shards.stored_ends, predownload=dataset.predownload, node=node
@@ -109,6 +111,8 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
     They come through the caller's own ``__getitem__`` where there is one, and then through the
     functions of the dataset.
     """
+    from mds.transforms.runner import SampleRunner
+
     dataset._running = epoch
     chain = dataset._filter.chain
     waiting: collections.deque[Any] = collections.deque()  # decoded, for the functions
@@ -170,6 +174,8 @@ def judge_samples(
 
     The key is 0 unless a function takes random numbers, or ``is_keyed`` says that it is wanted.
     """
+    from mds.transforms.runner import SampleRunner
+
     epoch.dropped = dropped = DropCount()
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
@@ -219,6 +225,8 @@ def judge_numbers(
     get: Callable[[int], Any],
 ) -> Iterator[tuple[int, Any, Fate]]:
     """Apply all functions to samples of ``get``; yield each number, the result and its fate."""
+    from mds.transforms.runner import SampleRunner
+
     number, key, is_keyed = 0, 0, judge.chain.is_keyed
     runner = SampleRunner(judge.chain, lambda: f"sample {number}")
     for number in numbers:
@@ -230,6 +238,8 @@ def judge_numbers(
 
 def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
     """Return what the functions of map make of a sample outside of an epoch, without filters."""
+    from mds.transforms.runner import SampleRunner
+
     runner = SampleRunner(dataset._filter.chain, lambda: f"sample {number}")
     return runner.run(sample, key_of_number(dataset.shuffle_seed, number))
 

@@ -19,16 +19,11 @@ import numpy as np
 
 from mds.arguments import check_arguments, plain_scalar, takes_names
 from mds.cache import ShardCache
-from mds.cache.order_files import share_order
 from mds.cache.source import cache_root
 from mds.dataset.epoch_iterator import EpochIterator
-from mds.dataset.explain import describe, explain
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
-from mds.dataset.indexing import resolve
-from mds.dataset.mapping import applying_class
 from mds.dataset.order_edits import OrderEdits
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
-from mds.dataset.pack_counts import count_packs
 from mds.dataset.schema import HasColumns
 from mds.dataset.settings import (
     LIMIT_RULES,
@@ -39,10 +34,9 @@ from mds.dataset.settings import (
 )
 from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
-from mds.dataset.subsets import choose_numbers, choose_parts
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, Packing, PackPlan, Schedule
+from mds.plan import EpochPlan, OrderSpec, Packing, Schedule
 from mds.plan.position import Position
 from mds.plan.state import ResumePoint
 from mds.readers import ColumnSelection
@@ -257,6 +251,8 @@ class Samples(HasColumns):
             yield source.index, source.store or open_store(place, options=source.options)
 
     def __repr__(self) -> str:
+        from mds.dataset.explain import describe
+
         return describe(self)
 
     def explain(self) -> str:
@@ -264,6 +260,10 @@ class Samples(HasColumns):
 
         A notebook shows it as a table.
         """
+        from mds.dataset.explain import explain
+        from mds.dataset.pack_counts import count_packs
+        from mds.plan import PackPlan
+
         epochs, world = self._order.epochs, self._world()
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
         order = self._order.order(start, world)
@@ -316,6 +316,8 @@ class Samples(HasColumns):
 
         >>> long = dataset.select(where=lambda s: len(s["text"]) > 99, key="long")  # doctest: +SKIP
         """
+        from mds.dataset.subsets import choose_numbers
+
         return self._part(choose_numbers(self, choice, where, key))
 
     def limit(self, samples: int | str) -> Self:
@@ -342,6 +344,8 @@ class Samples(HasColumns):
 
         >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
         """
+        from mds.dataset.subsets import choose_parts
+
         parts = choose_parts(self, shares, by, seed)
         return {name: self._part(numbers) for name, numbers in parts.items()}
 
@@ -398,6 +402,8 @@ class Samples(HasColumns):
         part = copy.copy(self)
         part._filter = self._filter.with_function(kind, function)
         if kind != "filter":
+            from mds.dataset.mapping import applying_class
+
             part.__class__ = applying_class(type(self))
         part._reset(self._shards)
         return part
@@ -416,6 +422,8 @@ class Samples(HasColumns):
         """
         if type(at) is int and 0 <= at < self._shards.num_samples:
             return self.get_item(at)
+        from mds.dataset.indexing import resolve
+
         return resolve(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
@@ -478,6 +486,8 @@ class Samples(HasColumns):
         """Return the part of a worker in an epoch, from the ``position``-th place of it on."""
         order = self._order.order(start, world)
         if order.long_orders:
+            from mds.cache.order_files import share_order
+
             order = share_order(order, os.path.join(cache_root(), "orders"))
         kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
         return kind(order, world, position, is_counted=for_loader)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from mds.dataset.notebook import show_dataset
-from mds.index.column_notes import ColumnNote, read_notes
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
@@ -30,6 +28,8 @@ class HasColumns:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
+        from mds.dataset.notebook import show_dataset
+
         return show_dataset(self)
 
     @cached_property
@@ -42,6 +42,8 @@ class HasColumns:
         >>> dataset.columns["label"].encoding  # doctest: +SKIP
         'int'
         """
+        from mds.index.column_notes import ColumnNote, read_notes
+
         columns_by_name: dict[str, ColumnInfo] = {}
         for index, store in self._indexes():
             notes = {} if store is None else read_notes(store, index.fingerprint())

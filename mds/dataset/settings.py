@@ -26,14 +26,16 @@ from mds.arguments import (
 )
 from mds.errors import ArgumentError, ConfigError
 from mds.formats.base import Format
-from mds.plan.pack_schedule import check_packed_schedule
 from mds.plan.packing import Packing
-from mds.plan.schedule import Schedule, ScheduledRun
+from mds.plan.schedule import Schedule
 from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
 from mds.text.near import did_you_mean
 from mds.units import parse_bytes, parse_count
 from mds.world import MAX_RANKS
+
+if TYPE_CHECKING:
+    from mds.plan.schedule import ScheduledRun
 
 
 def _of_images(word: Rule) -> Rule:
@@ -238,10 +240,14 @@ def check_schedule(
             "samples of each stream a batch has. Leave batching_method out."
         )
     if packing is not None:
+        from mds.plan.pack_schedule import check_packed_schedule
+
         check_packed_schedule(schedule, packing)
     elif schedule.unit == "tokens" and schedule.tokens_per_sample is None:
         raise ConfigError(
             "schedule: unit='tokens' counts samples by tokens_per_sample=, or documents by their "
             "lengths with packing=: give one of them."
         )
+    from mds.plan.schedule import ScheduledRun
+
     return ScheduledRun(schedule, tuple(streams))

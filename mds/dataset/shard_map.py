@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from mds.dataset.selection import Selection
 from mds.format.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds.dataset.selection import Selection
     from mds.index import Index, ShardInfo
 
 
@@ -94,6 +94,8 @@ class ShardMap:
 
     def part(self, samples: npt.NDArray[np.int64]) -> ShardMap:
         """Return the map of these of the samples, sorted and distinct."""
+        from mds.dataset.selection import Selection
+
         within = self.selection.within(samples) if self.selection is not None else None
         return ShardMap(self.indexes, Selection(samples) if within is None else within)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from mds.dataset.pack_counts import load_counts
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, PackPlan
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:
     from mds.dataset.order_state import OrderState
+    from mds.plan import PackPlan
     from mds.plan.order import Order
     from mds.world import World
 
@@ -44,12 +44,16 @@ class TrainingSteps:
 
     def packs(self, epoch: int) -> PackPlan:
         """Return the packs of a whole epoch, of a dataset with packing."""
+        from mds.plan import PackPlan
+
         order = self.order(epoch)
         assert isinstance(order, PackPlan)
         return order
 
     @cached_property
     def _per_epoch(self) -> int:
+        from mds.plan import EpochPlan
+
         order = self.order(0)
         assert isinstance(order, EpochPlan)
         return order.epoch_steps

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import IterationError, repeatable
-from mds.plan import EpochPlan, PackPlan, summands
+from mds.plan import EpochPlan, summands
 from mds.process.fork_safe import call_in_child
 from mds.transforms.row_keys import keys_of_places
 
@@ -166,6 +166,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     def packs(self) -> Iterator[RankPacks]:
         """Yield the packs of this worker, step by step, of an order of packs."""
+        from mds.plan import PackPlan
+
         assert isinstance(self.order, PackPlan)
         return self.order.rank_packs(*self._place)
 

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError
-from mds.formats.columns import merge_encodings
 from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 
 if TYPE_CHECKING:
@@ -186,6 +185,8 @@ class Format(ABC):
 
         Raises FormatError for files that do not go together.
         """
+        from mds.formats.columns import merge_encodings
+
         merged = dict(found[0][1]) if found else {}
         first = found[0][0] if found else ""
         for key, columns in found[1:]:

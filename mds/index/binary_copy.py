@@ -27,11 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import NotFoundError, StoreError
-from mds.index.emit import JsonShape
 from mds.index.shard_object import parse_shard
 from mds.index.table import Index
-from mds.index.table_check import dtype_of, is_plausible
-from mds.index.unfinished import unfinished
 from mds.process.mmaps import map_descriptor
 from mds.storage.regular import open_regular
 
@@ -71,6 +68,7 @@ def save(index: Index, path: str, size: int) -> None:
     """Write the table of an index.json of ``size`` bytes."""
     import xxhash
 
+    from mds.index.emit import JsonShape
     from mds.storage.files import publish  # brings in what opening an index does not need
 
     columns, at = [], 0
@@ -124,6 +122,8 @@ def load(path: str, size: int, digest: str) -> Index | None:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         # FormatError is a ValueError: an encoding or compression that is not registered here.
         return None
+    from mds.index.table_check import is_plausible
+
     return Index(columns, schemas, digest) if is_plausible(columns, schemas) else None
 
 
@@ -132,6 +132,8 @@ def _columns(data: memoryview, told: list[Any]) -> dict[str, npt.NDArray[Any]]:
     if [name for name, *_ in told] != list(Index.COLUMNS):
         raise ValueError("other columns")
     columns = {}
+    from mds.index.table_check import dtype_of
+
     for name, dtype, at, count in told:
         if dtype != dtype_of(name) or type(at) is not int or type(count) is not int or count < 0:
             raise ValueError("another type, place or length")
@@ -183,6 +185,8 @@ def _digest(path: str) -> tuple[int, str]:
 
 
 def _missing(path: str) -> NotFoundError:
+    from mds.index.unfinished import unfinished
+
     folder = os.path.dirname(path) or "."
     reason = "has no index.json" if os.path.isdir(folder) else "does not exist"
     text = f"read {path}: the folder {folder} {reason}.{unfinished(folder)}"

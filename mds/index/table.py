@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.index.emit import JsonShape
 from mds.index.files_index import refuse_files_index
 from mds.index.parse import Builder, parse_index
 from mds.index.schema import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
@@ -162,6 +161,8 @@ class Index:
 
     def to_json(self) -> bytes:
         """The bytes of the index.json of this table: default separators, keys sorted, ASCII."""
+        from mds.index.emit import JsonShape
+
         shapes = [JsonShape(schema) for schema in self.schemas]
         shards = []
         for number, at in enumerate(self.schema_of.tolist()):

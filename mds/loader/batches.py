@@ -32,10 +32,6 @@ from mds.loader.batch_groups import (
 )
 from mds.loader.batch_maker import BatchMaker
 from mds.loader.batch_masks import mask_padding
-from mds.loader.custom_batches import begin_custom
-from mds.loader.filtered_batches import filtered_batches
-from mds.loader.function_groups import FunctionBatch, function_batches, group_function_batches
-from mds.loader.packed_batches import PackedBatches
 from mds.loader.tensor_buffers import Allocator, TensorPool
 from mds.process.fork_safe import cached_property
 from mds.process.stopwatch import Stopwatch
@@ -48,6 +44,7 @@ if TYPE_CHECKING:
     from mds.dataset.worker_epoch import KeyStream
     from mds.index import ShardSchema
     from mds.loader.batch_groups import Batch, Message
+    from mds.loader.function_groups import FunctionBatch
     from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Clock
 
@@ -106,12 +103,16 @@ class Batches(IterableDataset[Any]):
         """Do what `begin_epoch` says, and add what was begun to ``epochs``."""
         if not self._is_ours:
             watch, maker = Stopwatch(self._clock), self._maker
+            from mds.loader.custom_batches import begin_custom
+
             return begin_custom(self.dataset, watch, self._size, self._drop_last, maker, epochs)
         dataset = self.dataset
         epoch = dataset._begin_epoch(worker, workers, group, for_loader=True)
         epochs.append(epoch)
         epoch.watch = watch = Stopwatch(self._clock)
         if self._pack_as is not None:
+            from mds.loader.packed_batches import PackedBatches
+
             return iter(
                 PackedBatches(
                     dataset,
@@ -124,6 +125,8 @@ class Batches(IterableDataset[Any]):
                 )
             )
         if not dataset._filter.keeps_everything:
+            from mds.loader.filtered_batches import filtered_batches
+
             return filtered_batches(dataset, epoch, watch, self._size, self._drop_last, self._maker)
         maker, size = self._maker, self._size
         keys = epoch.key_stream() if maker.is_keyed else None
@@ -135,7 +138,11 @@ class Batches(IterableDataset[Any]):
         if maker.has_functions:
             results = self._function_batches(epoch, watch, windows, size, keys)
             if allocate is not None and not isinstance(epoch, PaddedWorkerEpoch):
+                from mds.loader.function_groups import group_function_batches
+
                 return group_function_batches(worker, epoch, watch, results, least)
+            from mds.loader.function_groups import function_batches
+
             return _with_info(epoch, watch, function_batches(results, watch), least)
         into = allocate or TensorPool()
         if self._is_sliceable and not isinstance(epoch, PaddedWorkerEpoch):
@@ -309,6 +316,8 @@ class Batches(IterableDataset[Any]):
 
         Columns of fixed width are gathered for several batches at once, as in `_grouped_batches`.
         """
+        from mds.loader.function_groups import FunctionBatch
+
         position, count, maker = epoch.start, 1, self._maker
         copy = not maker.is_ours and self.dataset._columns.copy
 

@@ -7,12 +7,10 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mds.dataset.epoch_iterator import of_parent
 from mds.errors import repeatable
 from mds.loader.batch_groups import SUM_BITS
 from mds.plan import OrderHash
 from mds.process.fork_safe import call_in_child
-from mds.process.per_process import abandon
 from mds.report import WaitAccount
 from mds.text.redaction import get_logger
 
@@ -272,6 +270,9 @@ _living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
 
 def _leave_to_parent() -> None:
     """End the iterations of the parent process, whose threads and workers make the batches."""
+    from mds.dataset.epoch_iterator import of_parent
+    from mds.process.per_process import abandon
+
     for batches in list(_living):
         abandon(batches._inner)  # torch would end the parent's workers with it
         batches._inner = iter(())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, collect_epochs, take_dropped
 from mds.errors import ConfigError
 from mds.loader.batch_groups import SUM_BITS, BatchInfo
-from mds.loader.batch_masks import mask_padding
 from mds.loader.wrapping import find_streaming
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ def _custom_batches(
 
     ``epochs``: those that the caller's code has begun; it goes through the last one.
     """
+    from mds.loader.batch_masks import mask_padding
+
     taken = summed = 0
     count = size or 1
     while True:

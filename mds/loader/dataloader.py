@@ -14,24 +14,19 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds.arguments import check_arguments, plain_scalar
-from mds.dataset.pack_counts import count_steps
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
 from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
 from mds.loader.counted_batches import CountedBatches, EpochCount
-from mds.loader.pack_checks import check_packs
-from mds.loader.run_facts import cache_use_of, setup_of
 from mds.loader.settings import LOADER_RULES, check_loader, check_threads
-from mds.loader.threaded_batches import ThreadedBatches
-from mds.loader.worker_batches import WorkerBatches
 from mds.loader.wrapping import (
     check_generators,
     check_same_columns,
@@ -42,7 +37,9 @@ from mds.loader.wrapping import (
 )
 from mds.plan import OrderHash, OrderSpec
 from mds.plan.state import ALL_KEYS
-from mds.report import WaitReport, explain_waits
+
+if TYPE_CHECKING:
+    from mds.report import WaitReport
 
 # What the DataLoader inside is told; the rest is the business of Batches.
 _PASSED_ON = (
@@ -142,7 +139,11 @@ class StreamingDataLoader(DataLoader[Any]):
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
         self._check_fit(dataset)
-        self._pack_as = check_packs(self, self._streaming, pack_as)
+        self._pack_as: str | None = None
+        if pack_as is not None or getattr(self._streaming, "packing", None) is not None:
+            from mds.loader.pack_checks import check_packs
+
+            self._pack_as = check_packs(self, self._streaming, pack_as)
         self._batches = Batches(
             dataset,
             self.batch_size,
@@ -274,6 +275,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if streaming is None or not self._counts_steps:
             return super().__len__()
         if self._pack_as is not None:
+            from mds.dataset.pack_counts import count_steps
+
             return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
         spec, workers = streaming._order.spec, max(1, self.num_workers)
         counted = self._counted
@@ -325,6 +328,9 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
+        from mds.loader.run_facts import cache_use_of, setup_of
+        from mds.report import explain_waits
+
         return explain_waits(
             self._count.waits,
             setup_of(self, self._streaming, is_threaded=self._threaded),
@@ -359,12 +365,16 @@ class StreamingDataLoader(DataLoader[Any]):
         source: IterableDataset[Any]
         if self.num_workers and not self._threaded:
             if self._inner is None or not self.persistent_workers:
+                from mds.loader.worker_batches import WorkerBatches
+
                 source = WorkerBatches(self._batches, self.num_workers)
                 self._inner = self._make_inner(source, **self._passed_on())
             return BatchIterator(iter(self._inner), self.num_workers)
         source = self._batches
         if self._threaded:
             workers = max(1, self.num_workers)
+            from mds.loader.threaded_batches import ThreadedBatches
+
             source = ThreadedBatches(self._batches, workers, self.prefetch_factor or 2)
         if self.pin_memory:
             pinning = self._make_inner(source, pin_memory=True, generator=self.generator)

@@ -4,15 +4,40 @@ Frozen values go in and numpy arrays come out: no I/O, no lock, no dataset. Trai
 tests and audit ask the same functions.
 """
 
-from mds.plan.audit import OrderHash, Place, summands
-from mds.plan.epoch import EpochPlan
-from mds.plan.full_epoch import epoch_order, get_partitions
-from mds.plan.pack_plan import PackPlan
-from mds.plan.packing import Packing
-from mds.plan.sampling import get_sampling
-from mds.plan.schedule import Schedule
-from mds.plan.spec import OrderSpec
-from mds.plan.weights import Weights, no_weights, resolve_passes, resolve_weights
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mds._lazy import on_first_touch
+
+if TYPE_CHECKING:
+    from mds.plan.audit import OrderHash, Place, summands
+    from mds.plan.epoch import EpochPlan
+    from mds.plan.full_epoch import epoch_order, get_partitions
+    from mds.plan.pack_plan import PackPlan
+    from mds.plan.packing import Packing
+    from mds.plan.sampling import get_sampling
+    from mds.plan.schedule import Schedule
+    from mds.plan.spec import OrderSpec
+    from mds.plan.weights import Weights, no_weights, resolve_passes, resolve_weights
+
+_HOMES = {
+    "EpochPlan": "epoch",
+    "OrderHash": "audit",
+    "OrderSpec": "spec",
+    "PackPlan": "pack_plan",
+    "Packing": "packing",
+    "Place": "audit",
+    "Schedule": "schedule",
+    "Weights": "weights",
+    "epoch_order": "full_epoch",
+    "get_partitions": "full_epoch",
+    "get_sampling": "sampling",
+    "no_weights": "weights",
+    "resolve_passes": "weights",
+    "resolve_weights": "weights",
+    "summands": "audit",
+}
 
 __all__ = [
     "EpochPlan",
@@ -31,3 +56,5 @@ __all__ = [
     "resolve_weights",
     "summands",
 ]
+
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -9,11 +9,7 @@ import numpy as np
 
 from mds.errors import PlanError, StreamPlanError
 from mds.plan.global_batches import NoBatches, RandomBatches
-from mds.plan.keyed_sampling import KeyedResampling
-from mds.plan.passes import PassOrders
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
-from mds.plan.scheduled_batches import ScheduledBatches
-from mds.plan.stream_batches import DevicePerStreamBatches, PerStreamBatches, StratifiedBatches
 from mds.plan.stream_orders import (
     RandomAccessOrder,
     SequentialOrder,
@@ -21,7 +17,6 @@ from mds.plan.stream_orders import (
     StreamOrder,
     UnshuffledOrder,
 )
-from mds.plan.stream_passes import StreamPasses
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
     from mds.plan.global_batches import GlobalBatches, PartitionSpec
     from mds.plan.scheduled_batches import ScheduledEpoch
     from mds.plan.spec import OrderSpec
+    from mds.plan.stream_passes import StreamPasses
     from mds.plan.weights import Weights
 
 
@@ -73,6 +69,9 @@ class EpochInputs:
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
+            from mds.plan.passes import PassOrders
+            from mds.plan.stream_passes import StreamPasses
+
             passes = [
                 PassOrders(self._pass_of(i, share), share.choose, self.params.nodes, turns)
                 for (i, share), turns in zip(enumerate(shares), self.scheduled.turns(), strict=True)
@@ -91,20 +90,30 @@ class EpochInputs:
             return NoBatches()
         if self.scheduled is not None:
             stretch = self.scheduled
+            from mds.plan.scheduled_batches import ScheduledBatches
+
             return ScheduledBatches(stretch.mixture, stretch.first, stretch.last, partition)
         if method == "random":
             return RandomBatches(samples[0], partition)
         if method == "stratified":
             proportions = [self.weights.proportion[i] for i in self.streams()]
+            from mds.plan.stream_batches import StratifiedBatches
+
             return StratifiedBatches(samples, proportions, partition)
         rng = np.random.default_rng(self._choice_seed())
         if method == "per_stream":
+            from mds.plan.stream_batches import PerStreamBatches
+
             return PerStreamBatches(samples, partition, rng)
+        from mds.plan.stream_batches import DevicePerStreamBatches
+
         return DevicePerStreamBatches(samples, partition, rng)
 
     def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
         name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
         if algorithm is not None and algorithm.is_random_access:
+            from mds.plan.keyed_sampling import KeyedResampling
+
             keyed = KeyedResampling(shares, self._keyed_params(params))
             return RandomAccessOrder(keyed, params, name, algorithm, self.small_order)
         resampling = SequentialResampling(shares, self._resampling_params(params))

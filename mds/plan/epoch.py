@@ -28,15 +28,12 @@ from mds.errors import ConfigError, StreamPlanError
 from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.build import EpochInputs
-from mds.plan.drops import DroppedBatches, DropTable
 from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import PartitionSpec, Shape
 from mds.plan.order import StepSample
 from mds.plan.position import Position
-from mds.plan.scheduled_batches import ScheduledEpoch, scheduled_epoch
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, ResumePoint, parse_state
-from mds.plan.stream_batches import full_batches
 from mds.plan.stream_orders import SMALL_ORDER_SAMPLES, ShuffleParams
 from mds.plan.weights import Weights, resolve_passes, resolve_weights, stream_title
 from mds.process.fork_safe import cached_property
@@ -47,8 +44,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mds.plan.drops import DropTable
     from mds.plan.global_batches import GlobalBatches
     from mds.plan.schedule import ScheduledRun
+    from mds.plan.scheduled_batches import ScheduledEpoch
     from mds.plan.stream_orders import StreamOrder
     from mds.plan.stream_passes import StreamPasses
     from mds.world import World
@@ -167,6 +166,8 @@ class EpochPlan:
         if self.schedule is None:
             return None
         batch = self.shape.global_batch
+        from mds.plan.scheduled_batches import scheduled_epoch
+
         return scheduled_epoch(self.schedule, self.choose, batch, self.epoch, self.epoch_size)
 
     @cached_property
@@ -192,6 +193,8 @@ class EpochPlan:
         if not self.edits:  # as in most runs
             return self._batches(self.begin.place)
         batches = self._batches(self.begin.place, skips_of(self.edits, self.epoch))
+        from mds.plan.drops import DroppedBatches
+
         return DroppedBatches(batches, self.drops) if len(self.drops) else batches
 
     def _batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
@@ -267,6 +270,8 @@ class EpochPlan:
     @cached_property
     def drops(self) -> DropTable:
         """Samples that were dropped, and what replaces them in this epoch."""
+        from mds.plan.drops import DropTable
+
         drops, seed = drops_of(self.edits), self.shuffle_seed
         return DropTable.of(drops, self.stream_samples, seed, self.epoch)
 
@@ -437,6 +442,8 @@ class EpochPlan:
     @cached_property
     def _batches_of_streams(self) -> str:
         """Number of batches of all streams, and a digest of those of each."""
+        from mds.plan.stream_batches import full_batches
+
         counts = full_batches([order.samples for order in self.orders], self._partition(0))
         return f"{sum(counts)} ({digest(*counts)[:8]})"
 

@@ -22,7 +22,6 @@ import numpy as np
 from mds.arguments import plain_fields, takes_names
 from mds.errors import ConfigError, PlanError
 from mds.process.fork_safe import cached_property
-from mds.shuffle.keyed_order import keyed_order
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
@@ -188,6 +187,8 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         np.minimum.at(first, pack_of, np.arange(len(pack_of)))
         order_of_packs = np.argsort(first, kind="stable")
     else:
+        from mds.shuffle.keyed_order import keyed_order
+
         order_of_packs = keyed_order(derive_key(_PACKS, key), count)
     new = np.empty(count, np.int64)
     new[order_of_packs] = np.arange(count)

@@ -18,8 +18,6 @@ from mds.readers.gather import gather, unique_stable
 from mds.readers.iterate import cut_growing, iterate_samples
 from mds.readers.joint import sample_decoder
 from mds.readers.mmap_file import map_file
-from mds.readers.sparse import SparseReader
-from mds.readers.split import SplitReader, decode_line, line_decoder
 
 if TYPE_CHECKING:
     Decoder = Callable[[memoryview], dict[str, Any]]
@@ -59,6 +57,8 @@ def open_reader(
     if info.raw_meta is None:
         return joint_reader(info.schema, info.samples, data, where, columns=chosen)
     meta = map_file(folder, info.raw_meta)
+    from mds.readers.split import SplitReader
+
     return SplitReader(info.schema, info.samples, data, meta, where, columns=chosen)
 
 
@@ -74,6 +74,8 @@ def open_sparse(
 
     ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
     """
+    from mds.readers.sparse import SparseReader
+
     refuse_unsafe([info.schema], allow_unsafe_types, where)
     return SparseReader(info, samples, where, ColumnSelection.parse(columns))
 
@@ -94,5 +96,7 @@ def make_decoder(
     chosen = ColumnSelection.parse(columns)
     if not schema.is_split:
         return sample_decoder(fields_of(schema.columns, chosen), where)
+    from mds.readers.split import decode_line, line_decoder
+
     parse = line_decoder(schema, chosen, where)
     return lambda data: decode_line(parse, data, where)

@@ -1,6 +1,22 @@
 """Why a run is slow: where the trainer's waits come from, and which argument mends it."""
 
-from mds.report.account import WaitAccount
-from mds.report.diagnosis import CAUSES, WaitReport, explain_waits
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mds._lazy import on_first_touch
+
+if TYPE_CHECKING:
+    from mds.report.account import WaitAccount
+    from mds.report.diagnosis import CAUSES, WaitReport, explain_waits
+
+_HOMES = {
+    "CAUSES": "diagnosis",
+    "WaitAccount": "account",
+    "WaitReport": "diagnosis",
+    "explain_waits": "diagnosis",
+}
 
 __all__ = ["CAUSES", "WaitAccount", "WaitReport", "explain_waits"]
+
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES)

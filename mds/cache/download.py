@@ -21,7 +21,6 @@ from mds.events import Fetched, Retried, emit
 from mds.format.hashing import new_hash
 from mds.format.layout import is_shard_name
 from mds.process.fork_safe import new_lock
-from mds.storage.beneath import unlink_beneath
 from mds.storage.control_files import let_in, make_shared_folder
 from mds.storage.files import open_target, publish
 from mds.storage.regular import open_regular
@@ -205,6 +204,8 @@ class ShardDownloader:
                 check_file(packed, path, self.folder.hash_of(packed), path)
             except CorruptError:
                 if is_shard_name(packed.basename):  # else it may be anything of the user's
+                    from mds.storage.beneath import unlink_beneath
+
                     unlink_beneath(self.folder.root, packed.basename)
             else:
                 with open_regular(path) as file:

@@ -29,7 +29,6 @@ from mds.cache.filesystem import control_folder
 from mds.cache.origin import CONTROL, read_origin, source_of
 from mds.cache.ownership import BY_SPEED, Ownership, version_of
 from mds.errors import ConfigError, CorruptError, NotFoundError
-from mds.storage.beneath import check_beneath, unlink_beneath
 from mds.storage.files import is_process, read_back, temporary_owner
 from mds.storage.url import Url
 
@@ -184,6 +183,8 @@ class CacheFolder:
             return size
         # Files behind a link, and other users' files in a sticky folder, stay.
         with contextlib.suppress(ConfigError, PermissionError):
+            from mds.storage.beneath import unlink_beneath
+
             for file in self.files(info):
                 with contextlib.suppress(FileNotFoundError):
                     unlink_beneath(self.root, file.basename)
@@ -206,6 +207,8 @@ class CacheFolder:
 
         Before anything is made, replaced or removed under the names of the shard.
         """
+        from mds.storage.beneath import check_beneath
+
         for raw, packed in info.files:
             for file in (raw, packed):
                 if file is not None and "/" in file.basename:

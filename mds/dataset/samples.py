@@ -20,7 +20,6 @@ import numpy as np
 from mds.arguments import check_arguments, plain_scalar, takes_names
 from mds.cache import ShardCache
 from mds.cache.source import cache_root
-from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
 from mds.dataset.order_edits import OrderEdits
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
@@ -458,6 +457,8 @@ class Samples(HasColumns):
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
             epochs.append(epoch)
+        from mds.dataset.epoch_iterator import EpochIterator
+
         return EpochIterator.over(self, epoch, self._seek)
 
     def _begin_epoch(

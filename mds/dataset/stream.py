@@ -19,7 +19,6 @@ from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError
 from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
-from mds.plugins import load_plugin, plugin_names
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, is_local, join, local_path, path_on_disk
 from mds.text.near import did_you_mean
@@ -319,8 +318,12 @@ class StreamRegistry:
     def get(self, name: str) -> Callable[..., Stream]:
         """Return the class of a name. Raises ConfigError, with the known names, for others."""
         if name not in self._classes:
+            from mds.plugins import load_plugin
+
             loaded = load_plugin("mds.streams", name, "stream class")
             if loaded is None:
+                from mds.plugins import plugin_names
+
                 names = sorted({*self._classes, *plugin_names("mds.streams")})
                 raise ConfigError(
                     f"there is no stream class {name!r}.{did_you_mean(name, names)} Registered "

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
-from mds.plugins import load_plugin
 from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
@@ -148,6 +147,8 @@ def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
 
 def _installed(family: str) -> Factory | None:
     """Return the factory that an installed package offers under this name, or None."""
+    from mds.plugins import load_plugin
+
     factory: Factory | None = load_plugin(ENTRY_POINTS, family, "encoding")
     if factory is not None:
         register_encoding(family, factory)

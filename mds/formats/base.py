@@ -25,13 +25,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError
-from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from mds.format.layout import Columns
+    from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
@@ -102,6 +102,8 @@ class Format(ABC):
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the files of a place that hold samples, by one listing."""
+        from mds.formats.facts import FoundFiles
+
         return FoundFiles(self.choose(source.find(place), source))
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:

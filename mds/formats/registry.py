@@ -13,7 +13,6 @@ from mds.errors import ConfigError
 from mds.format.layout import INDEX_NAME
 from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
-from mds.plugins import load_plugin, plugin_names
 from mds.storage.url import is_local, local_path, redact, reveal
 from mds.text.near import did_you_mean
 
@@ -73,6 +72,8 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 def format_names() -> list[str]:
     """Return the names of all known formats, sorted."""
+    from mds.plugins import plugin_names
+
     return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})
 
 
@@ -85,6 +86,8 @@ def find_format(name: str) -> type[Format]:
         module = import_module(f"mds.formats.{builtin.module}")
         kind: type[Format] = getattr(module, builtin.class_name)
         return _formats.setdefault(name, kind)
+    from mds.plugins import load_plugin
+
     loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
     if loaded is not None:
         return _formats.setdefault(name, loaded)
@@ -149,6 +152,8 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
     # Those of packages are asked where ours take none: to look for packages takes 20 ms.
     found = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
     if listed and not found:
+        from mds.plugins import plugin_names
+
         found = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
     if len(found) > 1:
         told = " and ".join(found)

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.reading import read_windows
 from mds.dataset.streaming import StreamingDataset
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
@@ -131,6 +130,8 @@ class Batches(IterableDataset[Any]):
         maker, size = self._maker, self._size
         keys = epoch.key_stream() if maker.is_keyed else None
         if not (self.is_plain and size is not None and maker.takes_columns and self._is_columnar):
+            from mds.dataset.epoch_iterator import EpochIterator
+
             samples = EpochIterator.over(dataset, epoch, dataset._seek)
             return _with_info(epoch, watch, self._collated_batches(epoch, watch, samples, keys))
         windows = read_windows(dataset, epoch.blocks(), epoch)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import ConfigError, UnknownNameError
-from mds.plugins import load_plugin
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.sequential import SequentialShuffle
 from mds.text.near import did_you_mean
@@ -78,6 +77,8 @@ def find_shuffle(name: str) -> type[Shuffle]:
     """Return the algorithm of a name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name in algos:
         return algos[name]
+    from mds.plugins import load_plugin
+
     loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
     if loaded is not None:
         return algos.setdefault(name, _checked_shuffle(name, loaded))

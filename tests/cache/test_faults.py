@@ -248,7 +248,6 @@ def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
 ):
     """The folder there has whole files only, and a limit is told to be the node's."""
     monkeypatch.setattr("mds.cache.filesystem.network_kind", lambda _: "nfs4")
-    monkeypatch.setattr("mds.cache.shard_cache.network_kind", lambda _: "nfs4")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
     with open_cache(remote, folder, limit=120_000) as cache:
         assert sorted(read(cache, shuffled())) == list(range(SAMPLES))

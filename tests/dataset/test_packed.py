@@ -16,7 +16,7 @@ import torch
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.cache.computed_files import PackFile
 from mds.cache.source import cache_root
-from mds.dataset import pack_counts, reading
+from mds.dataset import pack_counts
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
 from mds.index.companion import write_companion
@@ -434,7 +434,7 @@ def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, 
                 self.told.append(piece)
                 yield piece
 
-    monkeypatch.setattr(reading, "NodeOrder", Listened)
+    monkeypatch.setattr("mds.dataset.node_order.NodeOrder", Listened)
     size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
                 "shuffle_block_size": 60, "batch_size": 24,

@@ -82,9 +82,9 @@ class ArrayEncoding(Encoding):
         if len(parts) == 1 or (len(parts) == 2 and not parts[1]):
             return None, None
         if parts[1] not in self.codes:
-            known = ", ".join(self.codes)
+            dtypes = ", ".join(self.codes)
             extra = "" if self.codes is _MORE_CODES else ". For others there is 'tensor'"
-            raise self._unknown(name, f"the dtype must be one of {known}{extra}")
+            raise self._unknown(name, f"the dtype must be one of {dtypes}{extra}")
         if len(parts) == 2:
             return parts[1], None
         return parts[1], self._parse_dims(name, parts[2])
@@ -109,7 +109,7 @@ class ArrayEncoding(Encoding):
     # ---------------------------------------------------------------------------------- writing
 
     def encode(self, value: Any) -> bytes:
-        """The head that the name leaves open, then the elements."""
+        """Return the head that the name leaves open, then the elements."""
         array = value
         if type(array) is not np.ndarray:
             array = self._as_array(value)
@@ -134,7 +134,7 @@ class ArrayEncoding(Encoding):
         return np.asarray(value)
 
     def way_out(self, value: Any) -> str:
-        """How to make an array of it."""
+        """Suggest how to make an array of a value."""
         if hasattr(value, "detach"):
             return "Write value.detach().cpu().numpy(), or use the encoding 'tensor'."
         if isinstance(value, (list, tuple)):
@@ -147,7 +147,10 @@ class ArrayEncoding(Encoding):
     def _fitting(
         self, array: np.ndarray[Any, Any], value: Any
     ) -> tuple[np.ndarray[Any, Any], str | None]:
-        """The array in the byte order of the file, and its dtype's name; refused if another."""
+        """Return the array in the byte order of the file, and its dtype's name.
+
+        Raises EncodingError for another dtype than the column's.
+        """
         name = array.dtype.name
         if self._dtype_name is not None and name != self._dtype_name:
             raise self._wrong(
@@ -183,31 +186,31 @@ class ArrayEncoding(Encoding):
     # ---------------------------------------------------------------------------------- reading
 
     def decode(self, data: Data) -> Any:
-        """An array that is a view of `data`."""
+        """Return an array that is a view of `data`."""
         if self.size is not None:
             if len(data) != self.size:
                 raise self.broken(data, f"{self.size} are needed")
             return self._view(data, self._stored, self._dims, 0)
-        at, stored, dtype = 0, self._stored, self._dtype_name
+        start, stored, dtype = 0, self._stored, self._dtype_name
         if stored is None:
             if not len(data) or data[0] not in self._names:
                 raise self.broken(data, "they begin with no known dtype")
             dtype = self._names[data[0]]
-            at, stored = 1, _stored_dtype(dtype)
-        shape, at = self._read_shape(data, at)
+            start, stored = 1, _stored_dtype(dtype)
+        shape, start = self._read_shape(data, start)
         # Python's integers do not overflow, so a product of hostile dimensions stays honest.
-        if at + math.prod(shape) * stored.itemsize != len(data):
+        if start + math.prod(shape) * stored.itemsize != len(data):
             raise self.broken(data, f"shape {shape} of {dtype} needs another number")
-        return self._view(data, stored, shape, at)
+        return self._view(data, stored, shape, start)
 
-    def _read_shape(self, data: Data, at: int) -> tuple[tuple[int, ...], int]:
-        if at >= len(data):
+    def _read_shape(self, data: Data, start: int) -> tuple[tuple[int, ...], int]:
+        if start >= len(data):
             raise self.broken(data, "there is no shape")
-        axes, width = data[at] >> 2, data[at] & 3
-        end = at + 1 + (axes << width)
+        axes, width = data[start] >> 2, data[start] & 3
+        end = start + 1 + (axes << width)
         if end > len(data):
             raise self.broken(data, f"there is no room for {axes} dimensions")
-        shape = struct.unpack_from(f"<{axes}{_DIMENSIONS[width]}", data, at + 1)
+        shape = struct.unpack_from(f"<{axes}{_DIMENSIONS[width]}", data, start + 1)
         if self.smallest and (not shape or 0 in shape):
             raise self.broken(data, f"the shape {shape} has no elements")
         # NumPy computes strides of empty arrays too, and they must fit.
@@ -215,9 +218,9 @@ class ArrayEncoding(Encoding):
             raise self.broken(data, f"the shape {shape} is impossible")
         return shape, end
 
-    def _view(self, data: Data, stored: Any, shape: Any, at: int) -> Any:
+    def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
         try:
-            return np.ndarray(shape, stored, data, at)
+            return np.ndarray(shape, stored, data, start)
         except (ValueError, TypeError) as error:  # such as more axes than this NumPy has
             raise self.broken(data, error) from error
 
@@ -232,7 +235,7 @@ class TensorEncoding(ArrayEncoding):
     expects = "a NumPy array or a torch tensor"
 
     def encode(self, value: Any) -> bytes:
-        """As for `ndarray`; bfloat16 as the two bytes of each element."""
+        """Encode as `ndarray` does, and bfloat16 as the two bytes of each element."""
         if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
             value = value.detach().cpu()
         if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
@@ -258,8 +261,8 @@ class TensorEncoding(ArrayEncoding):
             raise self._wrong(value, f"the column's shape is {self._dims}")
         return words
 
-    def _view(self, data: Data, stored: Any, shape: Any, at: int) -> Any:
-        array = super()._view(data, stored, shape, at)
+    def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
+        array = super()._view(data, stored, shape, start)
         if stored is not _BFLOAT16:
             return array
         import torch
@@ -269,7 +272,7 @@ class TensorEncoding(ArrayEncoding):
 
 
 def _bfloat16_words(value: Any) -> bytes:
-    """The elements of a torch or ml_dtypes array of bfloat16."""
+    """Return the elements of a torch or ml_dtypes array of bfloat16."""
     if isinstance(value, np.ndarray):
         return value.astype(value.dtype, order="C").view(np.uint16).astype("<u2").tobytes()
     import torch
@@ -277,7 +280,7 @@ def _bfloat16_words(value: Any) -> bytes:
     return bytes(value.contiguous().view(torch.int16).numpy().astype("<i2").tobytes())
 
 
-# A dtype of its own, told apart by identity: metadata keeps NumPy from giving out its usual one.
+# Compared by identity: metadata keeps NumPy from returning its shared dtype of these codes.
 _BFLOAT16 = np.dtype("<u2", metadata={"bfloat16": True})
 
 

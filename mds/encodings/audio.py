@@ -35,7 +35,7 @@ class AudioEncoding(Encoding):
         super().__init__(plain(name, "audio"))
 
     def encode(self, value: Any) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         if isinstance(value, (str, os.PathLike)):
             try:
                 with open(value, "rb") as file:
@@ -52,18 +52,18 @@ class AudioEncoding(Encoding):
         return bytes(value)
 
     def decode(self, data: Data) -> tuple[np.ndarray[Any, Any], int]:
-        """The samples and the rate."""
+        """Return the samples and the rate."""
         kind = _kind(data)
         if kind is None:
             raise self.broken(data, "they are neither WAV nor FLAC")
         if kind == "wav":
-            found = self._plain_wav(data)
-            if found is not None:
-                return found
+            sound = self._plain_wav(data)
+            if sound is not None:
+                return sound
         return self._soundfile(data, kind)
 
     def _plain_wav(self, data: Data) -> tuple[np.ndarray[Any, Any], int] | None:
-        """Integer PCM, which Python reads by itself; None for the rest."""
+        """Read integer PCM, for which Python needs no library; None for other formats."""
         import wave
 
         try:
@@ -73,7 +73,7 @@ class AudioEncoding(Encoding):
                     file.getnchannels(),
                     file.getframerate(),
                 )
-                # readframes takes memory for what it is asked for, so ask for what can be there.
+                # readframes allocates what it is called for: limit it to the size of the file.
                 raw = file.readframes(min(file.getnframes(), len(data)))
         except wave.Error as error:
             if str(error).startswith("unknown"):  # a format that is not integer PCM

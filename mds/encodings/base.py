@@ -27,7 +27,7 @@ LARGEST = (1 << 32) - 1
 
 
 class DecodeKind(Enum):
-    """How readers make many values of a column without a call of `decode` for each."""
+    """Way to decode many values of a column without a call of `decode` for each."""
 
     OPAQUE = "whatever `decode` gives: the call for each value stays"
     BYTES = "the bytes themselves"
@@ -71,7 +71,7 @@ class Encoding(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "decode" in vars(cls):  # what is true of a parent's need not be true of another one
+        if "decode" in vars(cls):  # the new function may differ from the parent's
             cls.shares_memory = vars(cls).get("shares_memory", True)
             cls.decode_kind = vars(cls).get("decode_kind", DecodeKind.OPAQUE)
 
@@ -80,14 +80,14 @@ class Encoding(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value. Raises EncodingError."""
+        """Return the bytes of a value. Raises EncodingError."""
 
     @abstractmethod
     def decode(self, data: Data) -> Any:
-        """The value of exactly these bytes. Raises EncodingError."""
+        """Return the value of exactly these bytes. Raises EncodingError."""
 
     def pack(self, value: Any) -> bytes:
-        """What a writer stores: `bytes` untouched where allowed, else `encode`, of the right size.
+        """Return the bytes to store: `bytes` untouched where allowed, else `encode`, size checked.
 
         Raises EncodingError; FixedSizeError (a KeyError) for another size than the column's.
         """
@@ -129,19 +129,19 @@ class Encoding(ABC):
             ) from error
 
     def refuse(self, value: Any, way_out: str = "") -> EncodingTypeError:
-        """The error for a value of a type that the encoding does not take."""
+        """Return the error for a value of a type that the encoding does not take."""
         text = f"encoding {self.name}: expected {self.expects}, got {describe(value)}"
         way_out = way_out or self.way_out(value)
         return EncodingTypeError(f"{text}. {way_out}" if way_out else text)
 
     def way_out(self, value: Any) -> str:
-        """What may be done with a value of another type, a sentence; '' where nothing is known."""
+        """Suggest in a sentence what to do with a value of another type, or return ''."""
         if value is None:
             return f"A column that may be empty is 'optional[{self.name}]'."
         return ""
 
     def too_large(self, value: Any, size: int) -> EncodingError:
-        """The error for a value that no shard can hold, raised before memory is taken for it."""
+        """Return the error for a value that no shard can hold, before memory is taken for it."""
         return EncodingError(
             f"encoding {self.name}: a value has {size} bytes, and a shard has less than 4 GiB, "
             f"got {describe(value)}. Split the sample."
@@ -159,7 +159,7 @@ class Encoding(ABC):
 
 
 def describe(value: Any) -> str:
-    """A value in a few words for an error sentence: its type and its beginning."""
+    """Describe a value in an error: its type and its beginning."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if dtype is not None and shape is not None:
         return f"{type(value).__name__} of {dtype} with shape {tuple(shape)}"
@@ -175,6 +175,6 @@ def describe(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {text}"
 
 
-def located(error: _E, where: str) -> _E:
-    """The same kind of error with the place in front, such as `"column 'x' of sample 3"`."""
-    return type(error)(f"{where}, {error}")
+def located(error: _E, place: str) -> _E:
+    """Return the error with the place in front, such as `"column 'x' of sample 3"`."""
+    return type(error)(f"{place}, {error}")

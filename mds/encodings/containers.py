@@ -40,7 +40,7 @@ class ListEncoding(Encoding):
             self.decode_array = self._decode_arrays
 
     def encode(self, value: Any) -> bytes:
-        """A zero word, the count, the size of each, the items."""
+        """Return a zero word, the count, the size of each item, and the items."""
         if not isinstance(value, list):
             raise self.refuse(value)
         parts = []
@@ -60,17 +60,17 @@ class ListEncoding(Encoding):
                 raise located(error, f"item {number}") from error
 
     def way_out(self, value: Any) -> str:
-        """How to make a list of it."""
+        """Suggest how to make a list of a value."""
         if isinstance(value, (tuple, set)) or hasattr(value, "tolist"):
             return "Write list(value)."
         return super().way_out(value)
 
     def decode(self, data: Data) -> list[Any]:
-        """A list."""
+        """Return a list."""
         return [self._inner.decode(item) for item in self._items(data)]
 
     def _decode_arrays(self, data: Data) -> list[Any]:
-        """The pictures of a list as arrays."""
+        """Return the pictures of a list as arrays."""
         assert self._inner.decode_array is not None
         return [self._inner.decode_array(item) for item in self._items(data)]
 
@@ -94,16 +94,16 @@ class OptionalEncoding(Encoding):
             self.decode_array = self._decode_array
 
     def encode(self, value: Any) -> bytes:
-        """A zero byte for None; a one and the value's own bytes otherwise."""
+        """Return a zero byte for None, else a one and the bytes of the value."""
         return b"\0" if value is None else b"\1" + self._inner.pack_checked(value)
 
     def decode(self, data: Data) -> Any:
-        """The value or None."""
+        """Return the value or None."""
         stored = self._stored(data)
         return None if stored is None else self._inner.decode(stored)
 
     def _decode_array(self, data: Data) -> Any:
-        """The pixels of a picture as an array, or None."""
+        """Return the pixels of a picture as an array, or None."""
         assert self._inner.decode_array is not None
         stored = self._stored(data)
         return None if stored is None else self._inner.decode_array(stored)
@@ -115,7 +115,7 @@ class OptionalEncoding(Encoding):
 
 
 def pack_item(inner: Encoding, item: Any) -> bytes:
-    """An item of a list: encoded for certain, since a list passes no bytes through."""
+    """Encode an item of a list. Bytes are encoded too: a list passes none through."""
     data = inner.encode(item)
     if inner.size is not None and len(data) != inner.size:
         raise EncodingError(
@@ -125,7 +125,7 @@ def pack_item(inner: Encoding, item: Any) -> bytes:
 
 
 def pack_sizes(parts: list[bytes]) -> bytes:
-    """The count and the sizes."""
+    """Return the count and the sizes."""
     try:
         return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     except struct.error:
@@ -133,7 +133,7 @@ def pack_sizes(parts: list[bytes]) -> bytes:
 
 
 def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]:
-    """The items behind a count at `start`; count and sizes checked against the bytes there are."""
+    """Return the items after the count at `start`. Count and sizes are checked."""
     view = memoryview(data)
     if len(view) < start + 4:
         raise encoding.broken(data, "there is no count")

@@ -65,8 +65,8 @@ class PilEncoding(Encoding):
             raise self.refuse(value)
         pixels = _pixels(self, value)
         if value.mode == "P" and not _is_grey_palette(value):
-            # The bytes have no room for a palette. Old datasets were written so, and old code
-            # that writes them must go on working; it is told.
+            # The bytes have no room for a palette. Old programs write such images and must still
+            # work, so warn only.
             warnings.warn(
                 "encoding pil stores the pixels of a mode P image and loses its palette: give "
                 "image.convert('RGB'), or use the encoding png",
@@ -77,7 +77,7 @@ class PilEncoding(Encoding):
         return struct.pack("<3I", *value.size, len(mode)) + mode + pixels
 
     def decode(self, data: Data) -> Any:
-        """A PIL image."""
+        """Return a PIL image."""
         from PIL import Image
 
         view = memoryview(data)
@@ -97,7 +97,7 @@ class PilEncoding(Encoding):
             raise self.broken(data, error) from error
 
     def decode_array(self, data: Data) -> Any:
-        """The pixels as an array; see `mds.encodings.images`."""
+        """Return the pixels as an array; see `mds.encodings.images`."""
         return image_pixels(self.decode(data))
 
 
@@ -123,7 +123,7 @@ class FileImageEncoding(Encoding):
             )
 
     def encode(self, value: Any) -> bytes:
-        """The file's bytes, untouched where there is a file."""
+        """Return the bytes of the file, unchanged if the value is a file."""
         if isinstance(value, (bytes, bytearray)):
             self.check_bytes(value)
             return bytes(value)
@@ -159,7 +159,7 @@ class FileImageEncoding(Encoding):
         return data
 
     def decode(self, data: Data) -> Any:
-        """A PIL image, opened and not yet decoded."""
+        """Return a PIL image, opened and not yet decoded."""
         return open_image(self, data)
 
     def decode_array(self, data: Data) -> Any:
@@ -196,7 +196,7 @@ class JpegArrayEncoding(Encoding):
         self._jpeg = FileImageEncoding("jpeg")
 
     def encode(self, value: Any) -> bytes:
-        """The count, the size of each, the files."""
+        """Return the count, the size of each file, and the files."""
         if isinstance(value, (str, bytearray)):
             raise self.refuse(value)
         try:
@@ -225,7 +225,7 @@ class JpegArrayEncoding(Encoding):
                 raise located(error, f"item {number}") from error
 
     def decode(self, data: Data) -> list[Any]:
-        """A list of PIL images, opened and not yet decoded."""
+        """Return a list of PIL images, opened and not yet decoded."""
         return [open_image(self, item) for item in unpack_items(self, data, 0)]
 
     def decode_array(self, data: Data) -> list[Any]:
@@ -244,7 +244,7 @@ def open_image(encoding: Encoding, data: Data) -> Any:
 
 
 def _read_if_there(path: Any) -> bytes:
-    """The bytes of a file; none when there is no such file."""
+    """Return the bytes of a file, empty if there is no such file."""
     try:
         if not path or not os.path.isfile(path):
             return b""
@@ -278,7 +278,7 @@ _AS_THEY_ARE = frozenset(("L", "LA", "RGB", "RGBA", "I;16", "I", "F"))
 
 @functools.cache
 def jpeg_decoder() -> Callable[[Any], Pixels]:
-    """A function from a JPEG file's bytes to uint8 pixels of shape (height, width, 3), RGB.
+    """Return a function from a JPEG file's bytes to uint8 pixels of shape (height, width, 3), RGB.
 
     The function raises ValueError, OSError or SyntaxError for what it cannot decode.
     """
@@ -305,7 +305,7 @@ def _jpeg_by_pillow(data: Any) -> Pixels:
 
 
 def image_pixels(image: Any) -> Pixels:
-    """The pixels of a Pillow image, (height, width) or (height, width, channels)."""
+    """Return the pixels of a Pillow image, (height, width) or (height, width, channels)."""
     return np.array(image if image.mode in _AS_THEY_ARE else image.convert("RGB"))
 
 
@@ -325,12 +325,12 @@ def _jpeg_orientation(data: Data) -> int:
 
     The EXIF segment is among those before the picture, so no more is looked at.
     """
-    at, size = 2, len(data)
-    while at + 10 <= size and data[at] == 0xFF and 0xE0 <= data[at + 1] <= 0xEF:
-        end = at + 2 + (data[at + 2] << 8 | data[at + 3])
-        if bytes(data[at + 4 : at + 10]) == b"Exif\0\0":
-            return _exif_orientation(bytes(data[at + 4 : end]))
-        at = end
+    start, size = 2, len(data)
+    while start + 10 <= size and data[start] == 0xFF and 0xE0 <= data[start + 1] <= 0xEF:
+        end = start + 2 + (data[start + 2] << 8 | data[start + 3])
+        if bytes(data[start + 4 : start + 10]) == b"Exif\0\0":
+            return _exif_orientation(bytes(data[start + 4 : end]))
+        start = end
     return 1
 
 

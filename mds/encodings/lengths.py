@@ -32,8 +32,8 @@ def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], 
     encoding = parse_encoding(encodings[column])
     if not has_lengths(encoding):
         raise ConfigError(
-            f"column {column!r} is stored as {encoding.name!r}, and lengths are those of "
-            "one-dimensional arrays, such as 'ndarray:int32'."
+            f"column {column!r} is stored as {encoding.name!r}, but only "
+            "one-dimensional arrays have a length, such as 'ndarray:int32'."
         )
     if encoding.shape is not None:
         fixed = encoding.shape[0]
@@ -63,12 +63,12 @@ def _length(encoding: Encoding, data: Data) -> int:
     shape = getattr(value, "shape", None)
     if shape is None:
         raise ConfigError(
-            f"a value of the column is {shown(value)}, and lengths are those of one-dimensional "
-            "arrays and lists of numbers."
+            f"a value of the column is {shown(value)}, but only one-dimensional arrays and "
+            "lists of numbers have a length."
         )
     if len(shape) != 1:
         raise ConfigError(
-            f"a value of the column has the shape {tuple(shape)}, and lengths are those of "
-            "one-dimensional arrays."
+            f"a value of the column has the shape {tuple(shape)}, but only "
+            "one-dimensional arrays have a length."
         )
     return int(shape[0])

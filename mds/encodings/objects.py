@@ -74,7 +74,7 @@ class JsonEncoding(Encoding):
             ) from error
 
     def decode(self, data: Data) -> Any:
-        """What `json.loads` makes of it."""
+        """Return the value that `json.loads` parses."""
         try:
             return json.loads(str(data, "utf-8"))
         except (ValueError, RecursionError) as error:
@@ -106,7 +106,7 @@ class PickleEncoding(Encoding):
         del data
 
     def decode(self, data: Data) -> Any:
-        """The unpickled object."""
+        """Return the unpickled object."""
         try:
             return pickle.loads(data)  # noqa: S301 - readers ask allow_unsafe_types first
         except Exception as error:  # damaged pickles raise anything at all

@@ -37,7 +37,7 @@ _CODES = {
 
 
 def plain(name: str, family: str) -> str:
-    """The name, if it is just the family; else UnknownEncodingError."""
+    """Return the name if it is just the family. Raises UnknownEncodingError otherwise."""
     if name != family:
         raise UnknownEncodingError(f"the encoding {family!r} takes no parameters, got {name!r}.")
     return name
@@ -68,11 +68,11 @@ class IntEncoding(Encoding):
             raise _range_error(self, value, -(1 << 63), (1 << 63) - 1) from None
 
     def way_out(self, value: Any) -> str:
-        """How to make an int of it."""
+        """Suggest how to make an int of a value."""
         return _as_number("int", value) or super().way_out(value)
 
     def decode(self, data: Data) -> int:
-        """An int."""
+        """Return an int."""
         if len(data) != 8:
             raise self.broken(data, "8 are needed")
         return int.from_bytes(data, "little", signed=True)
@@ -101,18 +101,18 @@ class BoolEncoding(Encoding):
         raise self.refuse(value)
 
     def way_out(self, value: Any) -> str:
-        """How to make a bool of it."""
+        """Suggest how to make a bool of a value."""
         return super().way_out(value) or "Write bool(value), or use the encoding 'int'."
 
     def decode(self, data: Data) -> bool:
-        """A bool."""
+        """Return a bool."""
         if len(data) != 1 or data[0] > 1:
             raise self.broken(data, "a bool is one byte, 0 or 1")
         return data[0] == 1
 
 
 class NumpyEncoding(Encoding):
-    """A NumPy scalar."""
+    """Return a NumPy scalar."""
 
     shares_memory = False
     takes_bytes = True
@@ -136,7 +136,7 @@ class NumpyEncoding(Encoding):
         self._is_whole = is_whole
 
     def encode(self, value: Any) -> bytes:
-        """The scalar's bytes, little-endian."""
+        """Return the bytes of the scalar, little-endian."""
         if type(value) is self._fast:
             try:
                 return self._pack(value)
@@ -158,7 +158,7 @@ class NumpyEncoding(Encoding):
         return self._convert(value, is_exact=False)
 
     def _convert(self, value: Any, *, is_exact: bool = True) -> bytes:
-        given = value
+        original = value
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
             if is_exact and type(value) is self._fast:
@@ -171,12 +171,12 @@ class NumpyEncoding(Encoding):
         except OverflowError:
             raise self._too_large(value) from None
         except TypeError:
-            raise self.refuse(given) from None
+            raise self.refuse(original) from None
         except ValueError as error:
             if isinstance(error, EncodingError):
                 raise
             raise EncodingError(
-                f"encoding {self.name}: expected {self.expects}, got {describe(given)} ({error})"
+                f"encoding {self.name}: expected {self.expects}, got {describe(original)} ({error})"
             ) from error
         return bytes(scalar.astype(self.dtype, copy=False).tobytes())
 
@@ -204,26 +204,26 @@ class NumpyEncoding(Encoding):
             f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
             f"become {scalar}. Write round(value), or use the encoding 'float64'."
         )
-        whole = np.trunc(np.asarray(value))
-        is_in_range = np.all((whole >= self._limits.min) & (whole <= self._limits.max))
+        truncated = np.trunc(np.asarray(value))
+        is_in_range = np.all((truncated >= self._limits.min) & (truncated <= self._limits.max))
         if self.name != "uint8" or not is_in_range:
             raise EncodingError(text)
         # Recorded calls of the format store 3.7 as 3 in a column of this type.
         warnings.warn(text, UserWarning, stacklevel=2)
 
     def way_out(self, value: Any) -> str:
-        """How to make a number of it."""
+        """Suggest how to make a number of a value."""
         return _as_number("int" if self._is_whole else "float", value) or super().way_out(value)
 
     def _too_large(self, value: Any) -> EncodingRangeError:
         return _range_error(self, value, self._limits.min, self._limits.max)
 
     def decode(self, data: Data) -> np.generic:
-        """A NumPy scalar."""
+        """Return a NumPy scalar."""
         if len(data) != self.size:
             raise self.broken(data, f"{self.size} are needed")
-        found: np.generic = self._scalar(self._unpack(data)[0])
-        return found
+        scalar: np.generic = self._scalar(self._unpack(data)[0])
+        return scalar
 
 
 def _is_same(scalar: Any, value: Any) -> bool:
@@ -252,7 +252,7 @@ def _wider(value: Any) -> str:
 
 
 def _as_number(kind: str, value: Any) -> str:
-    """How to make a number of a value, as a sentence; '' where there is no usual way."""
+    """Suggest in a sentence how to make a number of a value, or return ''."""
     if isinstance(value, str):
         return f"Write {kind}(value), or use the encoding 'str'."
     if isinstance(value, (float, bool)):

@@ -24,7 +24,7 @@ class BytesEncoding(Encoding):
         super().__init__(plain(name, "bytes"))
 
     def encode(self, value: Any) -> bytes:
-        """The value itself."""
+        """Return the value itself."""
         if not isinstance(value, bytes):
             raise self.refuse(value)
         return value
@@ -34,7 +34,7 @@ class BytesEncoding(Encoding):
         del data
 
     def way_out(self, value: Any) -> str:
-        """How to make bytes of it."""
+        """Suggest how to make bytes of a value."""
         if isinstance(value, str):
             return "Write value.encode(), or use the encoding 'str'."
         if isinstance(value, (bytearray, memoryview)):
@@ -71,7 +71,7 @@ class StrEncoding(Encoding):
             ) from error
 
     def way_out(self, value: Any) -> str:
-        """How to make text of it."""
+        """Suggest how to make text of a value."""
         if isinstance(value, (int, float)):
             return "Write str(value), or use the encoding 'int' or 'float64'."
         if isinstance(value, (dict, list)):
@@ -79,7 +79,7 @@ class StrEncoding(Encoding):
         return super().way_out(value)
 
     def decode(self, data: Data) -> str:
-        """A str."""
+        """Return a str."""
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
@@ -109,7 +109,7 @@ class NumberTextEncoding(Encoding):
             raise EncodingError(f"encoding {self.name}: {error}") from error
 
     def decode(self, data: Data) -> Any:
-        """An int, a float or a Decimal."""
+        """Return an int, a float or a Decimal."""
         try:
             return self._type(str(data, "ascii"))
         except (ValueError, ArithmeticError) as error:  # the latter is decimal's

@@ -38,19 +38,19 @@ class Codec(ABC):
 
     @property
     def extension(self) -> str:
-        """What the name of a compressed file ends with, without the dot."""
+        """Extension of a compressed file, without the dot."""
         return self.algorithm
 
     def compress(self, data: Data) -> bytes:
-        """The compressed file."""
+        """Return the compressed file."""
         return b"".join(self.compress_parts([data]))
 
     @abstractmethod
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
-        """The compressed file in pieces, of a file given in parts."""
+        """Yield the compressed file in pieces, from a file in parts."""
 
     def decompress(self, data: Data, size: int) -> bytes:
-        """The `size` bytes that were compressed. Raises ShardError for anything else."""
+        """Return the `size` bytes that were compressed. Raises ShardError for any other size."""
         under_way = self.decompressor(size)
         return under_way.feed(data) + under_way.finish()
 
@@ -64,7 +64,7 @@ class Codec(ABC):
 
 @lru_cache(maxsize=256)
 def parse_compression(name: str | None) -> Codec | None:
-    """The codec of a name such as `"zstd:7"`; None for None or ''.
+    """Return the codec of a name such as `"zstd:7"`, or None for None or ''.
 
     Raises ConfigError (a ValueError) for an unknown algorithm or level. Packages behind optional
     algorithms are asked for when first used.
@@ -98,7 +98,7 @@ def compression_names() -> list[str]:
 
 
 def _cut(parts: Sequence[Data]) -> Iterator[memoryview]:
-    """The parts in pieces that keep the memory of a stream small."""
+    """Yield the parts in pieces that keep the memory of a stream small."""
     for part in parts:
         view = memoryview(part)
         for start in range(0, len(view), PIECE):
@@ -200,9 +200,9 @@ class _GzDecompressor(MemberDecompressor):
         while self._member.unconsumed_tail and not self._member.eof:
             self._emit(self._member.decompress(self._member.unconsumed_tail, PIECE))
 
-    def _padding(self, view: memoryview, at: int) -> int:
+    def _padding(self, view: memoryview, start: int) -> int:
         # gzip allows zeros after a member
-        piece = bytes(view[at : at + self._step])
+        piece = bytes(view[start : start + self._step])
         zeros = len(piece) - len(piece.lstrip(b"\0"))
         self._step = min(4 * self._step, PIECE) if zeros == len(piece) else FIRST_PIECE
         return zeros
@@ -242,7 +242,7 @@ class _Br(Codec):
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
         stream = _brotli().Compressor(quality=self.level)
         for piece in _cut(parts):
-            # The parts are released before the pieces come, so brotli gets bytes of its own.
+            # The parts are released before the pieces come, so brotli gets a copy.
             yield stream.process(bytes(piece))
         yield stream.finish()
 
@@ -256,12 +256,12 @@ class _BrDecompressor(Decompressor):
         self._stream = _brotli().Decompressor()
 
     def _push(self, chunk: Data) -> None:
-        rest = bytes(chunk)
+        pending = bytes(chunk)
         # Input is taken whole; what did not fit into the limit comes with the next, empty, one.
-        while rest or not self._stream.is_finished():
-            piece = self._stream.process(rest, output_buffer_limit=PIECE)
+        while pending or not self._stream.is_finished():
+            piece = self._stream.process(pending, output_buffer_limit=PIECE)
             self._emit(piece)
-            rest = b""
+            pending = b""
             if not piece:
                 break
 

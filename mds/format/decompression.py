@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Data = bytes | bytearray | memoryview
 
 PIECE = 1 << 20
-# What is given to a library at the beginning of a member, which copies what is behind its end.
+# Bytes of the first piece of a member: the library copies all input after the end of a member.
 FIRST_PIECE = 1 << 9
 # Parallel compressors end a file with an empty member; thousands of them are an attack.
 _MAX_EMPTY_MEMBERS = 1000
@@ -30,31 +30,31 @@ class Decompressor(ABC):
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self._size = size
-        self._given = 0
+        self._emitted = 0
         self._sink: Callable[[bytes], object] = _drop
         self._sink_error: Exception | None = None
 
     def feed(self, chunk: Data) -> bytes:
-        """What comes out of the next chunk. Raises ShardError at the first piece too many."""
+        """Return the output of the next chunk. Raises ShardError if it exceeds the file's size."""
         out: list[bytes] = []
         self.feed_to(chunk, out.append)
         return out[0] if len(out) == 1 else b"".join(out)
 
     def finish(self) -> bytes:
-        """The rest, usually nothing. Raises ShardError when bytes are missing."""
+        """Return the last output, usually empty. Raises ShardError when bytes are missing."""
         out: list[bytes] = []
         self.finish_to(out.append)
         return b"".join(out)
 
     def feed_to(self, chunk: Data, sink: Callable[[bytes], object]) -> None:
-        """As `feed`, with every piece given to ``sink`` at once: a megabyte of memory at most."""
+        """Decompress as `feed`, and pass each piece of at most a megabyte to ``sink``."""
         self._guarded(lambda: self._push(chunk), sink)
 
     def finish_to(self, sink: Callable[[bytes], object]) -> None:
-        """As `finish`, with the rest given to ``sink``."""
+        """Finish as `finish`, and pass the last output to ``sink``."""
         self._guarded(self._end, sink)
-        if self._given != self._size:
-            raise ShardError(f"{self._name} data ended at {self._given} of {self._size} bytes")
+        if self._emitted != self._size:
+            raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
 
     def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
         self._sink = sink
@@ -74,11 +74,11 @@ class Decompressor(ABC):
         """Take a chunk and call `_emit` for each piece; the library's own errors may pass."""
 
     def _end(self) -> None:  # noqa: B027 - most have nothing to do
-        """The last chunk was pushed."""
+        """Check the end, after the last chunk was pushed."""
 
     def _emit(self, piece: bytes) -> None:
-        self._given += len(piece)
-        if self._given > self._size:
+        self._emitted += len(piece)
+        if self._emitted > self._size:
             raise ShardError(f"{self._name} data holds more than the {self._size} bytes it should")
         if piece:
             try:
@@ -109,37 +109,37 @@ class MemberDecompressor(Decompressor):
     @staticmethod
     @abstractmethod
     def _new_member() -> Any:
-        """The decompressor of one member, of the standard library."""
+        """Return a decompressor of the standard library for one member."""
 
     @abstractmethod
     def _expand(self, piece: Data) -> None:
         """Emit what a piece of a member becomes."""
 
     def _push(self, chunk: Data) -> None:
-        view, at = memoryview(chunk), 0
-        while at < len(view):
-            if self._between and (padding := self._padding(view, at)):
-                at += padding
+        view, start = memoryview(chunk), 0
+        while start < len(view):
+            if self._between and (padding := self._padding(view, start)):
+                start += padding
                 continue
             self._between = False
-            piece = view[at : at + self._step]
+            piece = view[start : start + self._step]
             self._expand(piece)
-            at += len(piece)
+            start += len(piece)
             if self._member.eof:
-                at -= len(self._member.unused_data)
+                start -= len(self._member.unused_data)
                 self._begin_anew()
             else:
                 self._step = min(4 * self._step, PIECE)
 
-    def _padding(self, view: memoryview, at: int) -> int:
-        del view, at
+    def _padding(self, view: memoryview, start: int) -> int:
+        del view, start
         return 0
 
     def _begin_anew(self) -> None:
-        self._empty += self._given == self._before
+        self._empty += self._emitted == self._before
         if self._empty > _MAX_EMPTY_MEMBERS:
             raise ShardError(f"{self._name} data has more than {_MAX_EMPTY_MEMBERS} empty members")
-        self._before, self._step, self._between = self._given, FIRST_PIECE, True
+        self._before, self._step, self._between = self._emitted, FIRST_PIECE, True
         self._member = self._new_member()
 
     def _end(self) -> None:

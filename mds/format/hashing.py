@@ -41,11 +41,11 @@ class Hash(Protocol):
         """Take more bytes."""
 
     def hexdigest(self) -> str:
-        """The digest of the bytes so far, in lower-case hex."""
+        """Return the digest of the bytes so far, in lower-case hex."""
 
 
 def hash_names() -> list[str]:
-    """The digests that an index may name, sorted."""
+    """Return the digests that an index may name, sorted."""
     return sorted(_NAMES)
 
 
@@ -60,7 +60,7 @@ def new_hash(name: str) -> Hash:
 
 
 def hexdigest(name: str, data: Any) -> str:
-    """The digest of some bytes. Raises ConfigError (a ValueError) for an unknown name."""
+    """Return the digest of some bytes. Raises ConfigError (a ValueError) for an unknown name."""
     digest = new_hash(name)
     digest.update(data)
     return digest.hexdigest()
@@ -79,10 +79,10 @@ def _maker(name: str) -> Callable[[], Hash]:
 
 
 def digest(*parts: str | float | NDArray[Any] | None) -> str:
-    """A short name for values; arrays by their content."""
-    made = hashlib.blake2b(digest_size=16)
+    """Return a short name for values; arrays count by content."""
+    values_hash = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.astype("<i8").tobytes() if isinstance(part, np.ndarray) else repr(part).encode()
-        made.update(len(data).to_bytes(8, "little"))
-        made.update(data)
-    return made.hexdigest()
+        values_hash.update(len(data).to_bytes(8, "little"))
+        values_hash.update(data)
+    return values_hash.hexdigest()

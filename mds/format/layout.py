@@ -48,12 +48,12 @@ class Columns(NamedTuple):
 
     @property
     def variable(self) -> int:
-        """How many columns have a size word in every sample."""
+        """Number of columns with a size word in every sample."""
         return self.sizes.count(None)
 
 
 def shard_name(number: int, extension: str) -> str:
-    """The file name of a shard: `shard_name(12, "mds.zstd") == "shard.00012.mds.zstd"`."""
+    """Return the file name of a shard: `shard_name(12, "mds.zstd") == "shard.00012.mds.zstd"`."""
     return f"shard.{number:05}.{extension}"
 
 
@@ -63,17 +63,17 @@ def is_shard_name(name: str) -> bool:
 
 
 def config_bytes(config: dict[str, Any]) -> bytes:
-    """The configuration as it stands in every shard and meta file: JSON with sorted keys."""
+    """Return the configuration for shard and meta files: JSON with sorted keys."""
     return json.dumps(config, sort_keys=True).encode()
 
 
 def header_size(samples: int) -> int:
-    """The bytes before the configuration: the count and the offsets."""
+    """Return the size before the configuration: the count and the offsets."""
     return 4 + 4 * (samples + 1)
 
 
 def empty_shard_size(config: bytes) -> int:
-    """The bytes of a shard that holds no samples; every sample adds its length plus four."""
+    """Return the size of a shard without samples; each sample adds its length plus four."""
     return header_size(0) + len(config)
 
 
@@ -87,7 +87,7 @@ def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
 
 
 def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
-    """A meta file for a data file whose first sample begins at `first`.
+    """Return a meta file for a data file whose first sample begins at `first`.
 
     Raises WriterError when the data file would reach 4 GiB.
     """
@@ -110,76 +110,76 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     return b"".join((struct.pack("<I", len(sizes)), offsets.data, config))
 
 
-def parse_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:
-    """The n + 1 offsets of an mds shard of `size` bytes, checked.
+def parse_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArray[np.uint32]:
+    """Return the n + 1 offsets of an mds shard of `size` bytes, checked.
 
-    `data` is the file or just its first `header_size(samples)` bytes, `where` names the file in
+    `data` is the file or just its first `header_size(samples)` bytes, `path` names the file in
     errors. Raises ShardError unless the count is `samples`, the first sample lies behind the
     header, offsets never fall, and the last one is the end of the file.
     """
-    offsets = _read_offsets(data, samples, where)
+    offsets = _read_offsets(data, samples, path)
     if offsets[0] < header_size(samples):
         raise ShardError(
-            f"{where}: the first sample begins at byte {offsets[0]}, inside the header of "
+            f"{path}: the first sample begins at byte {offsets[0]}, inside the header of "
             f"{header_size(samples)} bytes."
         )
-    return _checked(offsets, size, where, where)
+    return _checked(offsets, size, path, path)
 
 
-def parse_meta_offsets(data: Buffer, samples: int, size: int, where: str) -> npt.NDArray[np.uint32]:
-    """The n + 1 offsets of a meta file into a data file of `size` bytes, checked.
+def parse_meta_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArray[np.uint32]:
+    """Return the n + 1 offsets of a meta file into a data file of `size` bytes, checked.
 
     `data` is the meta file. Raises ShardError as `parse_offsets` does.
     """
-    offsets = _read_offsets(data, samples, where)
-    return _checked(offsets, size, where, "the data file")
+    offsets = _read_offsets(data, samples, path)
+    return _checked(offsets, size, path, "the data file")
 
 
-def _read_offsets(data: Buffer, samples: int, where: str) -> npt.NDArray[np.uint32]:
+def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint32]:
     if len(data) < header_size(samples):
         raise ShardError(
-            f"{where}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
+            f"{path}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
             "the file is cut short or is not the one that the index describes."
         )
     (count,) = struct.unpack_from("<I", data)
     if count != samples:
-        raise ShardError(f"{where}: holds {count} samples, the index says {samples}.")
+        raise ShardError(f"{path}: holds {count} samples, the index says {samples}.")
     # A copy: a view would keep the mapped file open for as long as the offsets live.
     return np.frombuffer(data, "<u4", samples + 1, 4).astype(np.uint32)
 
 
 def _checked(
-    offsets: npt.NDArray[np.uint32], size: int, where: str, whole: str
+    offsets: npt.NDArray[np.uint32], size: int, path: str, data_file: str
 ) -> npt.NDArray[np.uint32]:
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         row = int(falls[0])
         raise ShardError(
-            f"{where}: sample {row} begins at byte {offsets[row]} and ends at {offsets[row + 1]}."
+            f"{path}: sample {row} begins at byte {offsets[row]} and ends at {offsets[row + 1]}."
         )
     if offsets[-1] != size:
         raise ShardError(
-            f"{where}: the last sample ends at byte {offsets[-1]}, {whole} at {size}; "
+            f"{path}: the last sample ends at byte {offsets[-1]}, {data_file} at {size}; "
             "the file is cut short or was changed."
         )
     return offsets
 
 
 def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -> list[memoryview]:
-    """The value of every column of one sample.
+    """Return the value of every column of one sample.
 
     `sizes` and `variable` are those of `Columns`. Raises ShardError unless the sizes make up
     exactly the bytes.
     """
-    at = 4 * variable
-    if at > len(data):
+    start = 4 * variable
+    if start > len(data):
         raise ShardError(f"a sample of {len(data)} bytes cannot hold {variable} sizes.")
     words = iter(struct.unpack_from(f"<{variable}I", data))
     values = []
     for size in sizes:
-        end = at + (next(words) if size is None else size)
-        values.append(data[at:end])
-        at = end
-    if at != len(data):
-        raise ShardError(f"a sample of {len(data)} bytes has columns of {at} bytes together.")
+        end = start + (next(words) if size is None else size)
+        values.append(data[start:end])
+        start = end
+    if start != len(data):
+        raise ShardError(f"a sample of {len(data)} bytes has columns of {start} bytes together.")
     return values

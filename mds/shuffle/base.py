@@ -56,7 +56,7 @@ class ShuffleSpec:
         return int(self.sizes.sum())
 
     def node_starts(self) -> NDArray[np.int64]:
-        """Where each canonical node begins, and the end: shape (nodes + 1,)."""
+        """Return the first position of each canonical node, and the end: shape (nodes + 1,)."""
         nodes = self.num_canonical_nodes
         if self.samples > np.iinfo(np.int64).max // (nodes + 1):
             raise PlanError(f"{self.samples} samples on {nodes} canonical nodes are too many.")
@@ -87,7 +87,7 @@ class Shuffle(abc.ABC):
 
     @abc.abstractmethod
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
-        """The ids of canonical node ``node`` in order, in windows of any length.
+        """Yield the ids of canonical node ``node`` in order, in windows of any length.
 
         A window is good until the next one is asked for.
         """
@@ -100,14 +100,14 @@ class RandomAccessShuffle(Shuffle):
 
     @abc.abstractmethod
     def ids_at(self, positions: Ids) -> Ids:
-        """The ids at positions of the order, int64."""
+        """Return the ids at positions of the order, int64."""
 
     @abc.abstractmethod
     def find(self, ids: Ids) -> Ids:
-        """The positions in the order of ids: the inverse of `ids_at`."""
+        """Return the positions in the order of ids: the inverse of `ids_at`."""
 
     def at_epoch(self, epoch: int) -> RandomAccessShuffle:
-        """The same shards in the order of another epoch."""
+        """Return the same shards in the order of another epoch."""
         return type(self)(dataclasses.replace(self.spec, epoch=epoch))
 
     @classmethod
@@ -116,7 +116,7 @@ class RandomAccessShuffle(Shuffle):
         return ShuffleGroup(shuffles)
 
     def windows(self, node: int) -> Iterator[Ids]:
-        """The ids of canonical node ``node`` in order."""
+        """Yield the ids of canonical node ``node`` in order."""
         first, last = int(self.starts[node]), int(self.starts[node + 1])
         for at in range(first, last, _CHUNK_SAMPLES):
             yield self.ids_at(np.arange(at, min(at + _CHUNK_SAMPLES, last)))
@@ -135,7 +135,7 @@ class ShuffleGroup:
         return type(self)({**self.shuffles, **other})
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """The ids at positions of the shuffles of these numbers."""
+        """Return the ids at positions of the shuffles of these numbers."""
         out = np.empty(len(positions), np.int64)
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)

@@ -74,7 +74,7 @@ class StreamingBucketSort:
                 self._buckets[base + i].append(_Run(keys[a:b], order[a:b], places, first))
 
     def pop(self, until: float) -> Iterator[NDArray[np.int64]]:
-        """The ids of all buckets that end at ``until`` or before, in order."""
+        """Yield the ids of all buckets that end at ``until`` or before, in order."""
         while self._buckets and (self._next + 1) * BUCKET_PLACES <= until:
             runs = self._buckets.pop(self._next, None)
             self._next += 1

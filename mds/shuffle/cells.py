@@ -43,16 +43,16 @@ class Cells(NamedTuple):
     rounds: int
 
     def of(self, numbers: Any) -> Cells:
-        """The cells of other places, where there are several nodes."""
+        """Return the cells of other places, where there are several nodes."""
         fields: tuple[Any, ...] = self
         return Cells._make(each if np.ndim(each) == 0 else each[numbers] for each in fields)
 
     def lines(self, places: Ids) -> Ids:
-        """The places in the lines that places in the output take their samples from."""
+        """Return the places in the lines that places in the output take their samples from."""
         return self._walk(places, Cells._forward)
 
     def outputs(self, lines: Ids) -> Ids:
-        """The places in the output of places in the lines: the inverse of `lines`."""
+        """Return the places in the output of places in the lines: the inverse of `lines`."""
         return self._walk(lines, Cells._backward)
 
     def _walk(self, places: Ids, step: Any) -> Ids:
@@ -96,7 +96,7 @@ class Cells(NamedTuple):
         return hash_counters(key, cell + self.first)
 
     def _shift(self, lane: NDArray[np.uint32]) -> Ids:
-        """How many cells a lane goes ahead: evenly from half a window back to half ahead."""
+        """Return how many cells a lane goes ahead: evenly from half a window back to half ahead."""
         ahead: Ids = np.multiply(lane, self.window, dtype=np.int64)
         ahead >>= self.bits
         ahead -= self.window >> 1

@@ -50,7 +50,7 @@ class KeyedOrders:
         )
 
     def some(self, which: Ids) -> KeyedOrders:
-        """Those of some of the ranges."""
+        """Return the orders of some of the ranges."""
         made = copy.copy(self)
         sizes = np.diff(self.starts)[which]
         parts = ranges(self.starts[which], sizes)
@@ -60,7 +60,7 @@ class KeyedOrders:
         return made
 
     def orders(self, keys: Keys) -> NDArray[np.int64]:
-        """The orders one after the other, by one key or that of each number."""
+        """Return the orders one after the other, by one key or that of each number."""
         packed = hash_counters(keys, self._numbers)
         packed >>= self._highs
         packed |= self._groups
@@ -73,7 +73,7 @@ class KeyedOrders:
 
 
 def ranges(begins: Ids, sizes: Ids) -> Ids:
-    """The numbers of ranges, one range after the other."""
+    """Return the numbers of ranges, one range after the other."""
     ends: Ids = sizes.cumsum()
     found: Ids = np.repeat(begins - (ends - sizes), sizes) + np.arange(int(sizes.sum()))
     return found

@@ -31,7 +31,7 @@ class Line:
         self.has_long = bool(len(size)) and int(size.max()) > long
 
     def ids(self, places: Ids) -> Ids:
-        """The ids at places."""
+        """Return the ids at places."""
         part = np.searchsorted(self.ends, places, side="right")
         size = self.size[part]
         offset = places - (self.ends[part] - size)
@@ -41,7 +41,7 @@ class Line:
         return offset
 
     def places(self, ids: Ids) -> Ids:
-        """The places of ids: the inverse of `ids`."""
+        """Return the places of ids: the inverse of `ids`."""
         order, firsts = self._by_id
         part = order[np.searchsorted(firsts, ids, side="right") - 1]
         size = self.size[part]

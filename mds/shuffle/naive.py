@@ -28,6 +28,6 @@ class Naive(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The part of a node."""
+        """Yield the part of a node."""
         del rng
         yield self._ids[int(self.starts[node]) : int(self.starts[node + 1])]

@@ -31,12 +31,12 @@ _SPREAD, _UNIT, _HALF = (np.array(each, np.uint32) for each in (0x85EBCA6B, 1, 1
 
 
 def derive_key(*numbers: int) -> int:
-    """A 64-bit key from numbers that are not negative; their order and count matter."""
+    """Return a 64-bit key from numbers that are not negative; their order and count matter."""
     return functools.reduce(_fold, numbers, _mix64(len(numbers)))
 
 
 def partial_key(*numbers: int) -> int:
-    """A key of numbers that lacks its last one, which `finish_keys` adds."""
+    """Return a key of numbers that lacks its last one, which `finish_keys` adds."""
     return functools.reduce(_fold, numbers, _mix64(len(numbers) + 1))
 
 
@@ -70,7 +70,7 @@ def permute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Wo
 
 
 def unpermute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Words:
-    """The inverse of `permute`."""
+    """Return the inverse of `permute`."""
     return _network(keys, bits, rounds).backward(values)
 
 
@@ -90,12 +90,12 @@ def permute_below(
 
 
 def bit_lengths(values: NDArray[np.int64]) -> Words:
-    """How many bits each value, from 0 to 2**53, takes."""
+    """Return the number of bits of each value, from 0 to 2**53."""
     return np.frexp(values.astype(np.float64))[1].astype(np.uint32)
 
 
 def rounds_for(bits: int | Words) -> int:
-    """How many rounds mix values of so many bits; where they differ, enough for all."""
+    """Return how many rounds mix values of so many bits; where they differ, enough for all."""
     # Measured by counting where pairs of values go, over 400,000 keys: indistinguishable from
     # chance from 8 bits on with 6 rounds; small halves mix less in a round and need more.
     return 6 if np.ndim(bits) == 0 and int(bits) >= 8 else 12
@@ -117,7 +117,7 @@ class _Network(NamedTuple):
     is_full: bool  # whether no half is empty
 
     def some(self, which: NDArray[np.intp]) -> _Network:
-        """The networks of some of the keys."""
+        """Return the networks of some of the keys."""
         factors, terms = (each.take(which, axis=1) for each in (self.factors, self.terms))
         if self.low.ndim == 0:
             return self._replace(factors=factors, terms=terms)
@@ -127,11 +127,11 @@ class _Network(NamedTuple):
         return _Network(factors, terms, low, high, to_left, to_right, self.is_full)
 
     def forward(self, values: Words) -> Words:
-        """The values that these are sent to."""
+        """Return the values that these are sent to."""
         return self._through(values, range(len(self.factors)))
 
     def backward(self, values: Words) -> Words:
-        """The values that are sent to these."""
+        """Return the values that are sent to these."""
         return self._through(values, range(len(self.factors) - 1, -1, -1))
 
     def _through(self, values: Words, rounds: range) -> Words:
@@ -165,7 +165,7 @@ class _Network(NamedTuple):
 
 
 def _network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
-    """The networks of keys, for values of so many bits."""
+    """Return the networks of keys, for values of so many bits."""
     count = rounds or rounds_for(bits)
     wide: Words = np.asarray(bits, np.uint32)
     high = np.asarray(wide >> _UNIT)
@@ -178,7 +178,7 @@ def _network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
 
 
 def _hashes(keys: Keys, count: int) -> tuple[Words, Words]:
-    """The factors and terms of so many rounds, (rounds, keys)."""
+    """Return the factors and terms of so many rounds, (rounds, keys)."""
     factor, term = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
     # A round has term * _TURN and factor + _ADD of the one before it for factor and term: a
     # multiple of one half of the key and a constant, and of the other half in the next round.
@@ -190,7 +190,7 @@ def _hashes(keys: Keys, count: int) -> tuple[Words, Words]:
 
 
 def _alternate(first: Words, second: Words, by: Words, plus: Words) -> Words:
-    """Multiples of two halves in turns, and more, (rounds, keys)."""
+    """Return multiples of two halves in turns, plus ``plus``, (rounds, keys)."""
     out = np.empty((len(by), len(first)), np.uint32)
     np.multiply(by[::2], first, out=out[::2])
     np.multiply(by[1::2], second, out=out[1::2])
@@ -200,7 +200,7 @@ def _alternate(first: Words, second: Words, by: Words, plus: Words) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def _coefficients(count: int) -> list[tuple[Words, Words]]:
-    """What factors and terms of rounds are multiples of halves of the key by, and more than."""
+    """Return the multipliers and increments that turn halves of a key into rounds."""
     mask, found = (1 << 32) - 1, []
     by, plus, term_by, term_plus = 1, 0, 1, 0
     for _ in range(count):
@@ -212,7 +212,7 @@ def _coefficients(count: int) -> list[tuple[Words, Words]]:
 
 
 def _fold(key: int, number: int) -> int:
-    """A key with one more number; those beyond 64 bits are folded in piece by piece."""
+    """Return a key with one more number; those beyond 64 bits are folded in piece by piece."""
     while True:
         key = _mix64((key ^ (number & _MASK)) * _STEP + 1 & _MASK)
         number >>= 64

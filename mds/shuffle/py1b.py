@@ -28,11 +28,11 @@ class Py1b(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The blocks of a node."""
+        """Yield the blocks of a node."""
         yield from shuffle_ranges(self._parts.of_node(node), self._ranges(node), rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """The blocks of a node, without their ids."""
+        """Return the blocks of a node, without their ids."""
         advance_ranges(self._ranges(node), rng)
 
     def _ranges(self, node: int) -> list[tuple[int, int]]:

@@ -40,12 +40,12 @@ class Py1br(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The blocks of a node: first all their lengths are drawn, then they are shuffled."""
+        """Yield the blocks of a node: first all their lengths are drawn, then they are shuffled."""
         ranges = self._ranges(node, rng)
         yield from shuffle_ranges(self._parts.of_node(node), ranges, rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """The blocks of a node, without their ids."""
+        """Return the blocks of a node, without their ids."""
         advance_ranges(self._ranges(node, rng), rng)
 
     def _ranges(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ class Py1e(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The samples of a node, merged by their places."""
+        """Yield the samples of a node, merged by their places."""
         begin, size = self._parts.of_node(node)
         total = int(size.sum())
         kept, replay = np.zeros(0, self._kind), None
@@ -92,7 +92,7 @@ class Py1e(SequentialShuffle):
     def _shuffled(
         self, begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.unsignedinteger]:
-        """The first phase, kept."""
+        """Return the first phase, kept."""
         kept = np.empty(int(size.sum()), self._kind)
         at = 0
         for first, last in group_parts(size, CHUNK):
@@ -104,7 +104,7 @@ class Py1e(SequentialShuffle):
     def _places(
         self, size: NDArray[np.int64], at: int, total: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Where the samples of parts, the first of which is number ``at`` of the node, move to."""
+        """Return the new places of samples of parts. The first part is number ``at``."""
         places = np.arange(at, at + int(size.sum()), dtype=np.float64)
         done = 0
         for count in size.tolist():

@@ -25,11 +25,11 @@ class Py1s(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The parts of a node, each shuffled."""
+        """Yield the parts of a node, each shuffled."""
         begin, size = self._parts.of_node(node)
         for first, last in group_parts(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """The parts of a node, without their ids."""
+        """Return the parts of a node, without their ids."""
         advance_parts(self._parts.of_node(node)[1], rng)

@@ -50,7 +50,7 @@ class Py2s(SequentialShuffle):
         return epoch
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The parts of a node in their order of this epoch, each shuffled again."""
+        """Yield the parts of a node in their order of this epoch, each shuffled again."""
         first, last = int(self._parts.edges[node]), int(self._parts.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
@@ -68,7 +68,7 @@ class Py2s(SequentialShuffle):
         advance_parts(self._parts.size[parts], rng)
 
     def _first(self, part: int) -> NDArray[np.int64]:
-        """The ids of a part as the first shuffle leaves them."""
+        """Return the ids of a part as the first shuffle leaves them."""
         shard = int(self._shard[part])
         begin, size = int(self._begin[shard]), int(self._size[shard])
         ids = np.arange(begin, begin + size, dtype=np.int64)

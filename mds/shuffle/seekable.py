@@ -68,14 +68,14 @@ class Seekable(RandomAccessShuffle):
         self._begin_epoch()
 
     def at_epoch(self, epoch: int) -> Seekable:
-        """The same shards in the order of another epoch, with what does not change with it."""
+        """Return the same shards in the order of another epoch, sharing what all epochs share."""
         made = copy.copy(self)
         made.spec = dataclasses.replace(self.spec, epoch=epoch)
         made._begin_epoch()  # noqa: SLF001 - of the same class
         return made
 
     def _begin_epoch(self) -> None:
-        """The keys of the epoch, and its line."""
+        """Return the keys of the epoch, and its line."""
         dealt, block = self.dealt, self.spec.block_size
         self.cells = self.cells._replace(slot_key=self._key(_SLOT), cell_key=self._key(_CELL))
         order = keyed_order(self._key(_LINE), len(dealt.first), dealt.nodes)
@@ -90,20 +90,20 @@ class Seekable(RandomAccessShuffle):
         return SeekableGroup(shuffles)
 
     def partial_keys(self) -> list[int]:
-        """The keys of an epoch without its number: of the line, slots, cells and shards."""
+        """Return the keys of an epoch without its number: of the line, slots, cells and shards."""
         return [partial_key(_TAG, what, self.spec.seed) for what in (_LINE, _SLOT, _CELL, _SHARD)]
 
     def _key(self, what: int) -> int:
         return derive_key(_TAG, what, self.spec.seed, self.spec.epoch)
 
     def ids_at(self, positions: Ids) -> Ids:
-        """The ids at positions of the order, int64."""
+        """Return the ids at positions of the order, int64."""
         node = self._node(positions)
         start = self.starts[node]
         return self.line.ids(self.cells.of(node).lines(positions - start) + start)
 
     def find(self, ids: Ids) -> Ids:
-        """The positions in the order of ids: the inverse of `ids_at`."""
+        """Return the positions in the order of ids: the inverse of `ids_at`."""
         line = self.line.places(ids)
         node = self._node(line)
         start = self.starts[node]

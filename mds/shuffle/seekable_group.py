@@ -29,7 +29,7 @@ _KEPT_PARTS = 1 << 19  # of orders in other epochs, 24 bytes each
 
 
 class _Epoch(NamedTuple):
-    """What an order has of its own in an epoch: keys, and its parts with their ends among all."""
+    """Values of one epoch of an order: keys, and its parts with their ends among all."""
 
     keys: tuple[np.uint64, ...]  # of slots, cells and shards
     first: Ids
@@ -130,7 +130,7 @@ class SeekableGroup(ShuffleGroup):
         self._ends[parts] = epoch.ends
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """The ids at positions of the shuffles of these numbers."""
+        """Return the ids at positions of the shuffles of these numbers."""
         order = self._order[numbers]
         # Node k begins at k * samples // nodes, so this is the last that begins at or before it.
         node = ((positions + 1) * self._nodes[order] - 1) // self._samples[order]
@@ -149,7 +149,7 @@ class SeekableGroup(ShuffleGroup):
         return line
 
     def _lines(self, order: Ids, node: Ids, places: Ids) -> Ids:
-        """The places in the lines of their nodes."""
+        """Return the places in the lines of their nodes."""
         if len(self._kinds) == 1:
             return self._cells._replace(rounds=self._kinds[0]).of(node).lines(places)
         rounds, out = self._rounds[order], np.empty(len(places), np.int64)
@@ -160,5 +160,5 @@ class SeekableGroup(ShuffleGroup):
 
 
 def _starts(lengths: NDArray[np.int64]) -> Ids:
-    """Where each of these begins when they lie one after the other."""
+    """Return the start of each of these when they are laid end to end."""
     return np.cumsum(lengths) - lengths

@@ -48,7 +48,7 @@ class SequentialShuffle(Shuffle):
 
     @abc.abstractmethod
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """The ids of a node in windows; ``rng`` is left as the next node finds it.
+        """Yield the ids of a node in windows; ``rng`` is left as the next node finds it.
 
         A window is good until the next one is asked for.
         """
@@ -59,7 +59,7 @@ class SequentialShuffle(Shuffle):
             continue
 
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
-        """The ids of canonical node ``node`` in order, in windows of any length.
+        """Yield the ids of canonical node ``node`` in order, in windows of any length.
 
         A window is good until the next one is asked for.
         """
@@ -86,19 +86,19 @@ class SequentialShuffle(Shuffle):
 
 
 def save_generator(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a random generator."""
+    """Return the state of a random generator."""
     return dict(rng.bit_generator.state)
 
 
 def restore_generator(state: dict[str, Any]) -> np.random.Generator:
-    """A random generator in that state."""
+    """Return a random generator in that state."""
     bits = np.random.PCG64(0)
     bits.state = state  # type: ignore[assignment]
     return np.random.Generator(bits)
 
 
 def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, int]]:
-    """Runs of parts, first and last + 1, that have about ``target`` samples together."""
+    """Yield runs of parts, first and last + 1, of about ``target`` samples each."""
     ends = np.cumsum(sizes)
     first, done = 0, 0
     while first < len(sizes):
@@ -111,7 +111,7 @@ def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, in
 def shuffle_parts(
     begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The ids of parts, one after the other, each shuffled in itself."""
+    """Return the ids of parts, one after the other, each shuffled in itself."""
     ids = part_ids(begin, size)
     at = 0
     for count in size.tolist():
@@ -140,7 +140,7 @@ def shuffle_ranges(
     ranges: Sequence[tuple[int, int]],
     rng: np.random.Generator,
 ) -> Iterator[NDArray[np.integer]]:
-    """The ids of ``parts``, with every range (first, last + 1) shuffled in turn.
+    """Yield the ids of ``parts``, with every range (first, last + 1) shuffled in turn.
 
     Slices begin in ascending order and may overlap; what no slice covers stays as it is. A window
     is good until the next one is asked for: all are parts of one buffer, because fresh memory for

@@ -59,7 +59,7 @@ def split_at_nodes(
 
 
 def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
-    """The shards shuffled by the seed and cut at the nodes."""
+    """Return the shards shuffled by the seed and cut at the nodes."""
     order = np.arange(len(spec.sizes))
     np.random.default_rng(spec.seed).shuffle(order)
     begin = np.cumsum(spec.sizes) - spec.sizes
@@ -67,7 +67,7 @@ def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
 
 
 def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
-    """The parts of each node in their order of this epoch, and the generator to go on with."""
+    """Return the parts of each node in their order of this epoch, and the generator."""
     parts = shuffled_parts(spec)
     rng = np.random.default_rng(spec.seed + spec.epoch)
     order = np.arange(len(parts.size))
@@ -79,7 +79,7 @@ def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
 def part_ids(
     begin: NDArray[np.int64], size: NDArray[np.int64], kind: np.dtype[Any] | type = np.int64
 ) -> NDArray[Any]:
-    """The ids of parts, one after the other."""
+    """Return the ids of parts, one after the other."""
     if len(size) == 1:
         return np.arange(begin[0], begin[0] + size[0], dtype=kind)
     # Differences may be negative; in unsigned numbers they wrap, and wrap back in the sum.

@@ -42,7 +42,7 @@ class FunctionChain:
         return any(link.is_keyed for link in self.of_samples)
 
     def with_link(self, link: Link) -> FunctionChain:
-        """The chain with one more function at its end.
+        """Return the chain with one more function at its end.
 
         Raises ConfigError for one of samples after one of batches.
         """

@@ -34,10 +34,10 @@ class ColumnFunction(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, columns: Columns, keys: Keys | None) -> Columns:
-        """The columns that come of ``columns``; ``keys`` are those of the rows, where needed."""
+        """Compute new columns from ``columns``; ``keys`` are the keys of the rows, if needed."""
 
     def __call__(self, batch: Mapping[str, Any] | Sequence[Any], keys: Keys | None = None) -> Any:
-        """The columns that come of columns, or the batch of tensors that comes of samples.
+        """Compute columns from columns, or a batch of tensors from samples.
 
         Raises ConfigError for a column that does not exist, and for random numbers without keys.
         """

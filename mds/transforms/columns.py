@@ -15,7 +15,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def columns_of(samples: Sequence[Any]) -> dict[str, Any]:
-    """The columns of samples that are dicts with the same keys.
+    """Return the columns of samples that are dicts with the same keys.
 
     Numbers, and arrays of one shape, become an array; anything else stays a list. Raises
     ConfigError for other samples.
@@ -42,7 +42,7 @@ def _keys(sample: Any) -> str:
 
 
 def column_of(values: Any) -> Any:
-    """An array of values that have one shape, else what was given."""
+    """Return an array if all values have one shape, else the values unchanged."""
     if isinstance(values, np.ndarray) or not len(values):
         return values
     first = values[0]
@@ -103,7 +103,7 @@ def tensor_of(values: Any, *, transposes: bool = False) -> Any:
 
 
 def as_tensor(array: Any) -> Any:
-    """A tensor on the memory of an array, or on a copy where torch cannot take it as it is."""
+    """Return a tensor on the memory of an array, or on a copy if torch cannot share it."""
     import torch
 
     if array.flags.writeable and array.dtype.isnative and array.dtype.kind in "biufc":
@@ -115,7 +115,7 @@ def as_tensor(array: Any) -> Any:
 
 
 def batch_of(made: Any) -> Any:
-    """What a function of map_batches returned, as the batch of a loader.
+    """Convert the return value of a function of map_batches to the batch of a loader.
 
     Of a dict each column is treated as by the default collate function; of anything else the
     arrays inside become tensors.
@@ -128,7 +128,7 @@ def batch_of(made: Any) -> Any:
 
 
 def join_columns(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns of pieces end to end."""
+    """Return the columns of pieces, end to end."""
     if len(pieces) == 1:
         return dict(pieces[0])
     return {

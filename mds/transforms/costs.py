@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe_costs(chain: FunctionChain) -> Iterator[tuple[str, str, str]]:
-    """A row for each function: its name, when it runs, and what that costs beside itself."""
+    """Return a row for each function: its name, when it runs, and what calling it costs."""
     goes_by_sample = False
     for link in chain.links:
         if link.kind == "map_batches":

@@ -43,7 +43,7 @@ class Images(ColumnFunction):
         self.needs_keys = flip or crop == "random"
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
-        """The columns with those of the names as arrays of one shape."""
+        """Return the columns, with the named ones as arrays of one shape."""
         made = dict(columns)
         # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
         draws = RowGenerator(keys).random(3).tolist() if keys is not None else None
@@ -222,7 +222,7 @@ def images(
     dtype: str | None = None,
     channels_first: bool = True,
 ) -> Images:
-    """A collate function that makes one tensor of pictures of any size.
+    """Return a collate function that makes one tensor of pictures of any size.
 
     - ``names`` (str): The columns, of Pillow images or of arrays as ``images="array"`` of a dataset
       gives them (quicker); all others come as without it.

@@ -30,7 +30,7 @@ class Link:
 
     @classmethod
     def parse(cls, kind: str, function: Any, *, is_ours: bool = False) -> Link:
-        """The link of a function, whose signature is looked at here and never again.
+        """Return the link of a function. Its signature is inspected here only.
 
         Raises ConfigError for what is no function.
         """
@@ -48,11 +48,11 @@ class Link:
         return f"{self.kind}({name_of(self.function)})"
 
     def failed(self, where: str, error: BaseException) -> FunctionError:
-        """The error that names the sample; to be raised from ``error``."""
+        """Return the error that names the sample, to be raised from ``error``."""
         return FunctionError(f"{self.name} failed on {where}: {type(error).__name__}: {error}")
 
     def gave_nothing(self, where: str) -> FunctionError:
-        """The error for a function that returned None, as one does that forgets to return."""
+        """Return the error for a function that returned None, perhaps without a return."""
         what = "sample" if self.kind == "map" else "batch"
         return FunctionError(f"{self.name} returned None for {where}: let it return the {what}.")
 
@@ -68,7 +68,7 @@ class Link:
 
 
 def name_of(function: Any) -> str:
-    """The name of a function as its writer knows it."""
+    """Return the name of a function as its author knows it."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)

@@ -43,7 +43,7 @@ class Pad(ColumnFunction):
         self._values, self._multiple, self._side, self._add = values, multiple, side, add
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
-        """The columns with those of the names padded, and what is added."""
+        """Return the columns with the named ones padded, and the added columns."""
         del keys
         made = dict(columns)
         for name in self.names:
@@ -83,7 +83,7 @@ def pad(
     side: str = "right",
     add: str | None = "lengths",
 ) -> Pad:
-    """A collate function that makes one tensor of a ragged column, filled up to the longest row.
+    """Return a collate function that pads a ragged column to its longest row.
 
     - ``names`` (str): The columns; all others come as without it.
     - ``value`` (number, or a mapping of one for each column, default 0): What fills.

@@ -24,7 +24,7 @@ class Ragged(ColumnFunction):
         self._nested = nested
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
-        """The columns with those of the names end to end, and their offsets."""
+        """Return the columns with the named ones end to end, and their offsets."""
         del keys
         made = dict(columns)
         for name in self.names:
@@ -51,7 +51,7 @@ def _nested(values: Any, offsets: Any, lengths: Any) -> Any:
 
 
 def ragged(*names: str, nested: bool = False) -> Ragged:
-    """A collate function that lays the rows of a ragged column end to end.
+    """Return a collate function that lays the rows of a ragged column end to end.
 
     - ``names`` (str): The columns; all others come as without it.
     - ``nested`` (bool, default False): Whether column ``x`` is a nested tensor of torch's jagged

@@ -94,7 +94,7 @@ class RowGenerator:
         )
 
     def _per_row(self, bound: Any, shape: Shape) -> npt.NDArray[np.int64]:
-        """A bound in a form that meets numbers of shape (rows, *shape)."""
+        """Reshape a bound so that it broadcasts with numbers of shape (rows, *shape)."""
         found = np.asarray(bound)
         if found.dtype.kind not in "iu" or found.shape not in {(), self._keys.shape}:
             raise ConfigError(

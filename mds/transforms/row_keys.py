@@ -25,19 +25,19 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 def keys_of_places(
     seed: int, epoch: int, places: npt.NDArray[np.int64], samples: npt.NDArray[np.int64]
 ) -> Keys:
-    """The keys of samples at places of an epoch."""
+    """Compute the keys of samples at places of an epoch."""
     bits = hash_counters(derive_key(_PLACES, seed, epoch), places)
     bits ^= samples.astype(np.uint64) * _SPREAD
     return hash_counters(derive_key(_SAMPLES, seed, epoch), bits)
 
 
 def key_of_number(seed: int, sample: int) -> int:
-    """The key of a sample that is asked for by its number, outside all epochs."""
+    """Compute the key of a sample that is read by its number, outside of epochs."""
     return derive_key(_NUMBERS, seed, sample)
 
 
 def keys_of_link(keys: Keys, stream: int) -> Keys:
-    """The keys for one of the functions of batches, independent of those of the others."""
+    """Compute the keys for one function of batches, independent of other functions' keys."""
     return hash_counters(derive_key(_LINKS, stream), keys)
 
 
@@ -61,7 +61,7 @@ class KeyedGenerator:
         }
 
     def at(self, key: int) -> np.random.Generator:
-        """The generator at the beginning of the numbers of a key; good until the next one."""
+        """Return the generator at the start of a key's numbers, valid until the next call."""
         self._key[0] = key
         self.bits.state = self._state
         return self.rng

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(column: Any, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
-    """The values of a column as arrays that differ in their first axis alone, and their lengths.
+    """Return the values of a column as arrays that differ in their first axis, and their lengths.
 
     Raises ConfigError for values that are no arrays or lists of numbers, and for other axes that
     differ.

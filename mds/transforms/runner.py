@@ -39,7 +39,7 @@ class SampleRunner:
         keys: Sequence[int] | None,
         on_error: Callable[[BaseException], None],
     ) -> Iterator[Any]:
-        """The samples as all functions of a chain without filters make them.
+        """Apply all functions of a chain without filters to the samples.
 
         ``keys`` are those of the samples, and may be None where no function takes random numbers.
         An error of a function ends the iterator; ``on_error`` is called with it.
@@ -71,14 +71,14 @@ class SampleRunner:
             yield (result, result := None)[0]  # for a variable would keep it until the next one
 
     def run(self, sample: Any, key: int) -> Any:
-        """What the functions of map make of one sample; filters are passed over."""
+        """Apply the functions of map to one sample, and skip filters."""
         for link, step in self._steps:
             if link.kind == "map":
                 sample = step(key, sample) if link.is_keyed else step(sample)
         return sample
 
     def judge(self, sample: Any, key: int) -> tuple[Any, bool, bool]:
-        """A sample, whether the filters keep it, and whether all functions have seen it.
+        """Return a sample, whether the filters keep it, and whether all functions have seen it.
 
         Of one that is refused the functions behind that filter see nothing.
         """

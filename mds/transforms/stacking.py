@@ -16,7 +16,7 @@ class Stack(ColumnFunction):
     """Column function that stacks; see `stack`."""
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
-        """The columns as tensors; those of the names must be."""
+        """Return the columns as tensors. The named ones must become tensors."""
         del keys
         made = {name: tensor_of(values) for name, values in columns.items()}
         for name in self.names:
@@ -31,7 +31,7 @@ class Stack(ColumnFunction):
 
 
 def stack(*names: str) -> Stack:
-    """A collate function that stacks, as a loader does without one, and insists where told to.
+    """Return a collate function that stacks as the default one, and insists on some columns.
 
     - ``names`` (str): Columns that must become a tensor each. Without names it is the default of a
       loader: columns of one shape are stacked, others come as a list.

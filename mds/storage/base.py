@@ -30,7 +30,7 @@ CHUNK = 1 << 20
 # A key that cannot be taken for a login or a query, and needs no escape: its URL is put together.
 _PLAIN_KEY = re.compile(r"[0-9A-Za-z_./-]+").fullmatch
 
-#: What is shown the bytes of a file, piece by piece; a piece is good until the next one.
+#: Function called with each piece of a file; the piece is valid until the next call.
 OnBytes = Callable[["bytes | memoryview"], object]
 
 
@@ -151,17 +151,19 @@ class Store(ABC):
     """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself."""
 
     _url = Url("")
-    _shown = ("", "")  # what stands before and behind a plain key in `url_of`
+    _shown = ("", "")  # prefix and suffix of a plain key in `url_of`
     #: Folder that holds the objects as plain files, for a store on a mounted disk.
     local_path: str | None = None
     #: Whether the provider has a way to name the objects below a URL.
     can_list: bool = True
     #: Whether objects can be written and deleted.
     can_write: bool = True
-    #: `get_file` brings objects of at least two parts in parts of this size, so many at a time.
+    #: `get_file` downloads objects of at least two parts in parts of `part_size` bytes, with
+    #: `part_connections` requests at a time.
     part_size: int = 16 << 20
     part_connections: int = 4
-    #: Whether a whole object of known size, whose bytes the caller checks, is asked for as a range.
+    #: Whether to request a range even for a whole object, if its size is known and the caller
+    #: checks its bytes.
     asks_for_ranges: bool = False
     #: Bytes a second below which a transfer counts as stalled, over HTTP and SFTP.
     min_rate: float = 1024.0

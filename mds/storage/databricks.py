@@ -59,7 +59,7 @@ class _Workspace(Store):
     def _workspace(self) -> tuple[str, dict[str, str]]:
         """Address of the workspace and the headers of authentication."""
         options = self._options
-        # What the SDK finds in the environment is part of what it was made from.
+        # The SDK also reads the environment, so a change there needs a new configuration.
         found = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
         config = per_process((_Workspace, options, found), lambda: _make_config(options))
         return str(config.host).rstrip("/"), dict(config.authenticate())

@@ -49,7 +49,7 @@ def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
     key = given.pop("gcs_key", None) or env("GCS_KEY")
     secret = given.pop("gcs_secret", None) or env("GCS_SECRET")
     own = {field.name for field in fields(GsOptions)}
-    # An option that only Google's SDK takes says which way is meant.
+    # HMAC keys select the S3 interface, unless an option is given that only Google's SDK takes.
     if key and secret and not own & given.keys():
         keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
         return GsHmacStore(url, {**keys, **given}, timeout)

@@ -72,7 +72,7 @@ class _Found:
     own: bool  # on the hub itself, which wants the token
 
 
-#: Where the bytes of files are, by hub. Plain data: a forked worker goes on with its parent's.
+#: Resolved addresses of files, by hub. Plain data, so a forked worker can use its parent's.
 _addresses: dict[HfOptions, dict[str, _Found]] = {}
 
 
@@ -127,7 +127,7 @@ class HfStore(Store):
             body = self._http.stream(
                 found.url, key, start, end, shown=shown, min_rate=self.min_rate
             )
-        # The network that serves the bytes has etags of its own.
+        # The CDN answers with an etag of its own; the Hub's etag is the version.
         body.info = replace(body.info, version=found.info.version)
         return body
 

@@ -174,7 +174,7 @@ class Answer:
         size = 0
         pieces: list[bytes] = []
         while size < enough and self._remaining:
-            # Each read returns memory of its own that is passed on without a copy.
+            # `read1` returns a new bytes object, which is passed on without a copy.
             piece = self._response.read1(min(self._remaining, _RECEIVE))
             if not piece:
                 break
@@ -263,7 +263,7 @@ class _Incoming(io.RawIOBase):
         self._deadline = float("inf")
         self.pace: Pace | None = None
         self.has_answered = False
-        #: Whether to return what is buffered, and read nothing.
+        #: Whether to return only buffered bytes, without reading from the socket.
         self.is_paused = False
 
     def readable(self) -> bool:

@@ -80,7 +80,7 @@ def _facts(number: int) -> list[str]:
             words = file.read().split(b"\0")
     except OSError:
         words = []
-    # What it runs, and not with which arguments: secrets may be among them.
+    # Leave the arguments out: they may contain secrets.
     names = [os.path.basename(os.fsdecode(word)) for word in words[:1]]
     names += [os.path.basename(os.fsdecode(word)) for word in words[1:] if word.endswith(b".py")]
     command = printable(" ".join(names[:2]))[:_LONGEST] or "of another container, or gone"

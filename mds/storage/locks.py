@@ -87,8 +87,8 @@ class RangeLockFile:
         """Release all locks. Closing twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            # Closing alone would leave the locks to a child that was forked a moment ago and has
-            # not let go of its copy yet.
+            # Unlock explicitly: a child forked a moment ago may still hold a copy of the
+            # descriptor, and closing ours alone would leave the locks with it.
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
             os.close(fd)
 

@@ -76,7 +76,7 @@ class S3Store(Store):
         body = answer["Body"]
         raw = getattr(body, "_raw_stream", None)
         if hasattr(raw, "read1"):
-            # Below the SDK's own stream, which goes on checking what it checks.
+            # Wrap the raw stream, so that the SDK's stream above it still checks checksums.
             body._raw_stream = PacedStream(  # noqa: SLF001
                 raw, LeastRate(self.min_rate, self._timeout), shown
             )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from mds.storage.sigv4 import Scope
 
-# Stands for an object in the request that shows the template.
+# Placeholder key: the SDK signs one request with it, which becomes the template.
 _EXAMPLE = "5f1c7a9e-the-template-of-a-request"
 _SIGNED = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/[0-9]{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request,"

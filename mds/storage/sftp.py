@@ -176,8 +176,8 @@ class _Pool:
         self._address, self._options, self._timeout = address, options, timeout
         self._process = os.getpid()
         self._idle: list[tuple[Any, Any]] = []
-        # Also those in use: what a forked child inherits must not be collected there, for paramiko
-        # would say goodbye on the connection that the parent goes on using.
+        # Connections in use are kept here too: if a forked child collected one, paramiko would
+        # close the session that the parent still uses.
         self._used: set[_Connection] = set()
         self._slots = new_semaphore(_CONNECTIONS)
 
@@ -257,7 +257,7 @@ class _Pool:
                 username=options.username,
                 password=options.password,
                 key_filename=options.key_file and os.path.expanduser(options.key_file),
-                # A password that was given is meant to be used.
+                # Keys and agents would be tried before a password that the caller gave.
                 look_for_keys=options.password is None,
                 allow_agent=options.password is None,
                 timeout=self._timeout,
@@ -325,7 +325,7 @@ def _finish(pool: _Pool, connection: _Connection) -> None:
     channel = connection.sftp.sock
     try:
         if not channel.is_cut:
-            connection.file.close()  # which tells nothing of what goes wrong
+            connection.file.close()  # paramiko hides errors of this request
     except (OSError, EOFError):
         channel.is_cut = True
     if channel.is_cut:
@@ -367,6 +367,6 @@ def classify(error: Exception) -> Failure | None:
     if isinstance(error, OSError) and error.errno is None:
         if str(error) in ("", "Socket is closed"):
             return Failure(TransientError, "the connection is closed")
-        # A status of the server that has no number of its own: 'Failure'.
+        # paramiko gives no errno for the general status of the protocol, 'Failure'.
         return Failure(StoreError, f"the server says {str(error)!r}")
     return None

@@ -27,7 +27,7 @@ _URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]
 _ONE_SLASH_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)([^\s'\"<>()]+)")
 _QUERY_SCHEMES = {"http", "https"}
 _PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
-# Where what stands before an '@' is a container, a bucket or a revision, and no login.
+# Schemes in which the text before '@' is a container, bucket or revision, not a login.
 _NO_LOGIN = {"abfs", "abfss", "azure", "azure-dl", "dbfs", "hf", "oci", "wasb", "wasbs"}
 _SIGNATURE = 12  # characters of a value that may be one
 # What a query says of a request and not of the object, in lower case: its signature (S3, Google,
@@ -241,7 +241,7 @@ def redact_text(text: str) -> str:
     """
 
     def shown(match: re.Match[str]) -> str:
-        # What was cut off a scheme, as NAME:ENCODING is, is shown as a URL of the web.
+        # Redact an address without a scheme, as in NAME:ENCODING, by the rules of http.
         return redact(match[0]) if match[1] else redact(f"http:{match[0]}").removeprefix("http:")
 
     text = _URL_IN_TEXT.sub(shown, text)

@@ -158,7 +158,7 @@ class ShardDownloader:
                         raw.basename, temporary, raw.size, verifier.update
                     )
                     verifier.check()
-                    self.versions.note(info, raw, stored_object)
+                    self.versions.record_verified_version(info, raw, stored_object)
                 else:
                     stored_object = self.store.get_file(raw.basename, temporary, raw.size)
                     self._agree(info, raw, stored_object)

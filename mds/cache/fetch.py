@@ -137,15 +137,15 @@ class ShardFetcher:
         try:
             if ledger.entries["owner"][shard]:
                 opened.recover_entries()
-            if self._is_there(opened, shard, info):
+            if self._is_present(opened, shard, info):
                 return True
             return self._fetch(opened, shard, info, bid, is_ahead=is_ahead)
         finally:
             if lock is not None:
                 lock.close()
 
-    def _is_there(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Whether the files lie there and are right; what is damaged is deleted.
+    def _is_present(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
+        """Whether the files are in the folder and valid; delete damaged ones.
 
         Only for the owner of the fetch lock.
         """
@@ -180,8 +180,8 @@ class ShardFetcher:
             entered = size + size // 8
             return self._reserve(opened, shard, entered, bid)
 
-        self._check_way(opened, shard, info)
-        self._clear(opened, info)
+        self._refuse_user_files(opened, shard, info)
+        self._delete_stale_files(opened, info)
         while True:
             try:
                 if not self._reserve(opened, shard, entered, bid):
@@ -226,7 +226,7 @@ class ShardFetcher:
         return True
 
     def _is_right(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Check the digests of files that were there; what is damaged goes.
+        """Check the digests of files that were in the folder; delete damaged ones.
 
         Files without digests are used if the ledger or their ownership marker identifies them. A
         name and a size prove nothing: all datasets of blocks of tokens have the same.
@@ -241,15 +241,15 @@ class ShardFetcher:
             try:
                 check_file(raw, path, folder.hash_of(raw), path)
             except CorruptError as error:
-                self._check_way(opened, shard, info)
-                self._throw_away(opened, raw, str(error))
+                self._refuse_user_files(opened, shard, info)
+                self._delete_wrong_file(opened, raw, str(error))
                 return False
             except FileNotFoundError:
                 return False  # just evicted
         return True
 
-    def _clear(self, opened: OpenFolder, info: ShardInfo) -> None:
-        """Delete what lies under the names of a shard that is not there as it should be."""
+    def _delete_stale_files(self, opened: OpenFolder, info: ShardInfo) -> None:
+        """Delete stale or partial files at this shard's paths."""
         folder = opened.folder
         folder.check_inside(info)
         for raw, packed in info.files:
@@ -277,9 +277,9 @@ class ShardFetcher:
             else:
                 continue
             with contextlib.suppress(OSError):
-                self._throw_away(opened, raw, reason)
+                self._delete_wrong_file(opened, raw, reason)
 
-    def _check_way(self, opened: OpenFolder, shard: int, info: ShardInfo) -> None:
+    def _refuse_user_files(self, opened: OpenFolder, shard: int, info: ShardInfo) -> None:
         """Raise CacheError for a file in the way that is the user's own by its name.
 
         An index may name any file in a folder. What is called as shards are is a damaged or old
@@ -299,7 +299,7 @@ class ShardFetcher:
                 "library's, as far as its books say. Move it, or choose another local folder."
             )
 
-    def _throw_away(self, opened: OpenFolder, file: FileInfo, reason: str) -> None:
+    def _delete_wrong_file(self, opened: OpenFolder, file: FileInfo, reason: str) -> None:
         path = opened.folder.path(file)
         if os.path.isdir(path):
             raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")

@@ -71,7 +71,7 @@ class ObjectVersions:
                 f"storage option compare_versions=False)",
             )
 
-    def note(self, shard: ShardInfo, file: FileInfo, info: ObjectInfo) -> None:
+    def record_verified_version(self, shard: ShardInfo, file: FileInfo, info: ObjectInfo) -> None:
         """Record the object version whose bytes matched the digest."""
         if not info.version:
             return

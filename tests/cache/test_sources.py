@@ -210,7 +210,7 @@ def test_a_file_is_not_believed_for_a_process_that_died_beside_it(pair, folder):
         opened = cache.runtime.fetcher.open(cache.runtime.catalog.folders[0])
         shutil.copy(os.path.join(other, "shard.00002.mds"), folder)
         info = cache.sources[0].index.shard(2)
-        cache.runtime.fetcher._clear(opened, info)
+        cache.runtime.fetcher._delete_stale_files(opened, info)
         assert not os.path.exists(os.path.join(folder, "shard.00002.mds"))
         assert read(cache) == list(range(SAMPLES))
 

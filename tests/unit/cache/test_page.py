@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "cache.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "cache.md"
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ def test_datasets_on_one_folder_never_give_each_others_samples(tmp_path):
         text=True,
         timeout=600 + 30 * SCHEDULES,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[3])},
     )
     wrong = re.findall(r"AssertionError: sample .*", done.stderr)
     assert not wrong, wrong[:10]

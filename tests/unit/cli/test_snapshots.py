@@ -3,7 +3,7 @@
 The texts lie in `snapshots`, one file a command. After a change that is meant, write them anew and
 look at the difference:
 
-    MDS_SNAPSHOTS=write python -m pytest tests/cli/test_snapshots.py
+    MDS_SNAPSHOTS=write python -m pytest tests/unit/cli/test_snapshots.py
 """
 
 import contextlib

@@ -16,7 +16,7 @@ from mds.dataset.rewind import Rewind, compare
 
 NAMES = ("web", "code", "math")
 SIZES = (300, 90, 40)
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "rewind.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "rewind.md"
 
 
 def run(*arguments):

@@ -3,7 +3,7 @@
     python -m devtools.door_page            # writes the page
     python -m devtools.door_page --check    # says whether it is what it would be
 
-The names of 0.13 come from tests/compat/inventory.json, the answers from the door itself: a name
+The names of 0.13 come from tests/unit/compat/inventory.json, the answers from the door itself: a name
 is looked up, and its parameters are compared with those that the inventory has.
 """
 
@@ -22,9 +22,9 @@ from mds.compat.uncalled import uncalled_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "door.md"
-INVENTORY = ROOT / "tests" / "compat" / "inventory.json"
+INVENTORY = ROOT / "tests" / "unit" / "compat" / "inventory.json"
 
-#: Calls of tests/compat/bad_calls.py that end otherwise than under 0.13, and why.
+#: Calls of tests/unit/compat/bad_calls.py that end otherwise than under 0.13, and why.
 DIFFERENT_CALLS = {
     "StreamingDataset(local=d, batch_size=2).load_state_dict({})": (
         "a ValueError at once; 0.13 raises a KeyError at the next iteration"

@@ -1,8 +1,8 @@
 """What `import streaming` gives: every module, name, method and parameter, as JSON.
 
-Run under a Python with mosaicml-streaming it makes tests/compat/inventory.json:
+Run under a Python with mosaicml-streaming it makes tests/unit/compat/inventory.json:
 
-    other/bin/python tests/compat/inventory.py > tests/compat/inventory.json
+    other/bin/python tests/unit/compat/inventory.py > tests/unit/compat/inventory.json
 
 Only what can be seen from outside is taken: names, kinds, parameters and their defaults.
 """

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "migrating.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "migrating.md"
 
 
 def test_the_python_of_the_page_runs():

@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 from mds import StreamingDataset
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "parquet"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "parquet"
 VALUES = json.loads((GOLDEN / "values.json").read_text(encoding="utf-8"))
 
 

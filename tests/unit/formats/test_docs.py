@@ -13,7 +13,7 @@ import tars
 from megatron_files import write
 from PIL import Image
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "files.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "files.md"
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_small_indexes_have_no_sidecar(place):
 
 def test_every_golden_index_survives_its_sidecar(tmp_path):
     """All formats, hashes and compressions are in the sidecar."""
-    golden = pathlib.Path(__file__).parent.parent / "golden" / "shards"
+    golden = pathlib.Path(__file__).parents[2] / "golden" / "shards"
     for number, path in enumerate(sorted(golden.rglob("index.json"))):
         sidecar = str(tmp_path / f"{number}.bin")
         read_index(str(path), sidecar)

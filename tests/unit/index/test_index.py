@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mds.errors import UnsafeTypeError
 from mds.index import Index, read_index
 
-GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "shards"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"
 
 
 def text_of(shards, **style):

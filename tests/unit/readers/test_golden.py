@@ -13,7 +13,7 @@ import pytest
 
 from mds import LocalDataset
 
-GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "shards"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"
 
 
 def uncompressed():

@@ -5,7 +5,7 @@ import re
 
 from mds.report import CAUSES
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "speed.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "speed.md"
 
 
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ import re
 from mds.storage.options import Common
 from mds.storage.registry import _registered, schemes
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "storage.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "storage.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 

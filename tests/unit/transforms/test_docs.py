@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "transforms.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "transforms.md"
 
 
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ import pytest
 import mds
 from mds.format.compression import parse_compression
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "shards"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"
 # A pickle's bytes depend on which parts of an object are one and the same.
 CASES = {path.parent.name for path in GOLDEN.glob("*/expected.json")} - {"pickle"}
 # A limit of nothing is no limit there; here it is refused, since zero rarely means everything.

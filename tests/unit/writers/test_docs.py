@@ -5,7 +5,7 @@ import re
 
 from mds import LocalDataset
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "writing.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "writing.md"
 
 
 def test_the_snippet_runs(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from mds.format.layout import (
     split_sample,
 )
 
-FORMAT = pathlib.Path(__file__).parents[2] / "FORMAT.md"
+FORMAT = pathlib.Path(__file__).parents[3] / "FORMAT.md"
 
 
 def pack_shard(samples, config):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "convert.md"
+PAGE = pathlib.Path(__file__).parents[4] / "docs" / "convert.md"
 
 
 def blocks(language):

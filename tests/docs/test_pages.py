@@ -48,7 +48,7 @@ NOT_RUN = {
     ("convert.md", "from mds.writers.engines import dataframe_to_mds"): (
         "needs a Spark data frame; tests/unit/writers/convert/test_dataframe.py has some"
     ),
-    ("distributed.md", "long = dataset.select("): "a line of a program; tests/dataset runs it",
+    ("distributed.md", "long = dataset.select("): "a line of a program; tests/unit/dataset runs it",
     ("distributed.md", "state = loader.state_dict()"): (
         "lines of a program; tests/distributed runs them in many worlds"
     ),

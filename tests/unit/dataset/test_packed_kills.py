@@ -110,7 +110,7 @@ def test_runs_that_are_killed_at_any_instant_lose_nothing(corpus, tmp_path):
     """Every global batch of 840 packs is that of a run that nobody disturbed, byte for byte."""
     program, out = tmp_path / "program.py", str(tmp_path / "log")
     program.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[3])}
     done = subprocess.run(
         [sys.executable, str(program), corpus, out, str(KILLS)],
         capture_output=True, text=True, check=False, env=environment,

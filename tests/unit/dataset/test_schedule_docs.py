@@ -5,7 +5,7 @@ import re
 
 from mds import MDSWriter
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "schedule.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "schedule.md"
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):

@@ -5,7 +5,7 @@ import re
 
 from mds.shuffle import algos
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "order.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "order.md"
 
 
 def test_the_examples_of_the_page_run():

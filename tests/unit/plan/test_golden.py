@@ -11,7 +11,7 @@ from mds.plan import EpochPlan, epoch_order, get_partitions, get_sampling
 from mds.shuffle import get_shuffle
 from mds.world import World
 
-GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "order" / "manifest.json"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "order" / "manifest.json"
 ENTRIES = json.loads(GOLDEN.read_text(encoding="utf-8"))
 KINDS = sorted({(e["config"].get("family") or e["config"]["kind"]) for e in ENTRIES})
 

@@ -50,7 +50,7 @@ NOT_RUN = {
     ),
     ("distributed.md", "long = dataset.select("): "a line of a program; tests/unit/dataset runs it",
     ("distributed.md", "state = loader.state_dict()"): (
-        "lines of a program; tests/distributed runs them in many worlds"
+        "lines of a program; tests/programs/distributed runs them in many worlds"
     ),
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",

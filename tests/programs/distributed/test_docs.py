@@ -9,7 +9,7 @@ from mds import MDSWriter, StreamingDataset
 from mds.errors import StateError
 from mds.plan.state import KEYS
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "distributed.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "distributed.md"
 
 
 def test_the_python_of_the_page_runs(capsys):

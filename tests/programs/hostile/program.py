@@ -1,6 +1,6 @@
 """Feed hostile inputs to the library and look afterwards at what it did to its user.
 
-    python tests/hostile/program.py --inputs 20000 [--first 0] [--kind names] [--verbose]
+    python tests/programs/hostile/program.py --inputs 20000 [--first 0] [--kind names] [--verbose]
 
 Inputs are numbered, and a number is an input for ever. They run in forked processes, a batch each,
 with a watchdog: what answers nothing for two minutes hangs, what takes longer than two seconds

@@ -1,7 +1,7 @@
 """The programs in docs/frameworks.md run, and train on every sample of the epoch exactly once.
 
 Those of frameworks take minutes on a small machine and run when they are asked for:
-``MDS_FRAMEWORKS=1 pytest tests/frameworks -o faulthandler_timeout=600``.
+``MDS_FRAMEWORKS=1 pytest tests/programs/frameworks -o faulthandler_timeout=600``.
 """
 
 import ast
@@ -18,7 +18,7 @@ import pytest
 from mds import MDSWriter
 
 HERE = pathlib.Path(__file__).parent
-DOCS = HERE.parents[1] / "docs" / "frameworks.md"
+DOCS = HERE.parents[2] / "docs" / "frameworks.md"
 SAMPLES = 96  # six steps of two ranks with batches of eight
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "mds"
+PACKAGE = pathlib.Path(__file__).parents[3] / "mds"
 
 # Made by the standard library as they are; a forked child never uses these.
 NOT_FROM_THE_HELPER = {

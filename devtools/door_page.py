@@ -3,8 +3,8 @@
     python -m devtools.door_page            # writes the page
     python -m devtools.door_page --check    # says whether it is what it would be
 
-The names of 0.13 come from tests/unit/compat/inventory.json, the answers from the door itself: a name
-is looked up, and its parameters are compared with those that the inventory has.
+The names of 0.13 come from tests/unit/compat/inventory.json, the answers from the door itself: a
+name is looked up, and its parameters are compared with those that the inventory has.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ NOT_RUN = {
     ("benchmarks.md", "python -m benchmarks  "): (
         "takes an hour; the gate runs a smoke of every benchmark"
     ),
-    ("contributing.md", "python -m pytest -q tests/unit/cache"): "runs the tests from within a test",
+    ("contributing.md", "python -m pytest -q tests/unit/cache"): (
+        "runs the tests from within a test"
+    ),
     ("convert.md", "mds-convert records.jsonl out/records --resume"): (
         "needs a conversion that was interrupted; tests/unit/writers/convert interrupts some"
     ),
@@ -58,8 +60,8 @@ NOT_RUN = {
     ("guides/credentials.md", '{"Version": "2012-10-17"'): PROVIDER,
     ("guides/credentials.md", "Allow group Trainers"): PROVIDER,
     ("guides/credentials.md", "mds info oci://my-bucket@namespace/tried"): (
-        "Oracle's SDK takes no address of a server from its configuration; tests/unit/storage speaks to "
-        "a server of its dialect by an option"
+        "Oracle's SDK takes no address of a server from its configuration; tests/unit/storage "
+        "speaks to a server of its dialect by an option"
     ),
     ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,

@@ -1,4 +1,6 @@
-"""Plays many random scenarios: ``python tests/programs/distributed/nightly.py [--count 100] [--seed 0]``.
+"""Plays many random scenarios.
+
+``python tests/programs/distributed/nightly.py [--count 100] [--seed 0]``
 
 Ends with a line that counts them, and with status 1 at the first that does not hold, whose folder
 and seed it names.

@@ -1,4 +1,6 @@
-"""Resident memory over many epochs with persistent workers: ``python tests/programs/memory/epochs.py``.
+"""Resident memory over many epochs with persistent workers.
+
+Run it with ``python tests/programs/memory/epochs.py``.
 
 Prints what the main process and each worker hold after every epoch, in MB, and ends with the slope
 of a line through the last epochs. Status 1 when one of them grows by more than ``--bound`` MB over

@@ -113,6 +113,14 @@ def test_readme_has_two_commands():
     assert "pytest" in second
 
 
+def test_the_gate_refuses_an_unknown_stage():
+    """It lists the stages before it installs anything."""
+    command = ["bash", str(GATE / "run"), "untis"]
+    gate = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert gate.returncode == 2
+    assert "[lint | types | unit | programs | trainers], got untis" in gate.stderr
+
+
 def test_every_benchmark_takes_the_option_of_its_smoke():
     """The gate calls each file with it, and argparse ends a program that does not know it."""
     files = sorted((GATE.parent / "benchmarks").glob("[!_]*.py"))

@@ -72,9 +72,9 @@ class Destination:
         if there:
             self._clear_old()
         if store is not None:
-            left = Leftovers.find(store, self.name)
-            left.warn()
-            self._left = set(left.shards)
+            leftovers = Leftovers.find(store, self.name)
+            leftovers.warn()
+            self._left = set(leftovers.shards)
         if near is not None:
             _clear_folder(near, names)
         else:
@@ -106,14 +106,14 @@ class Destination:
                 raise
             raise _denied(folder, error.strerror) from error
         if lock is None:
-            whose = (
+            owner = (
                 "a writer of this process holds it that was neither finished nor aborted; "
                 "finish() it, or abort() it"
                 if is_locked_here(folder)
                 else "another process writes a dataset to it; wait for its end"
             )
             raise WriterError(
-                f"the folder {folder!r} is in use: {whose}, or choose another folder."
+                f"the folder {folder!r} is in use: {owner}, or choose another folder."
             )
         self._locks.append(lock)
         if not os.access(folder, os.W_OK | os.X_OK):

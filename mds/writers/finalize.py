@@ -96,9 +96,9 @@ class EarlyFile:
 
 
 def _write_at(file: int, data: bytes | memoryview, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, memoryview(data)[done:] if done else data, at + done)
+    written = 0
+    while written < len(data):
+        written += os.pwrite(file, memoryview(data)[written:] if written else data, at + written)
 
 
 _PIECE = 1 << 20
@@ -150,14 +150,14 @@ def finalize_shard(
     with contextlib.ExitStack() as files:
         written = []
         try:
-            for what, parts in zip(("data", "meta"), shard.files, strict=False):
-                extension = shard.format + (".meta" if what == "meta" else "")
+            for suffix, parts in zip(("data", "meta"), shard.files, strict=False):
+                extension = shard.format + (".meta" if suffix == "meta" else "")
                 name = shard_name(shard.number, extension)
                 zip_name = f"{name}.{spec.codec.extension}" if spec.codec else name
                 file = files.enter_context(folder.publish(zip_name))
                 written.append(file)
                 raw, zipped = _write(name, zip_name, parts, spec, file, check)
-                entry[f"raw_{what}"], entry[f"zip_{what}"] = raw, zipped
+                entry[f"raw_{suffix}"], entry[f"zip_{suffix}"] = raw, zipped
                 expected.append(ExpectedFile(zip_name, (zipped or raw)["bytes"]))
         finally:
             shard.release()

@@ -132,8 +132,8 @@ def find_dead_staging_folders(url: str) -> list[str]:
     """Return temporary folders for a URL whose writer ended without removing them."""
     begins = (_staging_prefix(url), work_folder_name(url))
     patterns = [os.path.join(glob.escape(tempfile.gettempdir()), f"{each}*") for each in begins]
-    found = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
-    return [folder for folder in found if _is_dead(folder)]
+    folders = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
+    return [folder for folder in folders if _is_dead(folder)]
 
 
 def work_folder_name(url: str) -> str:

@@ -50,9 +50,9 @@ def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
     """
     for name in companions_of(store):
         try:
-            found = parse_companion(store.get(name), name, None, index)
-            if found.kind == KIND:
-                yield parse_lengths(found.payload, samples, None, name)
+            companion = parse_companion(store.get(name), name, None, index)
+            if companion.kind == KIND:
+                yield parse_lengths(companion.payload, samples, None, name)
         except IndexFileError:  # noqa: PERF203 - one file's fault hides no other's
             continue
 
@@ -66,8 +66,8 @@ def join_recorded(
     """
     shared = set(parts[0]).intersection(*parts[1:]) if parts else set()
     for column in sorted(shared):
-        whole = np.concatenate([part[column].all() for part in parts])
-        yield lengths_name(column), emit_lengths_file(column, whole, index)
+        lengths = np.concatenate([part[column].all() for part in parts])
+        yield lengths_name(column), emit_lengths_file(column, lengths, index)
 
 
 @overload
@@ -140,11 +140,11 @@ def merge_held(
     merged = _MergedIndex(places, keep_local, download_timeout)
     for item in index_file_urls:
         candidates = [os.fspath(p) for p in (item if isinstance(item, (list, tuple)) else [item])]
-        data, found = _fetch_first(candidates, download_timeout)
+        data, place = _fetch_first(candidates, download_timeout)
         folders = [each.rpartition("/")[0] or "." for each in candidates]
-        first = candidates.index(found)
+        first = candidates.index(place)
         folders.insert(0, folders.pop(first))
-        merged.add(data, redact(found), _prefix(candidates, places), folders)
+        merged.add(data, redact(place), _prefix(candidates, places), folders)
     if not index_file_urls:
         raise NotFoundError("there is no index to merge: the list is empty.")
     merged.publish()
@@ -160,8 +160,8 @@ def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) 
                 for key in keys:
                     prefix = key[: -len(INDEX_NAME)]
                     folders = [join(each, prefix) for each in dict.fromkeys([place, *places])]
-                    where = printable(f"{redact(place)}/{key}")
-                    merged.add(store.get(key), where, prefix, folders)
+                    source = printable(f"{redact(place)}/{key}")
+                    merged.add(store.get(key), source, prefix, folders)
             if keys:
                 return merged.publish()
     raise NotFoundError(
@@ -321,8 +321,8 @@ class ShardFiles:
         """Take the shards of an index, which is in the first of the folders."""
         roots = [self._root(normalize_place(folder)) for folder in folders]
         for shard in shards:
-            for what in ("data", "meta"):
-                infos = [shard.get(f"{kind}_{what}") for kind in ("zip", "raw")]
+            for suffix in ("data", "meta"):
+                infos = [shard.get(f"{kind}_{suffix}") for kind in ("zip", "raw")]
                 choices = [
                     (root, ExpectedFile(prefix + info["basename"], info["bytes"]))
                     for root, prefix in roots
@@ -337,13 +337,13 @@ class ShardFiles:
         reasons: dict[int, str] = {}
         missing = list(range(len(self._files)))
         for turn in range(max(map(len, self._files), default=0)):
-            asked: dict[str, dict[ExpectedFile, int]] = defaultdict(dict)
+            expected_by_root: dict[str, dict[ExpectedFile, int]] = defaultdict(dict)
             for number in missing:
                 choices = self._files[number]
                 root, file = choices[min(turn, len(choices) - 1)]
-                asked[root][file] = number
+                expected_by_root[root][file] = number
             missing = []
-            for root, files in asked.items():
+            for root, files in expected_by_root.items():
                 with open_store(root, timeout=timeout) as store:
                     for file, reason in find_faults(files, store):
                         missing.append(files[file])
@@ -351,10 +351,10 @@ class ShardFiles:
             if not missing:
                 return
         if missing:
-            more = f" ({len(missing) - 1} more files alike)" if len(missing) > 1 else ""
+            others_text = f" ({len(missing) - 1} more files alike)" if len(missing) > 1 else ""
             raise WriterError(
-                f"{reasons[missing[0]]}{more}: a merged index would name what is not there. No "
-                "index is published; write that dataset anew, or leave it out."
+                f"{reasons[missing[0]]}{others_text}: a merged index would name what is not "
+                "there. No index is published; write that dataset anew, or leave it out."
             )
 
     def _root(self, folder: str) -> tuple[str, str]:

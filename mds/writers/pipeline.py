@@ -152,9 +152,9 @@ class Pipeline:
 
     def _show_progress(self) -> None:
         if self._progress is not None:
-            done = len(self._entries)
+            written = len(self._entries)
             self._progress.update(
-                self._progress.task_ids[0], completed=done, total=done + len(self._under_way)
+                self._progress.task_ids[0], completed=written, total=written + len(self._under_way)
             )
 
 

@@ -84,8 +84,8 @@ def _ask_all(files: list[ExpectedFile], store: Store) -> Iterator[tuple[Expected
     if store.can_list and len(files) > _FEW:
         names = {file.name for file in files}
         try:
-            found = store.list(_common_prefix(names))
-            listed = {info.key: info for info in found if info.key in names}
+            objects = store.list(_common_prefix(names))
+            listed = {info.key: info for info in objects if info.key in names}
         except DeniedError:
             listed = None  # credentials may write and not list
     if listed is not None:

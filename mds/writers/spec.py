@@ -178,14 +178,14 @@ def full_signature(function: Callable[..., Any]) -> inspect.Signature:
     if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return signature.replace(parameters=own)
     types = get_type_hints(WriterOptions)
-    more = [
+    option_parameters = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name]
         )
         for name, default in DEFAULTS.items()
         if name not in signature.parameters  # a subclass names the options that it changes
     ]
-    return signature.replace(parameters=own[:-1] + more)
+    return signature.replace(parameters=own[:-1] + option_parameters)
 
 
 def parse_out(out: Out, options: WriterOptions) -> OutSpec:
@@ -205,11 +205,11 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
             f"got {mask_foreign(repr(out))}."
         )
     local, remote = (None if place is None else os.fspath(place) for place in out)
-    shown = tuple(None if place is None else redact(place) for place in (local, remote))
+    places = tuple(None if place is None else redact(place) for place in (local, remote))
     if not local or not remote:
-        raise ConfigError(f"out=(local, remote) needs both; got {shown!r}.")
+        raise ConfigError(f"out=(local, remote) needs both; got {places!r}.")
     if not is_local(local):
-        raise ConfigError(f"the first of out=(local, remote) is a local folder, got {shown[0]!r}.")
+        raise ConfigError(f"the first of out=(local, remote) is a local folder, got {places[0]!r}.")
     folder = _folder(local)
     if is_local(remote):
         remote = _folder(remote)

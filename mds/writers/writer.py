@@ -202,11 +202,11 @@ class Writer(ABC):
         self._ended = "never began"
         self._turn = [True]
         register_writer(self)
-        asked = fill_options(type(self).__name__, options, is_strict=self._is_strict)
-        work = parse_work(asked)
-        self._notes = make_notes(asked["class_names"] or {}, asked["descriptions"] or {})
+        settings = fill_options(type(self).__name__, options, is_strict=self._is_strict)
+        work = parse_work(settings)
+        self._notes = make_notes(settings["class_names"] or {}, settings["descriptions"] or {})
         check_noted(self._notes, self._column_encodings())
-        shards = parse_shards(asked)
+        shards = parse_shards(settings)
         self.compression = shards.compression
         self.hashes = list(shards.hashes)
         self.size_limit = shards.size_limit
@@ -220,7 +220,7 @@ class Writer(ABC):
         self._buffers = ShardBufferPool(self.size_limit)
         self._begin_shard()
         self._strict = work.strict
-        place = parse_out(out, asked)
+        place = parse_out(out, settings)
         self._destination = Destination(place, durable=work.durable)
         self._pipeline = Pipeline(shards, work, self._destination)
         self._ended = ""
@@ -436,16 +436,16 @@ class Writer(ABC):
         surplus = [key for key in sample if key not in names]
         if not surplus:
             return
-        what = (
+        reason = (
             f"sample {self._samples} has {', '.join(map(repr, surplus[:3]))}"
             f"{' and more' if len(surplus) > 3 else ''}, which no column has. The columns are "
             f"{', '.join(map(repr, names))}"
         )
         if self._strict:
-            raise EncodingError(f"{what}.")
+            raise EncodingError(f"{reason}.")
         self._width = sys.maxsize
         warnings.warn(
-            f"{what}; such values are not written. Declare them as columns, leave them out, or "
+            f"{reason}; such values are not written. Declare them as columns, leave them out, or "
             "say strict=False (or strict=True to have an error).",
             stacklevel=3,
         )
@@ -463,9 +463,9 @@ class Writer(ABC):
 
     def _explain(self, error: Exception, name: str, sample: Any) -> Exception:
         """Return an error of a column that names the column and the number of the sample."""
-        where = f"column {name!r} of sample {self._samples}"
+        place = f"column {name!r} of sample {self._samples}"
         if isinstance(error, EncodingError):
-            return located(error, where)
+            return located(error, place)
         if isinstance(error, MdsError):
             return error
         try:
@@ -473,8 +473,8 @@ class Writer(ABC):
         except TypeError:
             missing = True
         if missing:
-            return MissingColumnError(f"{where} is missing{_what_is_there(name, sample)}")
-        return EncodingError(f"{where}: {type(error).__name__}: {error}")
+            return MissingColumnError(f"{place} is missing{_what_is_there(name, sample)}")
+        return EncodingError(f"{place}: {type(error).__name__}: {error}")
 
 
 def _what_is_there(name: str, sample: Any) -> str:

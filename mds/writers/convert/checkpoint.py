@@ -67,14 +67,14 @@ class Checkpoint:
         """Return the path of the record of a shard that was written."""
         return os.path.join(self.folder, "shards", str(split), f"{number:08}.json")
 
-    def save_part(self, done: PartDone) -> None:
+    def save_part(self, part: PartDone) -> None:
         """Say that a part is read; its runs must be there."""
-        head = {"samples": len(done.sizes), "bad": done.bad, "bad_count": done.bad_count}
-        splits = np.asarray(done.splits, "<u1").tobytes()
-        sizes = np.asarray(done.sizes, "<i8").tobytes()
-        lengths = b"" if done.lengths is None else np.asarray(done.lengths, "<u4").tobytes()
+        head = {"samples": len(part.sizes), "bad": part.bad, "bad_count": part.bad_count}
+        splits = np.asarray(part.splits, "<u1").tobytes()
+        sizes = np.asarray(part.sizes, "<i8").tobytes()
+        lengths = b"" if part.lengths is None else np.asarray(part.lengths, "<u4").tobytes()
         data = json.dumps(head).encode() + b"\n" + splits + sizes + lengths
-        write_file(self.part_path(done.number), data)
+        write_file(self.part_path(part.number), data)
 
     def load_part(self, number: int) -> PartDone | None:
         """Return the record of a part that was read, or None if it was not read yet."""
@@ -150,13 +150,13 @@ class Checkpoint:
 
         Gives the number of parts that are read already. Raises ConfigError for another plan.
         """
-        wanted = json.loads(json.dumps(plan))
+        plan_as_json = json.loads(json.dumps(plan))
         before = self.load_plan()
         if before is None:
             path = os.path.join(self.folder, "plan.json")
             write_file(path, json.dumps(plan, indent=1, sort_keys=True).encode())
             return 0
-        if changed := _list_changes(before, wanted):
+        if changed := _list_changes(before, plan_as_json):
             raise ConfigError(
                 f"{self.folder}: the conversion that was begun differs in {', '.join(changed)}. "
                 "Resume it with what it was begun with, or start again with --overwrite."
@@ -205,10 +205,10 @@ class Checkpoint:
             os.rmdir(self.folder)
 
 
-def _list_changes(before: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def _list_changes(before: dict[str, Any], requested: dict[str, Any]) -> list[str]:
     names = []
-    for key in sorted({*before, *wanted}):
-        old, new = before.get(key), wanted.get(key)
+    for key in sorted({*before, *requested}):
+        old, new = before.get(key), requested.get(key)
         if old == new:
             continue
         if key == "options" and isinstance(old, dict) and isinstance(new, dict):

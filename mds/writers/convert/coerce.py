@@ -118,8 +118,8 @@ def _float(family: str, *, from_text: bool) -> Coerce:
 
 
 def _array(encoding: str) -> Coerce:
-    _, _, rest = encoding.partition(":")
-    dtype = rest.partition(":")[0] or None
+    _, _, spec = encoding.partition(":")
+    dtype = spec.partition(":")[0] or None
 
     def array(value: Any) -> Any:
         if isinstance(value, (bytes, np.ndarray)) and (
@@ -127,16 +127,20 @@ def _array(encoding: str) -> Coerce:
         ):
             return value
         try:
-            made = np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise ValueError(f"expected an array, got {_describe(value)}: {error}") from error
         if dtype is None:
-            return made
+            return array
         try:
-            cast = made.astype(dtype)
+            cast = array.astype(dtype)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{_describe(value)} is not an array of {dtype}") from error
-        if made.dtype.kind in "iuf" and cast.dtype.kind in "iu" and not np.array_equal(cast, made):
+        if (
+            array.dtype.kind in "iuf"
+            and cast.dtype.kind in "iu"
+            and not np.array_equal(cast, array)
+        ):
             raise ValueError(f"{_describe(value)} does not fit {dtype}")
         return cast
 
@@ -175,12 +179,12 @@ def _json_text(value: Any) -> Any:
         raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
 
 
-def _parse(parse: Callable[[str], Any], text: str, wanted: str) -> Any:
+def _parse(parse: Callable[[str], Any], text: str, type_name: str) -> Any:
     try:
         # Python reads 1_000 as a number; a file that holds it means something else.
         return parse(text.replace("_", "?"))
     except ValueError:
-        raise ValueError(f"expected {wanted}, got {_describe(text)}") from None
+        raise ValueError(f"expected {type_name}, got {_describe(text)}") from None
 
 
 def _describe(value: Any) -> str:

@@ -146,8 +146,10 @@ class Conversion:
     def notes(self) -> dict[str, ColumnNote]:
         """Return the notes stored beside the dataset: names of classes, descriptions of columns."""
         classes = {column.name: column.class_names for column in self.columns if column.class_names}
-        told = {column.name: column.description for column in self.columns if column.description}
-        return make_notes(classes, {**told, **self.spec.describe})
+        descriptions = {
+            column.name: column.description for column in self.columns if column.description
+        }
+        return make_notes(classes, {**descriptions, **self.spec.describe})
 
     def read_spec(self) -> ReadSpec:
         """Return the settings for the processes that read parts."""
@@ -224,15 +226,15 @@ def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
     return () if spec.merge_splits else tuple(source.list_splits())
 
 
-def _part_size(whole: int) -> int:
+def _part_size(source_size: int) -> int:
     # Enough parts for progress and resuming, each large enough to be worth it.
-    return min(_MAX_PART, max(_MIN_PART, whole // 64))
+    return min(_MAX_PART, max(_MIN_PART, source_size // 64))
 
 
 def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     """Return the columns to write, sorted by name, after the options are applied."""
-    found = {column.name: column for column in source.inferred_columns}
-    if not found:
+    inferred = {column.name: column for column in source.inferred_columns}
+    if not inferred:
         bad = source.find_bad_record()
         why = f" The first one is bad: {bad}." if bad else " It is empty."
         raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
@@ -242,25 +244,25 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         check_column(spec.tokens)
         note = f"blocks of {spec.tokens.block}, tokenizer {spec.tokens.tokenizer}"
         return (Column("tokens", spec.tokens.column, "", note),)
-    known = {*found, *extras, *spec.columns}
+    known_columns = {*inferred, *extras, *spec.columns}
     for name in (*spec.only, *spec.drop):
-        if name in known:
+        if name in known_columns:
             continue
         if name in spec.drop and source.has_late_keys:
             source.notes.append(f"no record that was looked at has the key {name!r}")
         else:
             raise ConfigError(
-                f"there is no column {name!r}.{did_you_mean(name, found)} There are "
-                f"{', '.join(sorted(found))}."
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"{', '.join(sorted(inferred))}."
             )
-    columns = found | {name: extras[name] for name in spec.only if name in extras}
+    columns = inferred | {name: extras[name] for name in spec.only if name in extras}
     for name, encoding in spec.columns.items():
-        if source.is_text and name not in {*found, *extras}:
+        if source.is_text and name not in {*inferred, *extras}:
             raise ConfigError(
-                f"there is no column {name!r}.{did_you_mean(name, found)} There are "
-                f"{', '.join(sorted(found))}."
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"{', '.join(sorted(inferred))}."
             )
-        before = found.get(name) or extras.get(name) or Column(name, "")
+        before = inferred.get(name) or extras.get(name) or Column(name, "")
         columns[name] = replace(before, encoding=encoding, note="as asked")
     columns = {
         name: column

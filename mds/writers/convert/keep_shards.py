@@ -77,9 +77,9 @@ def keep_shards(
         for number, blocks in enumerate(_decoded(data, files)):
             writer.write_shard(blocks, data.where(number, files))
             if progress is not None:
-                told = int(data.table.decoded[: number + 1].sum())
-                whole = int(data.table.decoded.sum())
-                progress(Progress(told, whole, writer.samples, number + 1, 0))
+                decoded_bytes = int(data.table.decoded[: number + 1].sum())
+                all_bytes = int(data.table.decoded.sum())
+                progress(Progress(decoded_bytes, all_bytes, writer.samples, number + 1, 0))
     seconds = time.monotonic() - began
     split = SplitSummary("", writer.samples, len(data.table), writer.raw_size, 0)
     return Summary(out, (split,), seconds)
@@ -91,7 +91,7 @@ def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
         waiting: deque[Future[list[Block]]] = deque()
         try:
             for number in range(len(data.table)):
-                waiting.append(pool.submit(lambda at: list(data.blocks(at, files)), number))
+                waiting.append(pool.submit(lambda shard: list(data.blocks(shard, files)), number))
                 if len(waiting) > _AHEAD:
                     yield waiting.popleft().result()
             while waiting:

@@ -143,7 +143,7 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
     Raises FileExistsError where something is in the way and neither `resume` nor `overwrite` asks
     to go on with it or to replace it. Only shards and indexes are ever removed.
     """
-    where = redact(output.url)
+    place = redact(output.url)
     plan = output.checkpoint.load_plan()
     if plan is not None and spec.resume:
         return output.checkpoint.is_finished()
@@ -153,15 +153,17 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         return False
     if plan is not None:
         raise FileExistsError(
-            f"{where}: a conversion was begun here and not finished. Go on with --resume, or start "
+            f"{place}: a conversion was begun here and not finished. Go on with --resume, or start "
             "again with --overwrite."
         )
-    found = [split for split in range(len(output.splits)) if read_index(output, split) is not None]
-    if spec.resume and len(found) == len(output.splits):
+    published = [
+        split for split in range(len(output.splits)) if read_index(output, split) is not None
+    ]
+    if spec.resume and len(published) == len(output.splits):
         return True
-    if found:
+    if published:
         raise FileExistsError(
-            f"{where}: there is a dataset already. Choose another folder, or replace it with "
+            f"{place}: there is a dataset already. Choose another folder, or replace it with "
             "--overwrite."
         )
     local = open_store(output.url).local_path
@@ -170,7 +172,7 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         return False
     if inside := sorted(set(os.listdir(local)) - {NAME, LOCK_NAME}):
         raise FileExistsError(
-            f"{where}: the folder is not empty (it holds {inside[0]!r}"
+            f"{place}: the folder is not empty (it holds {inside[0]!r}"
             f"{f' and {len(inside) - 1} more' if len(inside) > 1 else ''}). Choose another one, or "
             "say --overwrite: files that are not shards stay."
         )
@@ -253,8 +255,8 @@ def check_shards(output: Output, split: int, entries: list[Entry], locks: Conver
         info = entry["zip_data"] or entry["raw_data"]
         name = output.key(split, info["basename"]) if folder is None else info["basename"]
         files.append(ExpectedFile(name, info["bytes"], version))
-    where = redact(output.url) if folder is None else folder.folder
-    check_presence(files, folder or open_store(output.url), where, "--overwrite")
+    place = redact(output.url) if folder is None else folder.folder
+    check_presence(files, folder or open_store(output.url), place, "--overwrite")
 
 
 def read_index(output: Output, split: int) -> Index | None:

@@ -67,8 +67,8 @@ def read_part(reading: ReadSpec, part: InputPart) -> int:
     """
     if reading.checkpoint.load_part(part.number) is None:
         with contextlib.ExitStack() as runs:
-            done = _PartReader(reading, part, runs).read()
-        reading.checkpoint.save_part(done)
+            part_done = _PartReader(reading, part, runs).read()
+        reading.checkpoint.save_part(part_done)
     return part.number
 
 
@@ -223,7 +223,7 @@ def _make_record_packer(
         columns.append((name, encoding.pack_checked, fit, encoding.name))
     varying = [number for number, encoding in enumerate(parsed) if encoding.size is None]
     words = struct.Struct(f"<{len(varying)}I")
-    known = {*names, *dropped}
+    known_keys = {*names, *dropped}
 
     def pack(record: dict[str, Any]) -> bytes:
         values = []
@@ -239,7 +239,7 @@ def _make_record_packer(
                     f"--columns '{name}:optional[{encoding}]' keeps it empty"
                 )
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
-        if len(record) > len(names) and (extra := record.keys() - known):
+        if len(record) > len(names) and (extra := record.keys() - known_keys):
             raise ValueError(
                 f"it has the key {min(extra)!r}, which is not a column; give it one with "
                 f"--columns {min(extra)}:json, or leave it out with --drop {min(extra)}"

@@ -225,21 +225,21 @@ class _RunningConversion:
         while self._ahead and self._ahead[0].number in self._read:
             part = self._ahead.popleft()
             self._read.discard(part.number)
-            done = self._checkpoint.load_part(part.number)
-            assert done is not None, "a part that was read has left its note"
+            part_done = self._checkpoint.load_part(part.number)
+            assert part_done is not None, "a part that was read has left its note"
             self._size += part.size
-            self._feed(done)
+            self._feed(part_done)
 
-    def _feed(self, done: PartDone) -> None:
-        splits, sizes, lengths = done.splits, done.sizes, done.lengths
+    def _feed(self, part_done: PartDone) -> None:
+        splits, sizes, lengths = part_done.splits, part_done.sizes, part_done.lengths
         limit = self._reading.limit
         if limit is not None and self.samples + len(sizes) >= limit:
             splits, sizes = splits[: limit - self.samples], sizes[: limit - self.samples]
             # Parts beyond the limit may have been read already; they are not asked for any more.
             self._parts = None
         self.samples += len(sizes)
-        self.bad += done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
-        self.bad_count += done.bad_count
+        self.bad += part_done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
+        self.bad_count += part_done.bad_count
         for cutter in self.cutters:
             own = sizes[splits == cutter.split]
             length = int(own.sum())
@@ -248,7 +248,7 @@ class _RunningConversion:
                 own = np.full(blocks, self._block, np.int64)
             if lengths is not None:
                 self._lengths[cutter.split].append(lengths[: len(splits)][splits == cutter.split])
-            self._queue_shards(cutter.feed(done.number, length, own))
+            self._queue_shards(cutter.feed(part_done.number, length, own))
         if self._parts is None:
             for part in self._ahead:
                 self._read.discard(part.number)
@@ -275,27 +275,27 @@ class _RunningConversion:
     def _finish(self) -> None:
         """Every part is cut: make the last shard of every split."""
         for cutter in self.cutters:
-            rest = cutter.leftover_bytes() if self._block is not None else 0
-            if rest:
-                self._queue_shards(self._last_block(cutter, rest))
+            leftover = cutter.leftover_bytes() if self._block is not None else 0
+            if leftover:
+                self._queue_shards(self._last_block(cutter, leftover))
             self._queue_shards(cutter.finish())
         self._report_progress()
 
-    def _last_block(self, cutter: ShardCutter, rest: int) -> Iterator[Shard]:
+    def _last_block(self, cutter: ShardCutter, leftover: int) -> Iterator[Shard]:
         spec, block = self._reading.tokens, self._block
         assert spec is not None
         assert block is not None
         width = block // spec.block
         end = load_tokenizer(spec.tokenizer, spec.end).end
-        of = f" of {self._output.splits[cutter.split]}" if self._output.splits[0] else ""
+        of_split = f" of {self._output.splits[cutter.split]}" if self._output.splits[0] else ""
         if spec.drop_last or end is None:
             cutter.drop_leftover()
             self.notes.append(
-                f"the last {rest // width:,} tokens{of} fill no block, and are dropped"
+                f"the last {leftover // width:,} tokens{of_split} fill no block, and are dropped"
             )
             return iter(())
-        missing = (block - rest) // width
-        self.notes.append(f"the last block{of} is filled up with {missing:,} end tokens")
+        missing = (block - leftover) // width
+        self.notes.append(f"the last block{of_split} is filled up with {missing:,} end tokens")
         dtype = parse_encoding(spec.column).dtype
         padding = np.full(missing, end, dtype).tobytes()
         return cutter.finish(padding, np.array([block], np.int64))
@@ -312,9 +312,9 @@ class _RunningConversion:
 
     def _report_progress(self) -> None:
         if self._progress is not None:
-            whole = self._reading.source.size
+            source_size = self._reading.source.size
             self._progress(
-                Progress(self._size, whole, self.samples, self._shards_done, self.bad_count)
+                Progress(self._size, source_size, self.samples, self._shards_done, self.bad_count)
             )
 
 
@@ -332,20 +332,20 @@ def _publish(output: Output, shards: list[int], lengths: list[Any], locks: Conve
 
 
 def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
-    found = output.checkpoint.load_shard(split, number)
-    if found is None:
+    shard = output.checkpoint.load_shard(split, number)
+    if shard is None:
         raise WriterError(
             f"{output.checkpoint.shard_path(split, number)} is gone: the work folder was deleted "
             "while the dataset was written. No index is published; convert anew, with --overwrite."
         )
-    return found
+    return shard
 
 
 def _splits(output: Output) -> tuple[SplitSummary, ...]:
-    found = []
+    results = []
     for number, name in enumerate(output.splits):
         index = read_index(output, number)
         assert index is not None, "it was published"
         sizes = int(index.raw_size.sum()), int(index.zip_size.sum())
-        found.append(SplitSummary(name, index.total_samples, len(index), *sizes))
-    return tuple(found)
+        results.append(SplitSummary(name, index.total_samples, len(index), *sizes))
+    return tuple(results)

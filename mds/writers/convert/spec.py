@@ -77,9 +77,9 @@ _TOKENS = {
 
 def parse_spec(**options: Any) -> ConvertSpec:
     """Options as users write them to a `ConvertSpec`. Raises ConfigError naming what is wrong."""
-    known = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
-    if unknown := sorted(set(options) - known - set(_TOKENS)):
-        every = sorted(known | {*_TOKENS})
+    option_names = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
+    if unknown := sorted(set(options) - option_names - set(_TOKENS)):
+        every = sorted(option_names | {*_TOKENS})
         raise ConfigError(
             f"there is no option {unknown[0]!r}.{did_you_mean(unknown[0], every)} Known are "
             f"{', '.join(every)}."
@@ -167,14 +167,14 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 def _text_encoding(name: str) -> str:
     """Return the usual name of a text encoding in which a line ends with one byte."""
     try:
-        known = codecs.lookup(name)
+        codec = codecs.lookup(name)
     except (LookupError, ValueError):
         raise ConfigError(
             f"encoding={name!r}: Python knows no such encoding of text. Usual are utf-8, cp1252, "
             "latin-1, shift_jis and gb18030."
         ) from None
     try:
-        is_ascii = "a\n,".encode(known.name) == b"a\n,"
+        is_ascii = "a\n,".encode(codec.name) == b"a\n,"
     except (LookupError, TypeError):  # a codec of bytes, such as hex
         is_ascii = False
     if not is_ascii:
@@ -182,20 +182,20 @@ def _text_encoding(name: str) -> str:
             f"encoding={name!r}: lines of it do not end with the byte 0x0a. Make UTF-8 of the "
             f"files first: iconv -f {name} -t UTF-8 FILE."
         )
-    return known.name
+    return codec.name
 
 
 def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     """Return the description of each column as the caller gave it."""
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
-    found = {}
+    descriptions = {}
     for pair in [value] if isinstance(value, str) else value:
         name, equals, each = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"{pair!r} describes no column. Write name=text.")
-        found[name.strip()] = each.strip()
-    return found
+        descriptions[name.strip()] = each.strip()
+    return descriptions
 
 
 def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
@@ -225,7 +225,7 @@ def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | 
     if not options.get("tokenizer"):
         if options:
             names = {spec: name for name, spec in _TOKENS.items()}
-            asked = ", ".join(sorted(names[each] for each in options))
-            raise ConfigError(f"{asked}: that is about tokens; give a tokenizer too.")
+            option_names = ", ".join(sorted(names[each] for each in options))
+            raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
         return None
     return TokenSpec(**options, encoding=columns.get("tokens", ""))

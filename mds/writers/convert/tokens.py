@@ -104,8 +104,8 @@ def _tiktoken(name: str, end: str | None) -> Tokenizer:
     try:
         encoding = tiktoken.get_encoding(name)
     except ValueError as error:
-        known = ", ".join(sorted(tiktoken.list_encoding_names()))
-        raise ConfigError(f"tiktoken has no encoding {name!r}; it has {known}.") from error
+        encoding_names = ", ".join(sorted(tiktoken.list_encoding_names()))
+        raise ConfigError(f"tiktoken has no encoding {name!r}; it has {encoding_names}.") from error
     except OSError as error:
         raise ConfigError(f"the tokenizer tiktoken:{name} cannot be fetched: {error}") from error
     token = encoding.eot_token if end is None else None

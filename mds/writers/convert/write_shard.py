@@ -105,8 +105,8 @@ class ShardCutter:
 
     def leftover_bytes(self) -> int:
         """Bytes fed that belong to no sample yet."""
-        held = sum(piece.end - piece.start for piece in self._pieces)
-        return held - sum(int(sizes.sum()) for sizes in self._sizes)
+        held_bytes = sum(piece.end - piece.start for piece in self._pieces)
+        return held_bytes - sum(int(sizes.sum()) for sizes in self._sizes)
 
     def drop_leftover(self) -> None:
         """Forget the leftover."""
@@ -130,16 +130,18 @@ class ShardCutter:
         return Shard(self.split, number, sizes, tuple(pieces), padding)
 
     def _split_pieces(self, size: int) -> tuple[list[Piece], list[Piece]]:
-        taken: list[Piece] = []
+        pieces: list[Piece] = []
         for number, piece in enumerate(self._pieces):
             length = piece.end - piece.start
             if length > size:
-                cut = piece.start + size
-                rest = [Piece(piece.part, cut, piece.end), *self._pieces[number + 1 :]]
-                return ([*taken, Piece(piece.part, piece.start, cut)] if size else taken), rest
-            taken.append(piece)
+                end = piece.start + size
+                following = [Piece(piece.part, end, piece.end), *self._pieces[number + 1 :]]
+                return (
+                    [*pieces, Piece(piece.part, piece.start, end)] if size else pieces
+                ), following
+            pieces.append(piece)
             size -= length
-        return taken, []
+        return pieces, []
 
 
 _CHUNK = 4 << 20
@@ -271,12 +273,12 @@ class _ShardBuilder:
                 self._output.checkpoint.run_path(piece.part, self._shard.split), "rb"
             ) as file:
                 file.seek(piece.start)
-                left = piece.end - piece.start
-                while left:
-                    chunk = file.read(min(left, _CHUNK))
+                remaining = piece.end - piece.start
+                while remaining:
+                    chunk = file.read(min(remaining, _CHUNK))
                     if not chunk:
-                        raise EOFError(f"{file.name}: {left} bytes are missing")
-                    left -= len(chunk)
+                        raise EOFError(f"{file.name}: {remaining} bytes are missing")
+                    remaining -= len(chunk)
                     yield chunk
         if self._shard.padding:
             yield self._shard.padding

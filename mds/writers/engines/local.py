@@ -108,15 +108,17 @@ class _Worker:
         self._process.join(5.0)
         code = self._process.exitcode
         if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+            reason = f"was killed by {signal.Signals(-code).name}"
             why = " (is the machine out of memory?)" if code == -signal.SIGKILL else ""
         else:
-            how = f"ended with exit code {code}"
+            reason = f"ended with exit code {code}"
             why = (
                 ". Where a script starts processes, it must do so below "
                 "`if __name__ == '__main__':`"
             )
-        return f"a process of the conversion {how}{why}. What was done is kept: go on with resume."
+        return (
+            f"a process of the conversion {reason}{why}. What was done is kept: go on with resume."
+        )
 
 
 class _TracedError(Exception):

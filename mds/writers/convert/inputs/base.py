@@ -150,9 +150,9 @@ class Input(ABC):
             raise
         except Exception as error:
             first = part.address[0] if isinstance(part.address, tuple) else ""
-            where = os.path.join(self.root, first) if isinstance(first, str) else self.name
+            place = os.path.join(self.root, first) if isinstance(first, str) else self.name
             raise SourceError(
-                f"{where}: cannot be read: {type(error).__name__}: {error}"
+                f"{place}: cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     def find_bad_record(self) -> str:
@@ -188,16 +188,16 @@ class Input(ABC):
 
     def probe(self) -> Iterator[dict[str, Any]]:
         """Yield good records from the beginning and from further on, to infer columns."""
-        found = 0
+        count = 0
         for part in self._probed_parts():
             for _, record in self.read_records(part):
                 if isinstance(record, BadRecord):
                     continue
                 yield record
-                found += 1
-                if found % (MAX_PROBED_RECORDS // 4) == 0:
+                count += 1
+                if count % (MAX_PROBED_RECORDS // 4) == 0:
                     break
-            if found >= MAX_PROBED_RECORDS:
+            if count >= MAX_PROBED_RECORDS:
                 return
 
     def _probed_parts(self) -> Iterator[InputPart]:

@@ -196,8 +196,8 @@ def _separator(listing: Listing) -> str:
             header = file.readline().decode("utf-8", "replace")
     except Exception as error:  # each compression raises its own classes
         raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error
-    found = {each: header.count(each) for each in ",;\t|"}
-    return max(found, key=lambda each: found[each]) if any(found.values()) else ","
+    counts = {each: header.count(each) for each in ",;\t|"}
+    return max(counts, key=lambda each: counts[each]) if any(counts.values()) else ","
 
 
 def _list(names: Sequence[str]) -> str:

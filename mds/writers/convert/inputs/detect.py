@@ -57,8 +57,8 @@ def open_input(path: str, options: InputOptions) -> Input:
     opened.name, opened.nulls = redact(path), options.null
     if isinstance(opened, FileInput) and (passed := opened.listing.left_out):
         counts = ", ".join(
-            f"{count:,} {_SINGULAR.get(what, what) if count == 1 else what}"
-            for what, count in sorted(passed.items())
+            f"{count:,} {_SINGULAR.get(reason, reason) if count == 1 else reason}"
+            for reason, count in sorted(passed.items())
         )
         opened.notes.append(f"passed over in the folder: {counts}")
     return opened
@@ -68,16 +68,18 @@ def _open(path: str, options: InputOptions) -> Input:
     if is_hub_name(path):  # not a URL that lost a slash, also as hf:/folder
         return HuggingFaceInput.open(path, options)
     place = local_path(path) if path and is_local(path) else path
-    chosen = find_input(options.kind) if options.kind is not None else None
-    known: dict[str, type[Input]] = {}
-    if chosen is None or (issubclass(chosen, FileInput) and not os.path.lexists(place)):
-        known = all_inputs()
-        for each in known.values():
+    requested_kind = find_input(options.kind) if options.kind is not None else None
+    all_kinds: dict[str, type[Input]] = {}
+    if requested_kind is None or (
+        issubclass(requested_kind, FileInput) and not os.path.lexists(place)
+    ):
+        all_kinds = all_inputs()
+        for each in all_kinds.values():
             if each.recognizes(place):
                 return each.open(place, options)
-    if chosen is not None:
-        return chosen.open(place, options)
-    return _open_files(Listing.scan(place, options.include, options.exclude), known, options)
+    if requested_kind is not None:
+        return requested_kind.open(place, options)
+    return _open_files(Listing.scan(place, options.include, options.exclude), all_kinds, options)
 
 
 #: Endings of files that nothing here reads, and what to do with them.
@@ -125,38 +127,40 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
     for each in kinds.values():
         if each.recognizes_mixture(counts):
             return each.from_files(listing, options)
-    if counts and (most := _majority(counts)) is not None:
-        taken = [name for name in own if kind_of_name[name] == most]
-        left = len(listing) - len(taken)
+    if counts and (majority := _majority(counts)) is not None:
+        chosen_names = [name for name in own if kind_of_name[name] == majority]
+        left_count = len(listing) - len(chosen_names)
         # A listing looks at every file, which takes a while where there are many.
-        found = kinds[most].from_files(listing.only(taken) if left else listing, options)
-        if left:
-            few = [name for name in listing.names if kind_of_name.get(name) != most][:3]
-            more = ", ..." if left > len(few) else ""
-            found.notes.append(
-                f"{left:,} other file{'s' * (left > 1)} left out ({', '.join(few)}{more}); --as "
-                "files takes all of them as they are"
+        opened = kinds[majority].from_files(
+            listing.only(chosen_names) if left_count else listing, options
+        )
+        if left_count:
+            examples = [name for name in listing.names if kind_of_name.get(name) != majority][:3]
+            ellipsis = ", ..." if left_count > len(examples) else ""
+            opened.notes.append(
+                f"{left_count:,} other file{'s' * (left_count > 1)} left out "
+                f"({', '.join(examples)}{ellipsis}); --as files takes all of them as they are"
             )
-        return found
-    shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
+        return opened
+    kind_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     usual = Counter(map(ending, own)).most_common(1)
-    some = f"--include '*{usual[0][0] if usual else ''}'"
+    include_option = f"--include '*{usual[0][0] if usual else ''}'"
     if any(kinds[kind].names_splits for kind in counts):
         # A table as one value of a column is hardly meant.
         joins = (
             " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
         )
         raise SourceError(
-            f"{listing.root}: the folder is mixed ({shown}), and some of its files hold many "
-            f"samples. Choose files of one kind with {some},{joins} or say --as files to store "
-            "each as it is."
+            f"{listing.root}: the folder is mixed ({kind_counts}), and some of its files hold many "
+            f"samples. Choose files of one kind with {include_option},{joins} or say --as files to "
+            "store each as it is."
         )
-    found = kinds["files"].from_files(listing, options)
-    found.notes.append(
-        f"the folder is mixed ({shown}): every file is stored as it is. Choose some with "
-        f"{some}, or say what they are with --as"
+    opened = kinds["files"].from_files(listing, options)
+    opened.notes.append(
+        f"the folder is mixed ({kind_counts}): every file is stored as it is. Choose some with "
+        f"{include_option}, or say what they are with --as"
     )
-    return found
+    return opened
 
 
 def _majority(counts: Mapping[str, int]) -> str | None:
@@ -169,9 +173,9 @@ def _majority(counts: Mapping[str, int]) -> str | None:
     )
 
 
-def _known_ending(name: str, known: Mapping[str, str]) -> str:
+def _known_ending(name: str, kind_of_ending: Mapping[str, str]) -> str:
     full = ending(name)
-    return full if full in known else os.path.splitext(full)[0]
+    return full if full in kind_of_ending else os.path.splitext(full)[0]
 
 
 def _is_companion(name: str) -> bool:

@@ -31,17 +31,17 @@ def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
     Empty where that is not told of all files, or names of files alone tell of one split only.
     ``by_file``: whether names of files count at all.
     """
-    found: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     is_of_folders = True
     for name in names:
         *folders, file = name.split("/")
         split = split_folder(folders)
-        if split is None and by_file and (told := _IN_FILE_NAME.search(file)):
-            split, is_of_folders = told[1].lower(), False
+        if split is None and by_file and (match := _IN_FILE_NAME.search(file)):
+            split, is_of_folders = match[1].lower(), False
         if split is None:
             return {}
-        found[name] = split
-    return found if is_of_folders or len(set(found.values())) > 1 else {}
+        split_of[name] = split
+    return split_of if is_of_folders or len(set(split_of.values())) > 1 else {}
 
 
 def split_folder(folders: Sequence[str]) -> str | None:

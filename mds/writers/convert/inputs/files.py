@@ -50,16 +50,18 @@ class FolderClasses:
     def of(self, name: str) -> dict[str, str | int]:
         """Return the columns of a file: the name of its class and its label."""
         folders = name.split("/")[:-1]
-        found = _class_of(name, split_folder(folders) if self._has_splits else None)
-        return {"class": found, "label": self.numbers[found]}
+        class_name = _class_of(name, split_folder(folders) if self._has_splits else None)
+        return {"class": class_name, "label": self.numbers[class_name]}
 
     def columns(self, first: str) -> list[Column]:
         """Return the columns of class and label, with those of the first file as examples."""
         example = self.of(first)
-        most = len(self.numbers) - 1
+        last_label = len(self.numbers) - 1
         return [
             Column("class", "str", show_value(example["class"])),
-            Column("label", "int", str(example["label"]), f"0 to {most}", tuple(self.numbers)),
+            Column(
+                "label", "int", str(example["label"]), f"0 to {last_label}", tuple(self.numbers)
+            ),
         ]
 
     def __str__(self) -> str:
@@ -179,8 +181,8 @@ class AudioClassesInput(AudioInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        others = [name for name in listing.not_included if ending(name) in AudioInput.endings]
-        self._classes = FolderClasses(listing.names, self.split_of, others)
+        not_included = [name for name in listing.not_included if ending(name) in AudioInput.endings]
+        self._classes = FolderClasses(listing.names, self.split_of, not_included)
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of sound, class, label and path."""
@@ -208,14 +210,14 @@ class TextFilesInput(WholeFilesInput):
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Open these files, one document each."""
-        made = cls(listing)
-        made.encoding = options.encoding or made.encoding
+        documents = cls(listing)
+        documents.encoding = options.encoding or documents.encoding
         if len(listing) == 1 and listing.size >= _LONG_DOCUMENT:
-            made.notes.append(
+            documents.notes.append(
                 "the file is one sample; --as lines makes one of each line, --tokenizer makes "
                 "blocks of tokens"
             )
-        return made
+        return documents
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of path and text."""

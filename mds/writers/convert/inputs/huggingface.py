@@ -132,22 +132,22 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
         import datasets
     except ImportError as error:
         raise need("datasets", "hf", "Hugging Face datasets") from error
-    found: Any
+    dataset: Any
     try:
         if _is_saved(path):
-            found = datasets.load_from_disk(path)
+            dataset = datasets.load_from_disk(path)
         else:
-            found = datasets.load_dataset(path, config)
+            dataset = datasets.load_dataset(path, config)
     except Exception as error:  # the package and its many helpers raise anything
         raise SourceError(f"{path}: the Hugging Face dataset cannot be loaded: {error}") from error
     tables: dict[str | None, Any]
-    if isinstance(found, dict):
-        if split is not None and split not in found:
-            raise SourceError(f"{path}: no split {split!r}; there are {', '.join(found)}.")
-        wanted = [split] if split is not None else list(found)
-        tables = {name if len(wanted) > 1 else None: found[name] for name in wanted}
+    if isinstance(dataset, dict):
+        if split is not None and split not in dataset:
+            raise SourceError(f"{path}: no split {split!r}; there are {', '.join(dataset)}.")
+        split_names = [split] if split is not None else list(dataset)
+        tables = {name if len(split_names) > 1 else None: dataset[name] for name in split_names}
     else:
-        tables = {None: found}
+        tables = {None: dataset}
     return {name: _undecoded(table) for name, table in tables.items()}
 
 

@@ -57,10 +57,12 @@ class ImagesInput(WholeFilesInput):
         images = [name for name in listing.names if ending(name) in ENDINGS]
         if not images:
             raise SourceError(f"{listing.root}: no file here ends like an image ({_known()}).")
-        left = len(listing) - len(images)
-        super().__init__(listing.only(images) if left else listing)
-        if left:
-            self.notes.append(f"{left} file{'s are' if left > 1 else ' is'} no image and left out")
+        other_count = len(listing) - len(images)
+        super().__init__(listing.only(images) if other_count else listing)
+        if other_count:
+            self.notes.append(
+                f"{other_count} file{'s are' if other_count > 1 else ' is'} no image and left out"
+            )
         self.encoding, note = _encoding(Counter(ENDINGS[ending(name)] for name in images))
         self._note = note
 
@@ -108,8 +110,8 @@ class ImageClassesInput(ImagesInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        others = [name for name in listing.not_included if ending(name) in ENDINGS]
-        self._classes = FolderClasses(self.listing.names, self.split_of, others)
+        not_included = [name for name in listing.not_included if ending(name) in ENDINGS]
+        self._classes = FolderClasses(self.listing.names, self.split_of, not_included)
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of class, image and label."""
@@ -142,17 +144,19 @@ class LabelledImagesInput(ImagesInput):
         stems = {os.path.splitext(short)[0]: name for short, name in names.items()}
         column = _file_column(rows, names, stems, table)
         self._labels: dict[str, dict[str, Any]] = {}
-        lost = 0
+        unmatched = 0
         for row in rows:
             name = names.get(str(row[column])) or stems.get(str(row[column]))
             if name is None:
-                lost += 1
+                unmatched += 1
             elif name in self._labels:
                 raise SourceError(f"{table}: {name} is named twice in the column {column!r}.")
             else:
                 self._labels[name] = {key: row[key] for key in row if key != column}
-        if lost:
-            self.notes.append(f"{lost} of {len(rows)} rows of {table} name no image of the folder")
+        if unmatched:
+            self.notes.append(
+                f"{unmatched} of {len(rows)} rows of {table} name no image of the folder"
+            )
 
     @property
     def is_text(self) -> bool:  # type: ignore[override]
@@ -207,20 +211,22 @@ def _encoding(kinds: Counter[str]) -> tuple[str, str]:
 
 
 def _table(listing: Listing) -> str | None:
-    found = [
+    tables = [
         name
         for name in listing.names
         if {ending(name), os.path.splitext(ending(name))[0]} & {".csv", ".tsv", ".jsonl"}
     ]
-    return found[0] if len(found) == 1 else None
+    return tables[0] if len(tables) == 1 else None
 
 
 def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
     """Return the rows of a table of labels. Raises SourceError for the first bad one."""
     if not os.path.isfile(listing.path(table)):
         raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
-    one = listing.only([table])
-    source = JsonLinesInput(one) if table.endswith("l") else DelimitedTextInput(one)
+    table_listing = listing.only([table])
+    source = (
+        JsonLinesInput(table_listing) if table.endswith("l") else DelimitedTextInput(table_listing)
+    )
     rows = []
     for part in source.cut_parts(1 << 40):
         for position, row in source.read(part):
@@ -236,10 +242,12 @@ def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
     A last name that two images share stands for neither.
     """
     last = Counter(os.path.basename(name) for name in names)
-    found = {os.path.basename(name): name for name in names if last[os.path.basename(name)] == 1}
+    name_of = {os.path.basename(name): name for name in names if last[os.path.basename(name)] == 1}
     if folder:
-        found |= {name[len(folder) + 1 :]: name for name in names if name.startswith(folder + "/")}
-    return found | {name: name for name in names}
+        name_of |= {
+            name[len(folder) + 1 :]: name for name in names if name.startswith(folder + "/")
+        }
+    return name_of | {name: name for name in names}
 
 
 def _file_column(

@@ -39,9 +39,9 @@ class LinesInput(FileInput):
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Open the lines of these files."""
-        made = cls(listing)
-        made.encoding = options.encoding or made.encoding
-        return made
+        source = cls(listing)
+        source.encoding = options.encoding or source.encoding
+        return source
 
     def record(self, line: bytes) -> dict[str, Any] | BadRecord | None:
         """Return the record of a line, or None if the line has none."""
@@ -90,8 +90,8 @@ def lines_of(path: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield offset and bytes of every line that begins from ``start`` to before ``end``."""
     # A compressed file is one part, whatever its length.
     limit = None if is_compressed(path) else end
-    with contextlib.closing(_lines_from(path, start, end)) as found:
-        for offset, line in found:
+    with contextlib.closing(_lines_from(path, start, end)) as numbered_lines:
+        for offset, line in numbered_lines:
             if limit is not None and offset >= limit:
                 return
             yield offset, line if offset else line.removeprefix(BOM)
@@ -210,9 +210,9 @@ class JsonLinesInput(LinesInput):
                 f"{listing.root}: some files are whole JSON ({lists[0]}), others are lines. "
                 "Convert them one by one, or choose with --include."
             )
-        made = JsonListInput(listing) if lists else JsonLinesInput(listing)
-        made.encoding = options.encoding or made.encoding
-        return made
+        source = JsonListInput(listing) if lists else JsonLinesInput(listing)
+        source.encoding = options.encoding or source.encoding
+        return source
 
     def infer_columns(self) -> Sequence[Column]:
         """Infer columns that hold every value of the probed records."""
@@ -268,8 +268,8 @@ def is_document(path: str) -> bool:
     with open(path, "rb") as file:
         start = file.read(4096).removeprefix(BOM).lstrip()
     # What json.dump(indent=...) writes: no line of many is a brace alone.
-    first, _, rest = start.partition(b"\n")
-    return start[:1] == b"[" or (first.strip() == b"{" and bool(rest.strip()))
+    first, _, following = start.partition(b"\n")
+    return start[:1] == b"[" or (first.strip() == b"{" and bool(following.strip()))
 
 
 def parse_object(line: bytes, encoding: str = "utf-8") -> dict[str, Any] | BadRecord:

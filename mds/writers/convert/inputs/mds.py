@@ -96,11 +96,11 @@ class MdsInput(Input):
         """Yield samples as the bytes of their columns."""
         shard: ShardInfo = part.address
         files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
-        where = join(redact(self.root), shard.raw.basename)
+        path = join(redact(self.root), shard.raw.basename)
         if not shard.schema.is_split:
-            offsets = parse_offsets(files[0], shard.samples, len(files[0]), where)
+            offsets = parse_offsets(files[0], shard.samples, len(files[0]), path)
         else:
-            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), where)
+            offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), path)
         view = memoryview(files[0])
         take = self._take(shard)
         for number in range(shard.samples):
@@ -139,19 +139,19 @@ class MdsInput(Input):
         return take
 
     def _one_schema(self, index: Index) -> dict[str, str]:
-        found = [
+        stored = [
             dict(zip(each.columns.names, each.columns.encodings, strict=True))
             for each in index.schemas
         ]
-        for other in found[1:]:
-            if other != found[0]:
-                name = min({*other.items()} ^ {*found[0].items()})[0]
+        for other in stored[1:]:
+            if other != stored[0]:
+                name = min({*other.items()} ^ {*stored[0].items()})[0]
                 raise SourceError(
                     f"{redact(self.root)}: shards differ in column {name!r} "
-                    f"({found[0].get(name, 'missing')} and {other.get(name, 'missing')}), and one "
+                    f"({stored[0].get(name, 'missing')} and {other.get(name, 'missing')}), and one "
                     "dataset to write has one set of columns."
                 )
-        return found[0]
+        return stored[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_index": None}

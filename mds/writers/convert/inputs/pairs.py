@@ -41,28 +41,29 @@ class PairedFilesInput(WholeFilesInput):
         self._texts = sorted(set(text_of.values()))
         self._lines: dict[str, str] = {}
         self._kind = kind
-        what = "sound" if is_sound else "picture"
+        medium = "sound" if is_sound else "picture"
         self.notes.append(
-            f"each {what} has the text of the {kind} of its name; --as files stores every file "
+            f"each {medium} has the text of the {kind} of its name; --as files stores every file "
             "as it is"
         )
-        left = sorted({*listing.names} - {*media.names} - {*self._texts})
-        if left:
-            few = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
+        unpaired = sorted({*listing.names} - {*media.names} - {*self._texts})
+        if unpaired:
+            examples = ", ".join(unpaired[:3]) + (", ..." if len(unpaired) > 3 else "")
             self.notes.append(
-                f"{len(left):,} file{'s' * (len(left) > 1)} without a partner left out ({few})"
+                f"{len(unpaired):,} file{'s' * (len(unpaired) > 1)} without a partner left out "
+                f"({examples})"
             )
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Open the pairs of these files. Raises SourceError if there are none."""
-        found = cls.find(listing, options)
-        if found is None:
+        pairs = cls.find(listing, options)
+        if pairs is None:
             raise SourceError(
                 f"{listing.root}: nine of ten files are not pictures or sounds with a text of "
                 f"their name ({', '.join(_TEXTS)}). Leave --as out to see what they are taken for."
             )
-        return found
+        return pairs
 
     @classmethod
     def find(
@@ -76,14 +77,16 @@ class PairedFilesInput(WholeFilesInput):
         if all(name.lower().endswith(_TRANSCRIPT) for name in texts):
             return cls._of_transcripts(listing, media, texts, options)
         for key in (_path_stem, _last_stem):
-            one, other = _by(key, media), _by(key, texts)
-            if one is None or other is None:
+            media_by_stem, text_by_stem = _by(key, media), _by(key, texts)
+            if media_by_stem is None or text_by_stem is None:
                 continue
-            both = one.keys() & other.keys()
+            both = media_by_stem.keys() & text_by_stem.keys()
             if 2 * len(both) >= 0.9 * len(names):
-                made = cls(listing, {one[k]: other[k] for k in both}, ending(texts[0]))
-                made.encoding = options.encoding or made.encoding
-                return made
+                pairs = cls(
+                    listing, {media_by_stem[k]: text_by_stem[k] for k in both}, ending(texts[0])
+                )
+                pairs.encoding = options.encoding or pairs.encoding
+                return pairs
         return None
 
     @classmethod
@@ -92,18 +95,18 @@ class PairedFilesInput(WholeFilesInput):
     ) -> PairedFilesInput | None:
         encoding = options.encoding or "utf-8"
         text_of, lines = {}, {}
-        there = _by(_path_stem, media) or {}
+        media_by_stem = _by(_path_stem, media) or {}
         for name in texts:
             folder = name.rpartition("/")[0]
             for stem, line in _transcripts(listing.path(name), encoding):
-                sound = there.get(f"{folder}/{stem}" if folder else stem)
+                sound = media_by_stem.get(f"{folder}/{stem}" if folder else stem)
                 if sound is not None:
                     text_of[sound], lines[sound] = name, line
         if len(text_of) < 0.9 * len(media):
             return None
-        made = cls(listing, text_of, _TRANSCRIPT)
-        made.encoding, made._lines = encoding, lines
-        return made
+        pairs = cls(listing, text_of, _TRANSCRIPT)
+        pairs.encoding, pairs._lines = encoding, lines
+        return pairs
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of the picture or the sound, its path, and the text."""
@@ -113,16 +116,16 @@ class PairedFilesInput(WholeFilesInput):
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of files with the names of their texts, or with the texts."""
-        told = self._lines or self._text_of
+        texts = self._lines or self._text_of
         for part in super().cut_parts(size):
-            address = {name: told[name] for name in part.address}
+            address = {name: texts[name] for name in part.address}
             yield InputPart(part.number, part.size, address, part.split)
 
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield the picture or the sound, with its text."""
         for name, record in super().read(part):
-            told = part.address[name]
-            text = told if self._kind == _TRANSCRIPT else self._text(told)
+            text_or_name = part.address[name]
+            text = text_or_name if self._kind == _TRANSCRIPT else self._text(text_or_name)
             if isinstance(record, BadRecord):
                 yield name, record
             elif isinstance(text, BadRecord):
@@ -182,8 +185,8 @@ def _last_stem(name: str) -> str:
 
 def _by(key: Callable[[str], str], names: Sequence[str]) -> dict[str, str] | None:
     """Map stems to names; return None if two names share a stem."""
-    found = {key(name): name for name in names}
-    return found if len(found) == len(names) else None
+    name_of = {key(name): name for name in names}
+    return name_of if len(name_of) == len(names) else None
 
 
 def _transcripts(path: str, encoding: str) -> Iterator[tuple[str, str]]:

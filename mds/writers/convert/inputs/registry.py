@@ -70,10 +70,10 @@ def find_input(name: str) -> type[Input]:
     loaded = load_plugin(ENTRY_POINTS, name, "input")
     if loaded is not None:
         return inputs.setdefault(name, _checked_input(name, loaded))
-    known = input_names()
+    names = input_names()
     raise ConfigError(
-        f"there is no kind {name!r} of source.{did_you_mean(name, known)} Known are "
-        f"{', '.join(known)}."
+        f"there is no kind {name!r} of source.{did_you_mean(name, names)} Known are "
+        f"{', '.join(names)}."
     )
 
 

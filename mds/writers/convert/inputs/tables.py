@@ -109,25 +109,29 @@ class TablesInput(FileInput):
         place = kind.narrow(parse_place(path, kind.endings))
         files = open_pinned(place.root, open_store)
         try:
-            told = kind.find(place, files)
+            listed = kind.find(place, files)
         except FormatError as error:
             raise SourceError(str(error)) from error
-        found = [f for f in told.files if is_wanted(f.key, options.include, options.exclude)]
-        if not found:
+        files_chosen = [
+            f for f in listed.files if is_wanted(f.key, options.include, options.exclude)
+        ]
+        if not files_chosen:
             raise SourceError(f"{redact(path)}: there are no files of {kind.name}.")
-        states = [(file.size, file.version) for file in found]
-        made = cls(Listing(files.store.url, [file.key for file in found], None, states), kind)
-        made._found, made._facts = found, told.facts
-        made._plan()
-        return made
+        states = [(file.size, file.version) for file in files_chosen]
+        tables = cls(
+            Listing(files.store.url, [file.key for file in files_chosen], None, states), kind
+        )
+        tables._found, tables._facts = files_chosen, listed.facts
+        tables._plan()
+        return tables
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
         """Open the tables of these files."""
         del options
-        made = cls(listing)
-        made._plan()
-        return made
+        tables = cls(listing)
+        tables._plan()
+        return tables
 
     def _plan(self) -> None:
         """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
@@ -193,14 +197,14 @@ class TablesInput(FileInput):
         name, shards, row = part.address
         kind, files = self._kind_of(name), self._open()
         for shard in shards:
-            where, wanted = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
-            for batch in kind.batches(shard, wanted, files, where):
-                there = [each for each in wanted if each in batch.schema.names]
+            place, names = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
+            for batch in kind.batches(shard, names, files, place):
+                present_names = [each for each in names if each in batch.schema.names]
                 for begin in range(0, batch.num_rows, _ROWS):
                     piece = batch.slice(begin, _ROWS)
-                    columns = [python_values(piece.column(each)) for each in there]
+                    columns = [python_values(piece.column(each)) for each in present_names]
                     for values in zip(*columns, strict=True):
-                        yield row, dict(zip(there, values, strict=True))
+                        yield row, dict(zip(present_names, values, strict=True))
                         row += 1
 
     def locate(self, part: InputPart, position: Any) -> str:
@@ -226,7 +230,7 @@ class TablesInput(FileInput):
 
 def _shards_of(file: DataFile, plan: FilePlan) -> list[ShardPlace]:
     columns = as_columns(plan.columns)
-    spans = plan.spans or [(at, at) for at in range(len(plan.samples))]
+    spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
     return [
         ShardPlace(file, span, samples, plan.note, columns)
         for span, samples in zip(spans, plan.samples, strict=True)
@@ -242,7 +246,7 @@ def _kind_at(path: str) -> Columnar | None:
     if is_local(path) and not is_table and (os.path.exists(path) or not has_pattern(path)):
         return None
     try:
-        found = format_of_files(path)
+        kind = format_of_files(path)
     except ConfigError:  # a pattern of other files
         return None
-    return found if isinstance(found, Columnar) else None
+    return kind if isinstance(kind, Columnar) else None

@@ -35,16 +35,16 @@ class WebDatasetInput(FileInput):
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the column of the key, and one per ending."""
-        seen: dict[str, list[Any]] = {}
+        values_of: dict[str, list[Any]] = {}
         count = 0
         for record in self.probe():
             count += 1
             for name, value in record.items():
-                seen.setdefault(name, []).append(value)
+                values_of.setdefault(name, []).append(value)
             if count == 200:
                 break
         columns = []
-        for name, values in sorted(seen.items()):
+        for name, values in sorted(values_of.items()):
             # What the ending says, or what its values turned out to be.
             by_ending = encoding_by_ending(name)
             encoding, note = (by_ending, "") if by_ending else encoding_of(values)
@@ -68,8 +68,8 @@ class WebDatasetInput(FileInput):
                         source.forget(sample.end)
                 return
             data = mapped(path)
-            found = members(lambda at, upto: data[at:upto], path, len(data), start)
-            for sample in group(itertools.takewhile(lambda each: each.header < end, found)):
+            tar_members = members(lambda at, upto: data[at:upto], path, len(data), start)
+            for sample in group(itertools.takewhile(lambda each: each.header < end, tar_members)):
                 yield _record(sample, lambda at, upto: data[at:upto])
         except FormatError as error:
             raise SourceError(str(error)) from error

@@ -56,7 +56,7 @@ def test_the_gate_runs_the_readmes_commands():
     assert "pytest" in suite
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for number, page in enumerate(blocks("README.md", "bash")[:OF_THE_GATE], start=1):
-        assert f"\nreadme {number}\n" in gate
+        assert f"\n  readme {number}\n" in gate
         command = [sys.executable, ".ci/readme_command.py", str(number)]
         printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert printed.stdout == page

@@ -674,6 +674,15 @@ remedy(
     "leave them out with --exclude",
     COCO + "cli('mds-convert {folder}/f {new} --exclude a.json')",
 )
+TWO_TABLES = (
+    "png('f/a.png') and put('f/metadata.csv', 'file_name,text\\na.png,x\\n') and "
+    'put(\'f/metadata.jsonl\', \'{"file_name": "a.png", "text": "x"}\\n\') and '
+)
+remedy(
+    TWO_TABLES + "cli('mds-convert {folder}/f {new} --as metadata')",
+    "Keep one of them with --exclude",
+    TWO_TABLES + "cli('mds-convert {folder}/f {new} --as metadata --exclude metadata.jsonl')",
+)
 MASKS = "png('f/images/a.png') and png('f/masks/a.png') and "
 remedy(
     MASKS + "cli('mds-convert {folder}/f {new}')",

@@ -18,7 +18,7 @@ from typing import Any
 
 import mds.compat.streaming  # noqa: F401 - opens the door
 from mds.compat.names import ABSENT
-from mds.compat.uncalled import uncalled_of
+from mds.compat.overrides import uncalled_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "door.md"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
-from mds.compat.uncalled import Sealed, SealedDict, check_overrides, find_remedy
+from mds.compat.overrides import Sealed, SealedDict, check_overrides, find_remedy
 from mds.errors import ConfigError, NotFoundError
 from mds.storage import (
     RetryPolicy,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.compat.uncalled import Sealed, SealedDict
+from mds.compat.overrides import Sealed, SealedDict
 from mds.errors import ConfigError
 from mds.format.compression import compression_names, parse_compression
 from mds.format.hashing import hash_names, hexdigest, new_hash

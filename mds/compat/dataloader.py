@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mds.compat.uncalled import Overridable
+from mds.compat.overrides import Overridable
 from mds.errors import ConfigError
 from mds.loader.dataloader import StreamingDataLoader as Loader
 

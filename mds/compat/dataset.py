@@ -27,9 +27,9 @@ from mds.compat.dataset_parts import (
     ShardReaders,
     resolve_numbers,
 )
+from mds.compat.overrides import Overridable, refuse, refuse_missing
 from mds.compat.shapes import Array, Spanner
 from mds.compat.stream import Stream
-from mds.compat.uncalled import Overridable, refuse, refuse_missing
 from mds.dataset.indexing import normal
 from mds.dataset.samples import Samples
 from mds.dataset.settings import DATASET_RULES, raise_fixed

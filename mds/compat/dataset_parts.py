@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.compat.format_readers import reader_from_json
-from mds.compat.uncalled import find_remedy, refuse
+from mds.compat.overrides import find_remedy, refuse
 from mds.dataset.indexing import normal, resolve
 from mds.dataset.shard_map import ShardList, ShardMap
 from mds.dataset.worker_epoch import WorkerEpoch

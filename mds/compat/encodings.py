@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat.json_encodings import check_type
-from mds.compat.uncalled import Sealed
+from mds.compat.overrides import Sealed
 from mds.encodings import Encoding as OurEncoding
 from mds.encodings import parse_encoding, registry
 from mds.encodings.scalars import NumpyEncoding

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mds.compat.overrides import SealedDict, find_remedy
 from mds.compat.readers import Answered, FileInfo, JointReader, Reader, SplitReader
-from mds.compat.uncalled import SealedDict, find_remedy
 from mds.errors import IndexFileError
 
 if TYPE_CHECKING:

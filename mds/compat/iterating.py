@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.compat.uncalled import Sealed
+from mds.compat.overrides import Sealed
 from mds.process.fork_safe import new_condition
 
 if TYPE_CHECKING:

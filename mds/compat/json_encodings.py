@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from mds.compat.uncalled import Sealed, SealedDict
+from mds.compat.overrides import Sealed, SealedDict
 from mds.errors import EncodingTypeError, UnknownEncodingError
 
 

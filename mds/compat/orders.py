@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mds.compat.uncalled import SealedDict, find_remedy
+from mds.compat.overrides import SealedDict, find_remedy
 from mds.plan.position import Position
 from mds.plan.spec import BATCHING_METHODS
 from mds.plan.state import ResumePoint, parse_state

@@ -11,7 +11,7 @@ import sys
 from typing import Any, TypeVar
 
 import mds.world
-from mds.compat.uncalled import Sealed
+from mds.compat.overrides import Sealed
 from mds.world import find_ranks
 
 T = TypeVar("T")

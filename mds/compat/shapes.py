@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.compat.uncalled import Sealed
+from mds.compat.overrides import Sealed
 from mds.dataset.indexing import resolve
 from mds.errors import ConfigError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mds.compat.uncalled import SealedDict, find_remedy
+from mds.compat.overrides import SealedDict, find_remedy
 from mds.errors import UnknownNameError
 from mds.plan import get_partitions as our_partitions
 from mds.plan.spec import PARTITION_ALGOS

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mds.compat.names import ABSENT, MODULES, VERSION
-from mds.compat.uncalled import HARMLESS, LIVE_MODULES, find_remedy, ignore, refuse
+from mds.compat.overrides import HARMLESS, LIVE_MODULES, find_remedy, ignore, refuse
 from mds.errors import CompatError
 
 ROOT = "streaming"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.compat.clouds import CloudUploader
 from mds.compat.compressions import get_compression_extension, get_hash
-from mds.compat.uncalled import Overridable, SealedDict, find_remedy, refuse, refuse_missing
+from mds.compat.overrides import Overridable, SealedDict, find_remedy, refuse, refuse_missing
 from mds.format.layout import shard_name
 from mds.process.fork_safe import new_event
 from mds.writers.writer import Writer as NativeWriter

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from mds.compat.json_encodings import check_type
-from mds.compat.uncalled import Sealed, SealedDict
+from mds.compat.overrides import Sealed, SealedDict
 from mds.errors import UnknownEncodingError
 
 

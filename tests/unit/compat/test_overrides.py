@@ -19,7 +19,7 @@ from streaming import LocalDataset, MDSWriter, Stream, StreamingDataLoader, Stre
 from torch.utils.data import DataLoader
 
 import mds
-from mds.compat import uncalled
+from mds.compat import overrides
 from mds.compat.names import MODULES
 from mds.compat.streaming import FOLDER
 from mds.errors import SealedNameError
@@ -308,7 +308,7 @@ NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 @pytest.fixture(autouse=True)
 def _fresh_warnings():
     """Each test hears the warnings that are given once a process."""
-    uncalled._told.clear()
+    overrides._told.clear()
 
 
 def is_settable(name, owner):
@@ -327,12 +327,12 @@ def test_every_name_is_live_sealed_or_harmless(module, name):
         )
     place = importlib.import_module(module)
     before, replacement = getattr(place, name), object()
-    if module in uncalled.LIVE_MODULES:
+    if module in overrides.LIVE_MODULES:
         setattr(place, name, replacement)
         assert getattr(place, name) is replacement
         setattr(place, name, before)
         return
-    if name in uncalled.HARMLESS:
+    if name in overrides.HARMLESS:
         with pytest.warns(UserWarning, match=f"{name} has no effect"):
             setattr(place, name, replacement)
     else:
@@ -350,7 +350,7 @@ CLASSES = sorted(
         for module, name in NAMES
         if module != "streaming.base.converters"
         for value in [getattr(importlib.import_module(module), name)]
-        if isinstance(value, type) and type(value) is uncalled.Sealed
+        if isinstance(value, type) and type(value) is overrides.Sealed
     },
     key=lambda kind: f"{kind.__module__}.{kind.__name__}",
 )

@@ -6,11 +6,10 @@ import os
 import numpy as np
 import pytest
 from streaming import MDSWriter
-from streaming.base import compression, constant, partition, shuffle, util
-from streaming.base.shared import SharedArray, SharedBarrier, SharedMemory, SharedScalar
-from streaming.base.shared.prefix import _get_path, get_shm_prefix
+from streaming.base import compression, constant, dataset, partition, shared, shuffle, util
+from streaming.base.shared import prefix
 from streaming.base.shuffle.py1s import divide_spans
-from streaming.base.world import World
+from streaming.multimodal import webvid
 
 
 @pytest.fixture
@@ -60,31 +59,23 @@ def test_urls_of_indexes():
     assert not util._not_merged_index("/data/index.json", "/data/")
 
 
-def test_shared_objects_are_of_one_process():
-    """Objects of one name see the same; cleaning up and waiting do nothing to others."""
-    first, second = SharedScalar(np.int64, "door_a"), SharedScalar(np.int64, "door_a")
-    first.set(7)
-    assert second.get() == 7
-    array = SharedArray((2, 3), np.float32, "door_b")
-    array[1] = 5
-    assert array.numpy()[1].tolist() == [5, 5, 5]
-    assert len(array) == 2
-    SharedBarrier("/nowhere/lock", "door_c")(8)
-    memory = SharedMemory("door_d", create=True, size=4)
-    memory.buf[:2] = b"ab"
-    assert bytes(SharedMemory("door_d", create=False).buf) == b"ab\0\0"
-    with pytest.raises(FileExistsError):
-        SharedMemory("door_d", create=True, size=4)
-    memory.cleanup()
-    with pytest.raises(FileNotFoundError):
-        SharedMemory("door_d", create=False)
-    number, locals_ = get_shm_prefix(["/a"], [None], World(1, 1, 1, 0))
-    assert locals_.name == _get_path(number, constant.LOCALS)
-    get_shm_prefix(["/b"], ["s3://b"], World(1, 1, 1, 0))
-    with pytest.raises(ValueError, match="Reused local directory"):
-        get_shm_prefix(["/a"], ["s3://a"], World(1, 1, 1, 0))
-    with pytest.raises(ValueError, match="Reused local directory"):
-        get_shm_prefix(["/a", "/a"], [None, None], World(1, 1, 1, 0))
+def test_names_of_shared_memory_are_placeholders():
+    """Code imports them and names them in annotations; using one says what to do instead."""
+    assert prefix._get_path(7, constant.LOCALS) == "000007_locals"
+    assert constant.SHM_TO_CLEAN[0] == constant.LOCALS
+    for place, name in (
+        (shared, "SharedArray"),
+        (shared, "SharedBarrier"),
+        (shared, "SharedScalar"),
+        (shared, "get_shm_prefix"),
+        (shared.memory, "SharedMemory"),
+        (prefix, "_check_and_find"),
+        (prefix, "_pack_locals"),
+        (webvid, "_Iterator"),
+        (dataset, "_ShardState"),
+    ):
+        with pytest.raises(TypeError, match=f"{name} can be imported but not used through mds"):
+            getattr(place, name)("name", 1)
 
 
 @pytest.mark.parametrize("algo", ["naive", "py1br", "py1e", "py1s", "py2s"])

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -85,28 +82,6 @@ def test_the_state_says_what_every_cache_does(remote, folder):
     assert "test_the_state_says_what_every_cache_does" in text
     assert re.search(r"<ShardCache [\d.]+ KB of no limit: \d+ open, 0 in hand", text)
     assert "fetched_shards: " in text
-
-
-def test_a_signal_brings_the_state_of_a_process_that_hangs():
-    """Without a debugger, and the process goes on."""
-    code = (
-        "import os, signal, sys, threading; from mds.metrics import dump_state_on\n"
-        "undo = dump_state_on(signal.SIGUSR1)\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGUSR1)
-        assert "state of process" in process.stderr.readline()
-        assert "hread" in process.stderr.readline()
-        process.communicate("\n", timeout=600)
-        assert process.returncode == 0
 
 
 def test_a_long_wait_is_told_with_its_cause(remote, folder, caplog):

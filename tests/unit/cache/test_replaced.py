@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
 
 import pytest
 from cache_tools import SAMPLES, payload, read, write
-from sharing import finish, start
 
 from devtools.httpserver import FolderHandler, http_server
 from mds import StreamingDataset
@@ -132,22 +130,6 @@ def test_servers_that_disagree_about_versions_are_read_when_told_so(tmp_path, fo
         with opened(url, f"{folder}-2", compare_versions=False) as cache:
             assert one_by_one(cache, [3, 4, 5]) == [3, 4, 5]
             assert sorted(read(cache, size=SIZE)) == list(range(40))
-
-
-@pytest.mark.parametrize("row", [8, None])
-def test_processes_agree_about_the_object(tmp_path, folder, row):
-    """What one process read ranges of, another refuses when it is replaced, rows and whole."""
-    remote = plain(tmp_path)
-    with http_server(remote) as url:
-        other = start("ranges", url, folder, 0, 3, 5, stdin=subprocess.PIPE)
-        assert other.stdout.readline() == b"[3, 5]\n"
-        publish_anew(remote, tmp_path, salt=7000)
-        with opened(url, folder) as cache, pytest.raises(ReplacedError, match=r"version.*start"):
-            one_by_one(cache, [8]) if row else cache.hold(0)
-        finish(other)
-        # A new start reads what is there now.
-        with opened(url, folder) as cache:
-            assert cache.samples(0, [8])[0]["b"] == payload(7008, SIZE)
 
 
 def test_ranges_are_of_the_object_that_another_process_fetched_whole(tmp_path, folder):

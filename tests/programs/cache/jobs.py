@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import pathlib
 import random
 import signal
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "unit" / "cache"))
 
 import numpy as np
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled

@@ -21,43 +21,54 @@ import numpy.typing as npt
 
 from mds.arguments import find_faults
 from mds.cache.origin import source_of
+from mds.compat.algorithms import partition_algos, shuffle_algos
 from mds.compat.dataset_parts import (
     GivenWork,
     NumberedShards,
     ShardReaders,
     resolve_numbers,
 )
-from mds.compat.overrides import Overridable, refuse, refuse_missing
+from mds.compat.orders import batching_methods, has_replaced_order, resample, work_of
+from mds.compat.overrides import (
+    LiveRegistry,
+    Overridable,
+    load_replacements,
+    overrides,
+    refuse,
+    refuse_missing,
+    save_replacements,
+)
+from mds.compat.ranks import ranks_of
 from mds.compat.shapes import Array, Spanner
 from mds.compat.stream import Stream
 from mds.dataset.indexing import normal
+from mds.dataset.order_state import OrderSetting
 from mds.dataset.samples import Samples
 from mds.dataset.settings import DATASET_RULES, raise_fixed
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import Stream as NativeStream
 from mds.dataset.stream import streams_registry
 from mds.dataset.streaming import StreamingDataset as Dataset
-from mds.dataset.worker_epoch import WorkerEpoch
+from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
 from mds.errors import ConfigError, NotFoundError, StateError
 from mds.plan.position import Position
 from mds.plan.state import KEYS, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos
-from mds.world import World, worker_place
+from mds.world import World, worker_group, worker_place
 
 if TYPE_CHECKING:
     from mds.plan import EpochPlan
 
-#: Methods whose overrides would change which samples come, and what there is in their place.
+#: Methods whose overrides would change which samples come, and what to use instead.
 _REFUSED = {
     **dict.fromkeys(
-        ("_each_sample_id", "_share_work", "_attach_work", "resample_streams"),
-        "an override of _get_work, which is called by each worker",
+        ("_each_sample_id", "_share_work", "_attach_work"),
+        "an override of _get_work, which each worker calls",
     ),
     **dict.fromkeys(
         ("_resume", "_resume_incr_epoch"), "state_dict() and load_state_dict(), which are called"
     ),
     "_set_shuffle_block_size": "shuffle_block_size=",
-    "prepare_shard": "prepare_shard of a Stream, which is called",
 }
 #: Methods whose overrides change nothing.
 _IGNORED = {
@@ -70,8 +81,9 @@ _IGNORED = {
         "the event mds.events.Evicted",
     ),
 }
+_LIVE = ("__getitem__", "_get_work", "get_item", "prepare_shard", "resample_streams")
 #: Methods that are looked up on the class, so that one set on an object would not be called.
-_OF_CLASS = {"_get_work", "get_item", *_REFUSED}
+_OF_CLASS = {*_LIVE, *_REFUSED}
 #: What a state remembers of the size of global batches.
 _OF_BATCHES = ("global_batch_size", "batch_size", "ranks_per_node", "batches_of_streams")
 #: What is settled when a dataset is made.
@@ -90,6 +102,31 @@ class MissingShardError(NotFoundError, ValueError):
     """A shard that is neither in the folder nor anywhere else."""
 
 
+class _OwnName(OrderSetting[str]):
+    """Order setting that may name a function that code has put into a live registry.
+
+    Plans then have ``native`` instead, and the function makes the order.
+    """
+
+    def __init__(self, registry: LiveRegistry[str, Any], native: str) -> None:
+        self._registry, self._native = registry, native
+
+    def names_own(self, name: object) -> bool:
+        """Whether a name is that of a function which code has put into the registry."""
+        return name in self._registry and not self._registry.is_original(str(name))
+
+    def __get__(self, dataset: Any, owner: type | None = None) -> Any:
+        own = {} if dataset is None else vars(dataset).get("_own_names", {})
+        return own[self._name] if self._name in own else super().__get__(dataset, owner)
+
+    def __set__(self, dataset: Any, value: str) -> None:
+        own = {k: v for k, v in vars(dataset).get("_own_names", {}).items() if k != self._name}
+        if self.names_own(value):
+            own[self._name], value = value, self._native
+        vars(dataset)["_own_names"] = own
+        super().__set__(dataset, value)
+
+
 class StreamingDataset(Overridable, Dataset, Array):
     """As `mds.StreamingDataset`; a local directory has one remote in a process.
 
@@ -97,10 +134,21 @@ class StreamingDataset(Overridable, Dataset, Array):
     """
 
     _is_strict = False
-    _refused, _ignored = _REFUSED, _IGNORED
+    _live, _refused, _ignored = _LIVE, _REFUSED, _IGNORED
+
+    batching_method = _OwnName(batching_methods, "random")
+    partition_algo = _OwnName(partition_algos, "relaxed")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**_accepted(kwargs))
+        arguments = _accepted(kwargs)
+        own_names = {
+            name: arguments.pop(name)
+            for name in ("batching_method", "partition_algo")
+            if vars(StreamingDataset)[name].names_own(arguments.get(name))
+        }
+        super().__init__(**arguments)
+        for name, value in own_names.items():
+            setattr(self, name, value)
         if self.batch_size is not None and self.predownload < self.batch_size:
             warnings.warn(
                 f"predownload < batch_size ({self.predownload} < {self.batch_size}). This may "
@@ -133,7 +181,7 @@ class StreamingDataset(Overridable, Dataset, Array):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OF_CLASS:
             instead = _REFUSED.get(name, f"a subclass that overrides {name}, which is called")
-            refuse(f"{name} of one dataset", f"In its place there is {instead}")
+            refuse(f"{name} of one dataset", f"Use {instead}")
         if name in _SETTLED and "_shards" in vars(self) and value != vars(self).get(name):
             raise_fixed(self, name, value)
         super().__setattr__(name, value)
@@ -159,6 +207,11 @@ class StreamingDataset(Overridable, Dataset, Array):
         """``spanner[sample]`` is (shard, row)."""
         return Spanner(self._shards.samples_per_shard)
 
+    def _world(self, workers: int = 1, worker: int = 0) -> World:
+        if self._ranks is None:
+            self._ranks = ranks_of(self.topology)
+        return super()._world(workers, worker)
+
     @property
     def _unique_rank_world(self) -> World:
         return self._world()
@@ -180,13 +233,26 @@ class StreamingDataset(Overridable, Dataset, Array):
         return resolve_numbers(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
-        """One sample by its number; what a subclass overrides to change what a sample is."""
+        """Return one sample by its number; subclasses override this to change what a sample is."""
         try:
+            if type(self).prepare_shard is not _PREPARE_SHARD:
+                self._prepare_shard_of(int(sample_id))
             return super().get_item(int(sample_id), retry)
         except NotFoundError as error:
             if isinstance(error, ValueError):
                 raise
             raise MissingShardError(str(error), url=error.url, verb=error.verb) from error
+
+    def _prepare_shard_of(self, sample_id: int) -> None:
+        """Call the override of `prepare_shard` before samples of another shard are read."""
+        shard, _ = self._shards.locate(sample_id)
+        if shard != vars(self).get("_prepared_shard"):
+            self.prepare_shard(shard)
+            self._prepared_shard = shard
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
+        """Fetch a shard; see `mds.StreamingDataset`. An override is called before its samples."""
+        super().prepare_shard(shard_id, blocking)
 
     def evict_shard(self, shard_id: int) -> None:
         """Take a shard out of the cache folder; what the library did not fetch stays."""
@@ -194,8 +260,8 @@ class StreamingDataset(Overridable, Dataset, Array):
 
     @property
     def _has_own_items(self) -> bool:
-        own, base = type(self), StreamingDataset
-        return own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item
+        names = ("__getitem__", "get_item", "prepare_shard")
+        return any(overrides(type(self), StreamingDataset, name) for name in names)
 
     @property
     def _is_plain(self) -> bool:
@@ -205,35 +271,70 @@ class StreamingDataset(Overridable, Dataset, Array):
 
     @property
     def _has_own_work(self) -> bool:
-        return type(self)._get_work is not StreamingDataset._get_work  # noqa: SLF001 - its own
+        return overrides(type(self), StreamingDataset, "_get_work") or has_replaced_order(self)
+
+    @property
+    def _has_own_resampling(self) -> bool:
+        return overrides(type(self), StreamingDataset, "resample_streams")
+
+    def resample_streams(
+        self, epoch: int, stream_id: int | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the samples of each shard to shuffle, and the sample id of each place before it.
+
+        Both int64: (shards,) and (samples,), of one stream or of all.
+        """
+        return resample(self, epoch, stream_id)
+
+    def _resume_incr_epoch(self) -> tuple[int, int]:
+        """Begin the next epoch; return it, and how many samples of it all ranks have seen."""
+        worker, _ = worker_place()
+        position = self._order.epochs.begin_epoch(worker_group(), worker).position
+        return max(position.epoch, 0), position.place
 
     def _get_work(self, epoch: int, sample_in_epoch: int) -> npt.NDArray[np.int64]:
-        """The ids of this worker in an epoch from a sample on, -1 for padding."""
+        """Return the ids of this worker in an epoch from a sample on, -1 for padding."""
         worker, workers = worker_place()
-        found = self.__dict__.get("_starting")
-        if found is None or found[1].begin[:2] != (epoch, sample_in_epoch):
-            from mds.compat.orders import generate_work
-
-            world = self._world(workers, worker)
-            work = generate_work(self.batching_method, self, world, epoch, sample_in_epoch)
-            mine = work[world.node, world.rank_of_node, world.worker_of_rank]
-            return np.ascontiguousarray(mine.reshape(-1))
-        world, plan = found
+        world = self._world(workers, worker)
+        plan: Any = vars(self).get("_starting_plan")
+        is_other = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
+        if is_other or has_replaced_order(self):
+            self._settle(self._order.plan(ResumePoint(Position(epoch)), world))
+            return work_of(self, world, epoch, sample_in_epoch)
         place = (world.node, world.rank_of_node, world.worker_of_rank)
         return np.concatenate([np.zeros(0, np.int64), *plan.blocks(*place)])
+
+    def _settle(self, plan: EpochPlan) -> None:
+        """Set the defaults that 0.13 sets when an epoch begins, for functions that read them."""
+        if self.num_canonical_nodes is None:
+            self.num_canonical_nodes = plan.num_canonical_nodes
+        if self.shuffle_block_size is None:
+            self.shuffle_block_size = plan.shuffle_block_size
 
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        epoch = super()._worker_epoch(start, world, position, for_loader=for_loader)
-        if not self._has_own_work:
-            return epoch
-        self._starting = world, epoch.plan
+        if self._has_own_work:
+            return self._own_worker_epoch(start, world, position, for_loader)
+        if self.shuffle and not shuffle_algos.is_original(self.shuffle_algo):
+            # An order file, shared by name, would outlive the function that made it.
+            kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
+            order = self._order.order(start, world)
+            return kind(order, world, position, is_counted=for_loader)
+        return super()._worker_epoch(start, world, position, for_loader=for_loader)
+
+    def _own_worker_epoch(
+        self, start: ResumePoint, world: World, position: int, for_loader: bool
+    ) -> WorkerEpoch:
+        """Return this worker's part of an epoch by `_get_work`."""
+        plan = self._order.plan(start, world)
+        self._starting_plan = plan
         try:
-            ids = self._get_work(epoch.plan.epoch, epoch.plan.begin.place)
+            ids = self._get_work(plan.epoch, plan.begin.place)
         finally:
-            del self._starting
-        return GivenWork(epoch, np.asarray(ids, np.int64).reshape(-1))
+            del self._starting_plan
+        ids = np.asarray(ids, np.int64).reshape(-1)
+        return GivenWork(plan, world, ids, position, is_counted=for_loader)
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Go on from a state, as 0.13 does also where global batches have another size.
@@ -296,7 +397,17 @@ class StreamingDataset(Overridable, Dataset, Array):
         return int(excess[excess > 0].sum()), int(-excess[excess < 0].sum())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
+        state = {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
+        if saved := save_replacements():  # a spawned process has not made them
+            state["_replacements"] = saved
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        load_replacements(state.pop("_replacements", {}))
+        vars(self).update(state)
+
+
+_PREPARE_SHARD = StreamingDataset.prepare_shard
 
 
 # Programs cut their configurations down to the parameters that they see.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mds.cache import ShardCache
     from mds.compat.readers import Reader
     from mds.index import FileInfo, ShardInfo
+    from mds.plan import EpochPlan
+    from mds.world import World
 
     Ids = npt.NDArray[np.int64]
 
@@ -155,19 +157,29 @@ def _file(info: FileInfo | None) -> dict[str, Any] | None:
 
 
 class GivenWork(WorkerEpoch):
-    """The ids of a worker as a subclass's ``_get_work`` gave them, without an order hash."""
+    """Ids of a worker as `_get_work` returned them, without an order hash."""
 
-    def __init__(self, epoch: WorkerEpoch, ids: Ids) -> None:
-        super().__init__(epoch.plan, epoch.world, epoch.start)
+    def __init__(
+        self, plan: EpochPlan, world: World, ids: Ids, start: int = 0, *, is_counted: bool = False
+    ) -> None:
+        super().__init__(plan, world, start, is_counted=is_counted)
         self._ids = ids
 
+    @property
+    def most_samples(self) -> int:
+        """Number of samples of this worker."""
+        return int((self._ids >= 0).sum())
+
     def blocks(self) -> Iterator[Ids]:
-        """The ids without padding, as many at once as the cache should look ahead."""
-        for at in range(self.start, len(self._ids), 1 << 14):
-            block = self._ids[at : at + (1 << 14)]
-            yield block[block >= 0]
+        """Yield the ids without padding, as many at once as the cache should look ahead."""
+        for place in range(self.start, len(self._ids), 1 << 14):
+            block = self._ids[place : place + (1 << 14)]
+            real = block >= 0
+            for stream in self._key_streams:
+                stream.note(place, real, block[real])
+            yield block[real]
 
     def checksum_until(self, position: int) -> int:
-        """Nothing: the order is the subclass's own."""
+        """Return 0: the order is the subclass's own."""
         del position
         return 0

@@ -208,11 +208,6 @@ IMPORTED = (
         "get_shuffle",
     ),
     (
-        "_.shuffle.py1br _.shuffle.py1e",
-        "_.shuffle.py1s",
-        "divide_spans",
-    ),
-    (
         "_.dataset _.local",
         "_.spanner",
         "Spanner",

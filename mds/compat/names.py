@@ -51,10 +51,6 @@ _COMPRESSIONS = (
     "compress decompress get_compression_extension get_compressions is_compression Compression "
     "LevelledCompression Brotli Bzip2 Gzip Snappy Zstandard _families _algorithms _collect"
 )
-_PY2S = (
-    "divide_spans _Shard _create_shards=create_shards _shards_to_samples=shards_to_samples "
-    "_partition=partition"
-)
 _MERGING = (
     "merge_index _merge_index_from_list _merge_index_from_root _not_merged_index "
     "_format_remote_index_files"
@@ -63,10 +59,8 @@ _UTIL = (
     "bytes_to_int clean_stale_shared_memory get_import_exception_message get_list_arg "
     "number_abbrev_to_int retry wait_for_file_to_exist"
 )
-_COLLECTIVES = (
-    "all_gather all_gather_object barrier broadcast get_local_rank get_local_world_size "
-    "get_rank get_world_size maybe_init_dist"
-)
+_GETTERS = "get_local_rank get_local_world_size get_rank get_world_size"
+_COLLECTIVES = "all_gather all_gather_object barrier broadcast maybe_init_dist"
 _BASE = "streaming.base"
 
 _TABLE = (
@@ -101,10 +95,12 @@ _TABLE = (
     (f"streaming {_BASE} {_BASE}.dataset", "mds.compat.dataset", "StreamingDataset"),
     (f"{_BASE}.dataset", "mds.compat.placeholders", _CONSTANTS_OF_DATASET),
     (f"{_BASE}.dataset", "mds.compat.placeholders", "_Iterator _IterState _ShardState"),
+    (f"{_BASE}.distributed {_BASE}.dataset", "mds.compat.ranks", _GETTERS),
+    (f"{_BASE}.distributed", "mds.compat.ranks", _COLLECTIVES),
     (
-        f"{_BASE}.distributed",
-        "mds.compat.ranks",
-        _COLLECTIVES,
+        f"{_BASE}.distributed {_BASE}.dataset {_BASE}.shared.prefix",
+        "torch",
+        "dist=distributed",
     ),
     (f"{_BASE}.format {_BASE}.format.base", "mds.compat.readers", "FileInfo Reader"),
     (
@@ -150,11 +146,11 @@ _TABLE = (
         "get_hash get_hashes is_hash _hashes _collect=_collect_hashes",
     ),
     (f"streaming {_BASE} {_BASE}.local", "mds.compat.local", "LocalDataset"),
-    (f"{_BASE}.partition", "mds.compat.shuffles", "get_partitions algos=partition_algos"),
+    (f"{_BASE}.partition", "mds.compat.algorithms", "get_partitions algos=partition_algos"),
     *(
         (
             f"{_BASE}.partition {_BASE}.partition.{algo}",
-            "mds.compat.shuffles",
+            "mds.compat.algorithms",
             f"get_partitions_{algo}",
         )
         for algo in ("orig", "relaxed")
@@ -182,20 +178,14 @@ _TABLE = (
         "mds.compat.placeholders",
         "BARRIER_FILELOCK CACHE_FILELOCK LOCALS SHM_TO_CLEAN",
     ),
-    (f"{_BASE}.shuffle", "mds.compat.shuffles", "get_shuffle algos=shuffle_algos"),
+    (f"{_BASE}.shuffle", "mds.compat.algorithms", "get_shuffle algos=shuffle_algos"),
     *(
         (
             f"{_BASE}.shuffle {_BASE}.shuffle.{algo}",
-            "mds.compat.shuffles",
+            "mds.compat.algorithms",
             f"get_shuffle_{algo}",
         )
         for algo in ("naive", "py1br", "py1e", "py1s", "py2s")
-    ),
-    (f"{_BASE}.shuffle.py1s", "mds.compat.shuffles", "divide_spans"),
-    (
-        f"{_BASE}.shuffle.py2s",
-        "mds.compat.shuffles",
-        _PY2S,
     ),
     (f"{_BASE}.spanner", "mds.compat.shapes", "Spanner"),
     (

@@ -1,19 +1,22 @@
-"""Names of the door that code sets from outside, and overrides that this library never calls.
+"""Names of `import streaming` that code replaces from outside: each is live, sealed or harmless.
 
-mosaicml-streaming calls its own functions, methods and registries through their names, so code
-replaces them from outside. A name of the door is one of three kinds:
+mosaicml-streaming calls its own functions, methods and registries by name, and so public code
+replaces them: a function of a module, a method of a class, an entry of a registry. Here a name is
 
-- live: the replacement takes effect, so it is accepted;
-- sealed: this library never calls the replacement, so setting the name raises SealedNameError;
-- harmless: the name changes no sample, no order, no bytes and no source of data, so setting it
+- live: the replacement takes effect. Modules of this package look live names up when they use them:
+  functions with `replacement`, methods with `overrides`, entries in a `LiveRegistry`;
+- sealed: mds never calls the replacement, so setting the name raises SealedNameError, which says
+  what to use in mds;
+- harmless: the name decides no sample, no order, no bytes and no source of data, so setting it
   warns once and has no effect.
 """
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABCMeta
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from mds.errors import SealedNameError
@@ -21,13 +24,22 @@ from mds.errors import SealedNameError
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Modules that only hand names on to users, so that a replacement there is what users import.
-LIVE_MODULES = {
-    "streaming",
-    "streaming.base",
-    "streaming.multimodal",
-    "streaming.text",
-    "streaming.vision",
+#: Modules that only pass names on to users: what is set there is what users import.
+LIVE_MODULES = frozenset(
+    {
+        "streaming",
+        "streaming.base",
+        "streaming.multimodal",
+        "streaming.text",
+        "streaming.vision",
+    }
+)
+_RANK_GETTERS = frozenset({"get_local_rank", "get_local_world_size", "get_rank", "get_world_size"})
+#: Live names of the other modules.
+LIVE_NAMES: Mapping[str, frozenset[str]] = {
+    "streaming.base.distributed": _RANK_GETTERS | {"dist"},
+    "streaming.base.dataset": _RANK_GETTERS | {"generate_work"},
+    "streaming.base.batching.random": frozenset({"get_partitions", "get_shuffle"}),
 }
 
 HARMLESS = frozenset(
@@ -64,58 +76,67 @@ HARMLESS = frozenset(
         "_get_path",
         "_pack_locals",
         "_unpack_locals",
+        "all_gather",
+        "all_gather_object",
+        "barrier",
+        "broadcast",
         "clean_stale_shared_memory",
+        "dist",
         "get_import_exception_message",
         "get_shm_prefix",
         "logger",
+        "maybe_init_dist",
         "tqdm",
         "wait_for_file_to_exist",
         "__version__",
     }
 )
 
-_RANKS = "Pass topology=(rank, world_size) to StreamingDataset"
-_NO_GROUP = "mds makes no process group and calls no collective: leave this replacement out"
-_WORK = "Override _get_work() in a subclass of StreamingDataset, which is called"
-_SHUFFLES = "Register an algorithm with mds.shuffle.register_shuffle(), or override _get_work()"
+_WORK = (
+    "Put your function into streaming.base.batching.batching_methods, or override _get_work() of "
+    "StreamingDataset; both are called"
+)
+_SHUFFLES = "Put your function into streaming.base.shuffle.algos, which is used"
+_PARTITIONS = "Put your function into streaming.base.partition.algos, which is used"
 _STORES = (
     "Register a store with mds.storage.register_store(), or override _download_file() of a Stream"
 )
-_UPLOADS = "Register a store with mds.storage.register_store(), which writers send to"
+_UPLOADS = "Register a store with mds.storage.register_store(), to which writers upload"
 _ENCODINGS = (
     "Put a class of your own into streaming.base.format.mds.encodings._encodings, which is used"
 )
 _READERS = "Override get_item() of StreamingDataset, or write the data with MDSWriter"
 
-#: Name -> what to do in place of a replacement.
+#: Name -> what to do instead of replacing it.
 _REMEDIES: dict[str, str] = {
-    **dict.fromkeys(
-        ("dist", "get_local_rank", "get_local_world_size", "get_rank", "get_world_size", "World"),
-        _RANKS,
-    ),
-    **dict.fromkeys(
-        ("all_gather", "all_gather_object", "barrier", "broadcast", "maybe_init_dist"), _NO_GROUP
-    ),
-    **dict.fromkeys(
-        ("batching_methods", "generate_work", "get_partitions", "get_sampling", "_Iterator"), _WORK
-    ),
+    "World": "Replace get_rank, get_world_size and get_local_world_size of "
+    "streaming.base.distributed, or pass topology=(rank, world_size) to StreamingDataset",
+    **dict.fromkeys(("batching_methods", "generate_work", "get_sampling", "_Iterator"), _WORK),
+    "get_partitions": _PARTITIONS,
     "get_shuffle": _SHUFFLES,
     **dict.fromkeys(("CloudDownloader", "DOWNLOADER_MAPPINGS", "_LOCAL_DOWNLOADER"), _STORES),
     **dict.fromkeys(("CloudUploader", "UPLOADERS"), _UPLOADS),
     **dict.fromkeys(("mds_decode", "mds_encode", "Encoding"), _ENCODINGS),
     **dict.fromkeys(("Reader", "_readers", "reader_from_json"), _READERS),
 }
+#: Beginnings and ends of further names.
+_REMEDIES_BY_START = {
+    "generate_work_": _WORK,
+    "get_partitions_": _PARTITIONS,
+    "get_shuffle_": _SHUFFLES,
+}
+_REMEDIES_BY_END = {"Downloader": _STORES, "Uploader": _UPLOADS, "Reader": _READERS}
 _DERIVE = "Derive a class, override the method there, and use that class"
 _CALL = "Call your own function from your own code"
 
-#: Special methods that this library may read past.
+#: Special methods that mds may not call by name.
 _BYPASSED = {"__getitem__", "__iter__"}
 _ABSENT: Any = object()
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def refuse(name: str, remedy: str) -> NoReturn:
-    """Raise SealedNameError for setting a name that this library never looks up again."""
+    """Raise SealedNameError for setting a name that mds does not look up."""
     raise SealedNameError(
         f"setting {name} would have no effect: mosaicml-streaming calls it and mds does not. "
         f"{remedy}."
@@ -124,9 +145,9 @@ def refuse(name: str, remedy: str) -> NoReturn:
 
 def ignore(name: str) -> None:
     """Warn once that setting a harmless name has no effect."""
-    if name in _told:
+    if name in _warned:
         return
-    _told.add(name)
+    _warned.add(name)
     warnings.warn(
         f"setting {name} has no effect: mds does not use it, and your samples stay the same.",
         stacklevel=4,
@@ -134,35 +155,76 @@ def ignore(name: str) -> None:
 
 
 def find_remedy(name: str, value: Any = None) -> str:
-    """Return what to do in place of replacing a function or a class of that name."""
+    """Return what to do instead of replacing a function or a class of that name."""
     if name in _REMEDIES:
         return _REMEDIES[name]
-    for start, remedy in (
-        ("generate_work_", _WORK),
-        ("get_partitions_", _WORK),
-        ("get_shuffle_", _REMEDIES["get_shuffle"]),
-    ):
+    for start, remedy in _REMEDIES_BY_START.items():
         if name.startswith(start):
             return remedy
-    for end, remedy in (("Downloader", _STORES), ("Uploader", _UPLOADS), ("Reader", _READERS)):
+    for end, remedy in _REMEDIES_BY_END.items():
         if name.endswith(end):
             return remedy
     return _DERIVE if isinstance(value, type) else _CALL
 
 
-class Sealed(ABCMeta):
-    """Metaclass of the door's classes: it refuses methods that are replaced on the class.
+# ---------------------------------------------------------------------- functions of modules
 
-    A class of a user may get any attribute but one that its bases list as uncalled.
+_functions: dict[tuple[str, str], Any] = {}
+
+
+def is_live(module: str, name: str) -> bool:
+    """Whether a replacement of a name takes effect."""
+    return module in LIVE_MODULES or name in LIVE_NAMES.get(module, ())
+
+
+def record_replacement(module: str, name: str, value: Any) -> None:
+    """Remember that code has put ``value`` in the place of a live name."""
+    _functions[module, name] = value
+
+
+def forget_replacement(module: str, name: str) -> None:
+    """Use the original of a live name again."""
+    _functions.pop((module, name), None)
+
+
+def replacement(module: str, *names: str) -> Any:
+    """Return what stands in the place of one of the live names, or None if it is the original."""
+    for name in names:
+        if (module, name) in _functions:
+            return _functions[module, name]
+    return None
+
+
+# ---------------------------------------------------------------------- methods of classes
+
+_originals: dict[tuple[type, str], Any] = {}
+
+
+class Sealed(ABCMeta):
+    """Metaclass of the door's classes, which refuses to set a method that is not live.
+
+    A class lists its live methods in ``_live``. A class of a user may get any attribute but those
+    that its bases refuse.
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _check_attribute(cls, name, value)
+        if name in vars(cls) and name in getattr(cls, "_live", ()):
+            _originals.setdefault((cls, name), vars(cls)[name])
         super().__setattr__(name, value)
 
     def __delattr__(cls, name: str) -> None:
         _check_attribute(cls, name, _ABSENT)
         super().__delattr__(name)
+
+
+def overrides(kind: type, base: type, name: str) -> bool:
+    """Whether a class has another method than ``base`` was made with.
+
+    A subclass overrides it, or code has set it on a class.
+    """
+    original = _originals.get((base, name), vars(base).get(name))
+    return inspect.getattr_static(kind, name) is not original
 
 
 def _check_attribute(kind: type, name: str, value: Any) -> None:
@@ -180,17 +242,15 @@ def _check_attribute(kind: type, name: str, value: Any) -> None:
     uncalled = uncalled_of(kind)
     if not hasattr(kind, name) and name not in uncalled:
         return  # an attribute of the user's own
-    remedy = f"In its place there is {uncalled[name]}" if name in uncalled else ""
-    if not remedy:
-        remedy = find_remedy(kind.__name__, kind)
+    remedy = f"Use {uncalled[name]}" if name in uncalled else find_remedy(kind.__name__, kind)
     refuse(f"{kind.__name__}.{name}", remedy)
 
 
 class Overridable(metaclass=Sealed):
     """Base of the door's classes that users derive from.
 
-    ``_refused``: methods whose overrides would change samples, and what there is in their place.
-    ``_ignored``: methods whose overrides change nothing, and what there is in their place.
+    ``_refused``: methods whose overrides would change samples, and what to use instead.
+    ``_ignored``: methods whose overrides change nothing, and what to use instead.
     """
 
     _refused: ClassVar[Mapping[str, str]] = {}
@@ -202,7 +262,7 @@ class Overridable(metaclass=Sealed):
 
 
 def uncalled_of(kind: type) -> dict[str, str]:
-    """Return the methods that a class has in mosaicml-streaming, and that are not called here."""
+    """Return the methods that mosaicml-streaming calls and mds does not, with what to use."""
     uncalled: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         for table in ("_refused", "_ignored"):
@@ -221,7 +281,7 @@ def check_overrides(kind: type, names: Iterable[str]) -> None:
             continue
         text = (
             f"{kind.__name__} overrides {name}, which mosaicml-streaming calls and mds does "
-            f"not. In its place there is {uncalled[name]}."
+            f"not. Use {uncalled[name]}."
         )
         if name not in ignored:
             raise SealedNameError(text)
@@ -229,75 +289,147 @@ def check_overrides(kind: type, names: Iterable[str]) -> None:
 
 
 def refuse_missing(owner: object, name: str) -> None:
-    """Raise AttributeError for a method that mosaicml-streaming has and this library has not."""
+    """Raise AttributeError for a method that mosaicml-streaming has and mds does not."""
     remedy = uncalled_of(type(owner)).get(name)
     if remedy is not None:
         raise AttributeError(
-            f"{type(owner).__name__} has no {name} through mds. In its place there is {remedy}.",
+            f"{type(owner).__name__} has no {name} through mds. Use {remedy}.",
             name=name,
             obj=owner,
         )
 
 
-class SealedDict(dict[K, V]):
-    """A registry that refuses changes that this library would not see.
+# ---------------------------------------------------------------------- registries
 
-    ``remedy``: what to do in its place. ``takes_new``: whether names of the user's own are used.
+_registries: dict[str, LiveRegistry[Any, Any]] = {}
+
+
+class LiveRegistry(MutableMapping[K, V]):
+    """Registry whose entries are used as they are now, with those that users set or removed.
+
+    ``name`` is that of `save_replacements`. ``apply`` is called with a key whose entry has changed.
     """
 
     def __init__(
-        self, name: str, values: Mapping[K, V], remedy: str, *, takes_new: bool = False
+        self, name: str, values: Mapping[K, V], apply: Callable[[K], None] | None = None
     ) -> None:
+        self._original, self._values, self._apply = dict(values), dict(values), apply
+        _registries[name] = self
+
+    def __getitem__(self, key: K) -> V:
+        return self._values[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._values[key] = value
+        self._changed(key)
+
+    def __delitem__(self, key: K) -> None:
+        del self._values[key]
+        self._changed(key)
+
+    def _changed(self, key: K) -> None:
+        if self._apply is not None:
+            self._apply(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def copy(self) -> dict[K, V]:
+        """Return the entries as a dict."""
+        return dict(self._values)
+
+    def is_original(self, key: K) -> bool:
+        """Whether an entry is that of mds, or there is none as in mds."""
+        return self._values.get(key) is self._original.get(key)
+
+
+class SealedDict(dict[K, V]):
+    """Registry that refuses changes, since mds would not see them.
+
+    ``remedy``: what to do instead.
+    """
+
+    def __init__(self, name: str, values: Mapping[K, V], remedy: str) -> None:
         super().__init__(values)
         self._name, self._remedy = name, remedy
-        self._fixed = frozenset(values)
-        self._takes_new = takes_new
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
 
-    def _check(self, key: Any) -> None:
-        if key in self._fixed or not self._takes_new:
-            refuse(f"{self._name}[{key!r}]", self._remedy)
+    def _refuse(self, key: Any) -> NoReturn:
+        refuse(f"{self._name}[{key!r}]", self._remedy)
 
     def __setitem__(self, key: K, value: V) -> None:
         if key not in self or self[key] is not value:
-            self._check(key)
-        super().__setitem__(key, value)
+            self._refuse(key)
 
     def __delitem__(self, key: K) -> None:
-        self._check(key)
-        super().__delitem__(key)
+        self._refuse(key)
 
     def __ior__(self, other: Any) -> SealedDict[K, V]:  # type: ignore[misc,override]
         self.update(other)
         return self
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several names."""
+        """Raise SealedNameError unless every entry is the one that there is."""
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return the value of a name, which is set if there is none."""
+        """Return an entry. Raises SealedNameError for another key."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def pop(self, key: K, *default: Any) -> Any:
-        """Remove a name and return its value."""
-        if key in self:
-            self._check(key)
-        return super().pop(key, *default)
+        """Raise SealedNameError for a key that is there."""
+        if key in self or not default:
+            self._refuse(key)
+        return default[0]
 
     def popitem(self) -> tuple[K, V]:
-        """Remove the last name."""
-        self._check(next(reversed(self)))
-        return super().popitem()
+        """Raise SealedNameError."""
+        self._refuse(next(reversed(self)))
 
     def clear(self) -> None:
-        """Remove the names of the user's own."""
-        for key in [key for key in self if key not in self._fixed]:
-            del self[key]
-        if not self._takes_new:
-            refuse(f"{self._name}.clear()", self._remedy)
+        """Raise SealedNameError."""
+        refuse(f"{self._name}.clear()", self._remedy)
+
+
+# ---------------------------------------------------------------------- worker processes
+
+
+def save_replacements() -> dict[str, Any]:
+    """Return all replacements but those of rank getters, for a process that is spawned."""
+    functions = {
+        key: value
+        for key, value in _functions.items()
+        if key[0] not in LIVE_MODULES and key[1] not in (*_RANK_GETTERS, "dist")
+    }
+    methods = {
+        (kind, name): vars(kind)[name]
+        for (kind, name), original in _originals.items()
+        if vars(kind)[name] is not original
+    }
+    entries = {
+        name: {key: value for key, value in registry.items() if not registry.is_original(key)}
+        for name, registry in _registries.items()
+    }
+    changed = {name: values for name, values in entries.items() if values}
+    saved = {"functions": functions, "methods": methods, "entries": changed}
+    return {kind: values for kind, values in saved.items() if values}
+
+
+def load_replacements(saved: Mapping[str, Any]) -> None:
+    """Make the replacements of another process in this one."""
+    _functions.update(saved.get("functions", {}))
+    for (kind, name), value in saved.get("methods", {}).items():
+        setattr(kind, name, value)
+    for name, entries in saved.get("entries", {}).items():
+        _registries[name].update(entries)

@@ -1,50 +1,91 @@
-"""The incumbent's ``base.distributed``: this rank, and collectives where a group is up.
+"""Ranks of this process, and collectives: `streaming.base.distributed` and `streaming.base.world`.
 
-No process group is ever made here. Without one, a collective is what it is among a single
-process.
+The getters are live: code that replaces one of them moves a dataset to another rank or world. No
+process group is ever made here, and datasets call no collective. Without a group a collective does
+what it does in a single process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import mds.world
-from mds.compat.overrides import Sealed
-from mds.world import find_ranks
+from mds.compat.overrides import Sealed, replacement
+from mds.errors import ConfigError
+from mds.world import Ranks, find_ranks, worker_place
 
 T = TypeVar("T")
 
 
 class World(mds.world.World, metaclass=Sealed):
-    """A place among nodes, ranks and workers, whose methods are not replaced from outside."""
+    """Place among nodes, ranks and workers, whose methods are not replaced from outside."""
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str] | None = None) -> mds.world.World:
+        """Return the world of this process, by the getters that code has replaced."""
+        ranks = _replaced_ranks() if environ is None else None
+        return super().detect(environ) if ranks is None else ranks.world(*worker_place()[::-1])
+
+
+def ranks_of(topology: Any) -> Ranks:
+    """Return the ranks of this process: by ``topology``, else by getters that code has replaced.
+
+    Raises ConfigError when the numbers contradict each other.
+    """
+    ranks = _replaced_ranks() if topology is None else None
+    return find_ranks(topology) if ranks is None else ranks
+
+
+def _replaced_ranks() -> Ranks | None:
+    """Return what the getters give if code has replaced one of them."""
+    getters = {
+        getter.__name__: _replacement_of(getter.__name__) or getter
+        for getter in (get_rank, get_world_size, get_local_world_size)
+    }
+    if [*getters.values()] == [get_rank, get_world_size, get_local_world_size]:
+        return None
+    rank, size, local_size = (int(getter()) for getter in getters.values())
+    if local_size < 1 or size < 1 or size % local_size or not 0 <= rank < size:
+        numbers = zip(getters, (rank, size, local_size), strict=True)
+        raise ConfigError(
+            f"{', '.join(f'{name}() is {number}' for name, number in numbers)}: the world size "
+            "must be a multiple of the ranks of a node and above the rank. Replace all three."
+        )
+    return Ranks(rank, size, local_size, "streaming.base.distributed")
+
+
+def _replacement_of(name: str) -> Any:
+    in_dataset = replacement("streaming.base.dataset", name)
+    return in_dataset or replacement("streaming.base.distributed", name)
 
 
 def get_rank() -> int:
-    """The rank of this process."""
+    """Return the rank of this process."""
     return find_ranks(has_defaults=True).rank
 
 
 def get_world_size() -> int:
-    """How many ranks there are."""
+    """Return the number of ranks."""
     return find_ranks(has_defaults=True).world_size
 
 
 def get_local_world_size() -> int:
-    """How many ranks this node has."""
+    """Return the number of ranks on this node."""
     return find_ranks(has_defaults=True).local_world_size
 
 
 def get_local_rank() -> int:
-    """The rank of this process on its node."""
-    told = os.environ.get("LOCAL_RANK")
+    """Return the rank of this process on its node."""
+    variable = os.environ.get("LOCAL_RANK")
     ranks = find_ranks(has_defaults=True)
-    return int(told) if told else ranks.rank % ranks.local_world_size
+    return int(variable) if variable else ranks.rank % ranks.local_world_size
 
 
 def maybe_init_dist() -> bool:
-    """False: no process group was made, so none is the caller's to destroy."""
+    """Return False: no process group was made, so the caller has none to destroy."""
     return False
 
 
@@ -69,17 +110,18 @@ def all_gather(tensor_list: list[Any], tensor: Any) -> None:
 
 
 def all_gather_object(obj: T) -> list[T]:
-    """The objects of all ranks."""
+    """Return the objects of all ranks."""
     if (group := _group()) is None:
         return [obj]
-    found: list[T | None] = [None] * group.get_world_size()
-    group.all_gather_object(found, obj)
-    return found  # type: ignore[return-value]
+    objects: list[T | None] = [None] * group.get_world_size()
+    group.all_gather_object(objects, obj)
+    return objects  # type: ignore[return-value]
 
 
 def _group() -> Any:
-    """torch.distributed if a process group is up, else None."""
-    distributed = sys.modules.get("torch.distributed")
+    """Return torch.distributed, or what code has put in its place, if a process group is up."""
+    distributed = replacement("streaming.base.distributed", "dist")
+    distributed = distributed or sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed

@@ -41,7 +41,7 @@ _REFUSED = {
     "apply_weights": "proportion, repeat and choose of each Stream",
 }
 _IGNORED = {
-    "set_up_local": "nothing: the cache looks after its folder",
+    "set_up_local": "cache_limit: the cache looks after its folder by itself",
     "get_index_size": "cache_limit, which counts the indexes by itself",
 }
 

@@ -19,31 +19,48 @@ from types import ModuleType
 from typing import Any
 
 from mds.compat.names import ABSENT, MODULES, VERSION
-from mds.compat.overrides import HARMLESS, LIVE_MODULES, find_remedy, ignore, refuse
+from mds.compat.overrides import (
+    HARMLESS,
+    find_remedy,
+    forget_replacement,
+    ignore,
+    is_live,
+    record_replacement,
+    refuse,
+)
 from mds.errors import CompatError
 
 ROOT = "streaming"
 #: A folder for PYTHONPATH: its only module opens the door in every process that inherits it.
 FOLDER = os.path.join(os.path.dirname(__file__), "door")
+_ABSENT: Any = object()
 
 
 class Facade(ModuleType):
-    """A module whose attributes live elsewhere in this library."""
+    """Module of mosaicml-streaming whose names are those of modules of mds."""
 
     def __getattr__(self, name: str) -> Any:
-        names = MODULES[self.__name__]
-        if name in names:
-            home, ours = names[name]
-            value = getattr(importlib.import_module(home), ours)
-        elif f"{self.__name__}.{name}" in MODULES:
-            value = importlib.import_module(f"{self.__name__}.{name}")
-        else:
+        value = self._find_original(name)
+        if value is _ABSENT:
             raise AttributeError(f"module {self.__name__!r}, of mds.compat, has no {name!r}.")
         vars(self)[name] = value
         return value
 
+    def _find_original(self, name: str) -> Any:
+        names = MODULES[self.__name__]
+        if name in names:
+            home, attribute = names[name]
+            return getattr(importlib.import_module(home), attribute)
+        if f"{self.__name__}.{name}" in MODULES:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        return _ABSENT
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._has_to_check(name, value):
+        if self._is_live(name):
+            forget_replacement(self.__name__, name)
+            if value is not self._find_original(name):
+                record_replacement(self.__name__, name, value)
+        elif self._has_to_check(name, value):
             full = f"{self.__name__}.{name}"
             if name in HARMLESS:
                 ignore(full)
@@ -52,20 +69,25 @@ class Facade(ModuleType):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in MODULES[self.__name__] and self.__name__ not in LIVE_MODULES:
+        if self._is_live(name):
+            forget_replacement(self.__name__, name)
+        elif name in MODULES[self.__name__]:
             refuse(f"{self.__name__}.{name}", find_remedy(name, vars(self).get(name)))
         super().__delattr__(name)
 
+    def _is_live(self, name: str) -> bool:
+        return is_live(self.__name__, name) and f"{self.__name__}.{name}" not in MODULES
+
     def _has_to_check(self, name: str, value: Any) -> bool:
-        """Whether 0.13 would see that a name has another value from now on."""
+        """Whether mosaicml-streaming would use another value of a name from now on."""
         child = f"{self.__name__}.{name}"
         if child in MODULES and name not in MODULES[self.__name__]:
             return not isinstance(value, Facade) or value.__name__ != child
         if name in MODULES[self.__name__]:
             is_import = isinstance(value, Facade) and value.__name__ == child
             is_same = name in vars(self) and vars(self)[name] is value
-            return not (is_same or is_import or self.__name__ in LIVE_MODULES)
-        # Names that begin with an underscore and are not of 0.13 are marks of the user's own.
+            return not (is_same or is_import)
+        # Other names that begin with an underscore are marks of the user's own.
         return not name.startswith("_")
 
     def __dir__(self) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 from streaming import MDSWriter
 from streaming.base import compression, constant, dataset, partition, shared, shuffle, util
 from streaming.base.shared import prefix
-from streaming.base.shuffle.py1s import divide_spans
 from streaming.multimodal import webvid
 
 
@@ -96,13 +95,6 @@ def test_an_algorithm_of_ones_own_is_found_by_name(monkeypatch):
     assert partition.get_partitions("mine", 1, 1, 1, 1, 1, 1) == "all"
     with pytest.raises(KeyError):
         partition.get_partitions("other", 1, 1, 1, 1, 1, 1)
-
-
-def test_spans_are_divided():
-    """Spans are cut where parts of equal size end."""
-    cut, parts = divide_spans([(0, 3), (3, 9), (20, 31)], 20, 4)
-    assert cut == [(0, 3), (3, 5), (5, 9), (20, 21), (21, 26), (26, 31)]
-    assert parts == [(0, 2), (2, 4), (4, 5), (5, 6)]
 
 
 def test_classes_of_compressions():

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from mds.errors import StalledError
+from mds.errors import StalledError, TransientError
 from mds.storage.keep_alive import Connections, Host
 from mds.storage.pace import LeastRate
+from mds.storage.translate import translate
 from mds.testing.store_contract import noise
 
 LEAST = LeastRate(0, 5)
@@ -20,7 +21,8 @@ ASK = b"GET / HTTP/1.1\r\n\r\n"
 def serving(*answers, seconds=60):
     """A pool of connections to a server that gives each request the next answer, then hangs up.
 
-    An answer may be a list of pieces. At None the server hangs up; `accepted` counts connections.
+    An answer may be a list of pieces. At None the server closes the connection; `accepted` counts
+    connections.
     """
     rest = list(answers)
     accepted = []
@@ -36,8 +38,12 @@ def serving(*answers, seconds=60):
                         answer = rest.pop(0)
                         if answer is None:
                             break
-                        for piece in [answer] if isinstance(answer, bytes) else answer:
-                            client.sendall(piece)
+                        pieces = [answer] if isinstance(answer, bytes) else answer
+                        for piece in pieces:
+                            if piece is not None:
+                                client.sendall(piece)
+                        if None in pieces:
+                            break
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -51,6 +57,11 @@ def serving(*answers, seconds=60):
 
 def plain(body, more=b""):
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), more, body)
+
+
+def beginnings(answer):
+    """Return a script of answers, each cut off one byte later, and the connection closed there."""
+    return [[answer[:size], None] for size in range(1, len(answer))]
 
 
 def whole(answer):
@@ -102,10 +113,31 @@ def test_headers_are_found_by_lower_name_and_joined():
         b"HTTP/1.1 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n folded: b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX : a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n: a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\nY: b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000,
         b"",
     ],
-    ids=["ssh", "status", "colon", "folded", "endless", "nothing"],
+    ids=[
+        "ssh",
+        "status",
+        "colon",
+        "first-folded",
+        "folded",
+        "space",
+        "nameless",
+        "newline",
+        "lengths",
+        "version",
+        "digits",
+        "endless",
+        "nothing",
+    ],
 )
 def test_what_is_no_answer_is_a_broken_connection(head):
     """Which another try may mend."""
@@ -116,7 +148,7 @@ def test_what_is_no_answer_is_a_broken_connection(head):
 @pytest.mark.parametrize(
     "more",
     [
-        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4, 4\r\n",
         b"Content-Length: -4\r\n",
         b"Content-Length: \xb2\r\n",
         b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
@@ -164,6 +196,80 @@ def test_a_body_of_broken_chunks_is_a_broken_connection(raw):
         answer = pool.get(ASK)
         with pytest.raises(ConnectionError):
             answer.whole(LEAST, "x", 100)
+
+
+def test_an_answer_cut_off_in_its_headers_is_a_broken_connection():
+    """At whichever byte the connection ends: missing headers may be those that say the length."""
+    answer = plain(b"", b'ETag: "a"\r\nX: 1\r\n')
+    with serving(*beginnings(answer)) as (pool, accepted):
+        for count in range(1, len(answer)):
+            with pytest.raises(ConnectionError):
+                pool.get(ASK)
+            assert len(accepted) == count
+
+
+def test_a_body_cut_off_is_short_and_then_over():
+    """The caller compares it with the length; `whole` does so itself."""
+    answer = plain(b"0123456789")
+    head = answer.index(b"0123")
+    cut = beginnings(answer)[head - 1 :]
+    with serving(*cut) as (pool, _):
+        for size in range(len(cut)):
+            got = pool.get(ASK)
+            assert (got.length, whole(got)) == (10, b"0123456789"[:size])
+    with serving(*cut) as (pool, _):
+        for _ in cut:
+            with pytest.raises(ConnectionError):
+                pool.get(ASK).whole(LEAST, "x", 100)
+
+
+@pytest.mark.parametrize("trailer", [b"", b"Digest: none\r\n"])
+def test_chunks_cut_off_are_a_broken_connection(trailer):
+    """At whichever byte, also behind the last chunk."""
+    answer = CHUNKED + b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n" + trailer + b"\r\n"
+    cut = beginnings(answer)[len(CHUNKED) - 1 :]
+    with serving(*cut) as (pool, _):
+        for _ in cut:
+            with pytest.raises(ConnectionError):
+                pool.get(ASK).whole(LEAST, "x", 100)
+
+
+def test_a_cut_connection_is_an_error_that_a_store_repeats():
+    """Bytes are those of the object, whatever the server sent before."""
+    answer = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-4/5\r\nContent-Length: 5\r\n\r\nhello"
+    with serving(*beginnings(answer)) as (pool, _):
+        for _ in beginnings(answer):
+            try:
+                got = pool.get(ASK)
+            except ConnectionError as error:
+                with pytest.raises(TransientError):
+                    raise translate(error, "get", "s3://b/k", 0.0) from error
+            else:
+                assert b"hello".startswith(whole(got))
+                assert got.length == 5
+
+
+def test_chunks_that_bring_more_than_the_body_close_the_connection():
+    """The next answer may not begin with them."""
+    with serving([CHUNKED + b"0\r\n\r\nmore", None], plain(b"next")) as (pool, accepted):
+        assert pool.get(ASK).whole(LEAST, "x", 100) == b""
+        assert whole(pool.get(ASK)) == b"next"
+        assert len(accepted) == 2
+
+
+@pytest.mark.parametrize("framing", [b"length", b"chunks", b"end"])
+def test_the_body_of_an_error_is_read_however_its_length_is_given(framing):
+    """Only one whose end is marked lets the connection be used again."""
+    bodies = {
+        b"length": b"Content-Length: 5\r\n\r\nerror",
+        b"chunks": b"Transfer-Encoding: chunked\r\n\r\n2\r\ner\r\n3\r\nror\r\n0\r\n\r\n",
+        b"end": b"\r\nerror",
+    }
+    answer = [b"HTTP/1.1 404 Not Found\r\n" + bodies[framing]]
+    with serving(answer + [None] * (framing == b"end"), plain(b"next")) as (pool, accepted):
+        assert pool.get(ASK).read_error() == b"error"
+        assert whole(pool.get(ASK)) == b"next"
+        assert len(accepted) == 1 + (framing == b"end")
 
 
 def test_what_came_is_given_before_the_error():

@@ -57,33 +57,33 @@ class AzureStore(Store):
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
-        given = parse_options(AzureOptions, options, place.scheme)
-        key = given.account_key or env("AZURE_ACCOUNT_ACCESS_KEY")
-        connection = given.connection_string
+        settings = parse_options(AzureOptions, options, place.scheme)
+        key = settings.account_key or env("AZURE_ACCOUNT_ACCESS_KEY")
+        connection = settings.connection_string
         if not key and not options:
             connection = env("AZURE_STORAGE_CONNECTION_STRING")
-        given = replace(
-            given,
-            account_name=given.account_name or env("AZURE_ACCOUNT_NAME"),
+        settings = replace(
+            settings,
+            account_name=settings.account_name or env("AZURE_ACCOUNT_NAME"),
             account_key=key,
             connection_string=connection,
         )
-        endpoint, account, self._container, path = _locate(place, given)
+        endpoint, account, self._container, path = _locate(place, settings)
         self.url = url
-        self._options = replace(given, endpoint=endpoint, account_name=account)
+        self._options = replace(settings, endpoint=endpoint, account_name=account)
         self._timeout = timeout
         self._prefix = f"{path}/" if path else ""
         self._http = HttpClient(timeout, classify=classify)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
-        with translate_errors("get", shown, classify):
+            return empty_body(self.head(key), safe_url)
+        with translate_errors("get", safe_url, classify):
             url, headers = self._readable(key)
         return self._http.stream(
-            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+            url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
 
     def head(self, key: str) -> ObjectInfo:
@@ -94,8 +94,8 @@ class AzureStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix."""
         with translate_errors("list", self.url_of(prefix), classify):
-            found = self._service().get_container_client(self._container)
-            for entry in found.list_blobs(self._prefix + prefix, include=["metadata"]):
+            container = self._service().get_container_client(self._container)
+            for entry in container.list_blobs(self._prefix + prefix, include=["metadata"]):
                 folder = (entry.metadata or {}).get("hdi_isfolder") == "true"
                 if not folder:  # Data Lake lists its folders as empty objects
                     yield _info(entry.name[len(self._prefix) :], entry)
@@ -163,18 +163,18 @@ class AzureStore(Store):
 
 def _locate(place: Location, options: AzureOptions) -> tuple[str | None, str | None, str, str]:
     """Endpoint, account, container and path that a URL and the settings name together."""
-    first, _, rest = place.path.partition("/")
+    first, _, remaining_path = place.path.partition("/")
     account = options.account_name
     if place.user is not None:
         container, path, host = place.user, place.path, place.host.rpartition("@")[2]
     elif "." in place.host or ":" in place.host:
-        container, path, host = first, rest, place.host
+        container, path, host = first, remaining_path, place.host
     elif place.host and (place.host == account or _names_account(place, options)):
-        account, container, path, host = place.host, first, rest, ""
+        account, container, path, host = place.host, first, remaining_path, ""
     elif place.host:
         container, path, host = place.host, place.path, ""
     else:
-        container, path, host = first, rest, ""
+        container, path, host = first, remaining_path, ""
     if host:
         account = account or host.partition(".")[0]
         host = host.replace(".dfs.core.", ".blob.core.")
@@ -191,8 +191,8 @@ def _locate(place: Location, options: AzureOptions) -> tuple[str | None, str | N
 
 def _names_account(place: Location, options: AzureOptions) -> bool:
     """Whether a host of one word can only be the account: nothing else names one."""
-    known = options.account_name or options.connection_string or options.endpoint
-    return not known and bool(place.path)
+    account_source = options.account_name or options.connection_string or options.endpoint
+    return not account_source and bool(place.path)
 
 
 def _make_service(options: AzureOptions, timeout: float) -> Any:
@@ -258,7 +258,7 @@ def classify(error: Exception) -> Failure | None:
         return Failure(UnauthenticatedError, f"{error}".splitlines()[0])
     if isinstance(error, StatusError):
         headers = error.headers
-        return _judge(error.status, headers.get("x-ms-error-code") or error.what, headers)
+        return _judge(error.status, headers.get("x-ms-error-code") or error.reason, headers)
     if isinstance(error, azure.HttpResponseError) and error.status_code:
         code = getattr(error, "error_code", None) or error.reason or ""
         headers = getattr(error.response, "headers", None) or {}
@@ -266,8 +266,8 @@ def classify(error: Exception) -> Failure | None:
     broken = (azure.IncompleteReadError, azure.ServiceRequestError, azure.ServiceResponseError)
     if isinstance(error, broken):
         kind = StalledError if "timed out" in str(error) else TransientError
-        found = network_failure(error)
-        return Failure(found.kind if found else kind, str(error))
+        network = network_failure(error)
+        return Failure(network.kind if network else kind, str(error))
     return None
 
 

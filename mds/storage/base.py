@@ -55,18 +55,18 @@ class ObjectInfo:
     version: str = ""
 
 
-def is_same_object(one: ObjectInfo, other: ObjectInfo) -> bool:
+def is_same_object(first: ObjectInfo, second: ObjectInfo) -> bool:
     """Whether two answers may be of one object: what both tell of size and version agrees."""
-    if one.size >= 0 and other.size >= 0 and one.size != other.size:
+    if first.size >= 0 and second.size >= 0 and first.size != second.size:
         return False
-    return not (one.version and other.version) or one.version == other.version
+    return not (first.version and second.version) or first.version == second.version
 
 
-def replaced_error(url: str, one: ObjectInfo, other: ObjectInfo) -> ReplacedError:
+def replaced_error(url: str, first: ObjectInfo, second: ObjectInfo) -> ReplacedError:
     """Return the error for an object that was replaced between two of its parts."""
     return ReplacedError(
-        f"get {url}: the object changed while it was read ({describe_info(one)} before, "
-        f"{describe_info(other)} now)",
+        f"get {url}: the object changed while it was read ({describe_info(first)} before, "
+        f"{describe_info(second)} now)",
         url=url,
         verb="get",
     )
@@ -107,18 +107,18 @@ class Body(Iterator[bytes]):
         #: Headers of the answer, where the store speaks HTTP.
         self.headers: Mapping[str, str] = {}
         self._chunks = chunks
-        self._came = 0
+        self._received = 0
         self._url = url
         self._on_close = [close] if close is not None else []
 
     def __next__(self) -> bytes:
         for chunk in self._chunks:
-            self._came += len(chunk)
-            if self.length is not None and self._came > self.length:
+            self._received += len(chunk)
+            if self.length is not None and self._received > self.length:
                 self._fail("and still more came")
             if chunk:
                 return chunk
-        if self.length is not None and self._came < self.length:
+        if self.length is not None and self._received < self.length:
             self._fail("then the connection ended")
         self.close()
         raise StopIteration
@@ -138,10 +138,10 @@ class Body(Iterator[bytes]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fail(self, how: str) -> None:
+    def _fail(self, problem: str) -> None:
         self.close()
         raise TransientError(
-            f"get {self._url}: {self._came} of {self.length} bytes came, {how}",
+            f"get {self._url}: {self._received} of {self.length} bytes came, {problem}",
             url=self._url,
             verb="get",
         )
@@ -151,7 +151,7 @@ class Store(ABC):
     """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself."""
 
     _url = Url("")
-    _shown = ("", "")  # prefix and suffix of a plain key in `url_of`
+    _printable_parts = ("", "")  # prefix and suffix of a plain key in `url_of`
     #: Folder that holds the objects as plain files, for a store on a mounted disk.
     local_path: str | None = None
     #: Whether the provider has a way to name the objects below a URL.
@@ -177,7 +177,7 @@ class Store(ABC):
     def url(self, url: str) -> None:
         self._url = Url(url)
         before, _, behind = printable(redact(join(self._url, "key"))).rpartition("key")
-        self._shown = (before, behind)
+        self._printable_parts = (before, behind)
 
     @abstractmethod
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -262,7 +262,7 @@ class Store(ABC):
     def url_of(self, key: str) -> str:
         """Return the URL of an object without passwords and signatures."""
         if _PLAIN_KEY(key):
-            return key.join(self._shown)
+            return key.join(self._printable_parts)
         return printable(redact(join(self.url, key)))
 
     def renew(self) -> bool:
@@ -288,14 +288,14 @@ class Store(ABC):
     def _verify(self, key: str, size: int) -> ObjectInfo:
         # Uploads that were reported as done and left an empty object have been seen; one more
         # request per shard is a low price.
-        found = self.head(key)
-        if found.size not in (size, -1):
+        info = self.head(key)
+        if info.size not in (size, -1):
             raise TransientError(
-                f"put {self.url_of(key)}: {size} bytes were sent, the store has {found.size}",
+                f"put {self.url_of(key)}: {size} bytes were sent, the store has {info.size}",
                 url=self.url_of(key),
                 verb="put",
             )
-        return found
+        return info
 
     def _unchanged(self, before: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Chunks that are asked for one by one, if the object is the same after the last one.
@@ -337,14 +337,14 @@ def _write_body(
 def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
     step = store.part_size
     stop = new_event()
-    seen: list[ObjectInfo] = []
+    infos: list[ObjectInfo] = []
 
     def part(start: int) -> None:
         with store.stream(key, start, min(start + step, size)) as body:
             _check_size(store, body, size)
-            seen.append(body.info)
-            if not is_same_object(seen[0], body.info):
-                raise replaced_error(store.url_of(key), seen[0], body.info)
+            infos.append(body.info)
+            if not is_same_object(infos[0], body.info):
+                raise replaced_error(store.url_of(key), infos[0], body.info)
             for chunk in body:
                 write_at(file, chunk, start)
                 start += len(chunk)
@@ -355,14 +355,14 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
     with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
         futures = [pool.submit(part, start) for start in range(0, size, step)]
         try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
+            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in finished:
                 future.result()
         finally:
             # After a failure parts that have not begun are not waited for.
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
-    return seen[0]
+    return infos[0]
 
 
 def _check_size(store: Store, body: Body, size: int | None) -> None:
@@ -370,8 +370,8 @@ def _check_size(store: Store, body: Body, size: int | None) -> None:
         raise _wrong_size_error(store, body.info.key, body.info.size, size)
 
 
-def _wrong_size_error(store: Store, key: str, found: int, wanted: int) -> CorruptError:
+def _wrong_size_error(store: Store, key: str, size: int, expected_size: int) -> CorruptError:
     url = store.url_of(key)
     return CorruptError(
-        f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
+        f"get {url}: it has {size} bytes, {expected_size} were expected", url=url, verb="get"
     )

@@ -47,9 +47,9 @@ def open_control_file(
         except FileNotFoundError:
             if create_mode is None:
                 raise
-            made = _create(path, flags, create_mode)
-            if made is not None:
-                return made
+            descriptor = _create(path, flags, create_mode)
+            if descriptor is not None:
+                return descriptor
             continue
         except PermissionError:
             # Perhaps its maker has not come to let others in yet.
@@ -61,17 +61,17 @@ def open_control_file(
     raise CacheError(f"{path}: it comes and goes while it is opened. {_WAY_OUT}")
 
 
-def read_control_file(path: str, most: int, *, max_names: int = 1) -> bytes:
-    """Read a control file, which has ``most`` bytes at most.
+def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
+    """Read a control file, which has ``max_size`` bytes at most.
 
     With ``max_names=2`` it may be one that `publish_first` is publishing.
 
     Raises CacheError for anything that we would not have made.
     """
     with open(open_control_file(path, os.O_RDONLY, max_names=max_names), "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise CacheError(f"{path}: has more than {most} bytes and is none of ours. {_WAY_OUT}")
+        data = file.read(max_size + 1)
+    if len(data) > max_size:
+        raise CacheError(f"{path}: has more than {max_size} bytes and is none of ours. {_WAY_OUT}")
     return data
 
 

@@ -60,8 +60,8 @@ class _Workspace(Store):
         """Address of the workspace and the headers of authentication."""
         options = self._options
         # The SDK also reads the environment, so a change there needs a new configuration.
-        found = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
-        config = per_process((_Workspace, options, found), lambda: _make_config(options))
+        environment = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
+        config = per_process((_Workspace, options, environment), lambda: _make_config(options))
         return str(config.host).rstrip("/"), dict(config.authenticate())
 
     def _ask(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
@@ -81,13 +81,13 @@ class VolumeStore(_Workspace):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
-        with translate_errors("get", shown, classify):
+            return empty_body(self.head(key), safe_url)
+        with translate_errors("get", safe_url, classify):
             url, headers = self._file(key)
         return self._http.stream(
-            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+            url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
 
     def head(self, key: str) -> ObjectInfo:
@@ -145,10 +145,10 @@ class VolumeStore(_Workspace):
         return f"{host}/api/2.0/fs/files{quote(self._path(key))}", headers
 
     def _entries(self, folder: str) -> Iterator[Any]:
-        more: dict[str, str] = {}
+        page_token: dict[str, str] = {}
         while True:
             try:
-                page = self._ask("GET", f"fs/directories{quote(folder)}", **more)
+                page = self._ask("GET", f"fs/directories{quote(folder)}", **page_token)
             except StatusError as error:
                 if error.status == 404:
                     return
@@ -156,7 +156,7 @@ class VolumeStore(_Workspace):
             yield from page.get("contents", ())
             if not page.get("next_page_token"):
                 return
-            more = {"page_token": page["next_page_token"]}
+            page_token = {"page_token": page["next_page_token"]}
 
 
 class DbfsStore(_Workspace):
@@ -164,13 +164,13 @@ class DbfsStore(_Workspace):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it, in requests of 1 MB."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         info = self.head(key)
         self._check_range(info, start, end)
         stop = info.size if end is None else end
-        pieces = translate_chunks(self._pieces(self._path(key), start, stop), shown, classify)
+        pieces = translate_chunks(self._pieces(self._path(key), start, stop), safe_url, classify)
         chunks = self._unchanged(info, pieces)
-        return Body(info, chunks, max(0, stop - start), url=shown)
+        return Body(info, chunks, max(0, stop - start), url=safe_url)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and time of change."""
@@ -238,9 +238,9 @@ def _make_config(options: DatabricksOptions) -> Any:
         from databricks.sdk.core import Config
     except ImportError as error:
         raise need("databricks-sdk", "databricks", "dbfs:/ URLs") from error
-    given = {name: value for name, value in asdict(options).items() if value}
+    settings = {name: value for name, value in asdict(options).items() if value}
     # Otherwise the SDK asks a host that is not there for five minutes, without a word.
-    config = Config(retry_timeout_seconds=1, http_timeout_seconds=20, **given)
+    config = Config(retry_timeout_seconds=1, http_timeout_seconds=20, **settings)
     if not config.host:
         raise ConfigError("A dbfs:/ URL needs the workspace: set DATABRICKS_HOST.")
     return config
@@ -249,7 +249,7 @@ def _make_config(options: DatabricksOptions) -> Any:
 def classify(error: Exception) -> Failure | None:
     """Judge the answers of the REST interface and what the SDK says about credentials."""
     if isinstance(error, StatusError):
-        return status_failure(error.status, error.what, error.headers.get("retry-after"))
+        return status_failure(error.status, error.reason, error.headers.get("retry-after"))
     if isinstance(error, ValueError) and "auth" in str(error):
         return Failure(UnauthenticatedError, str(error))
     return None

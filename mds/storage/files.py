@@ -42,8 +42,8 @@ def temporary_path(path: str) -> str:
 
 def temporary_owner(path: str) -> int | None:
     """Return the id of the process that made a temporary name, or None for other names."""
-    found = _TEMPORARY.match(os.path.basename(path))
-    return int(found[1]) if found and 0 < int(found[1]) <= _LARGEST_PROCESS else None
+    match = _TEMPORARY.match(os.path.basename(path))
+    return int(match[1]) if match and 0 < int(match[1]) <= _LARGEST_PROCESS else None
 
 
 def is_process(number: int) -> bool:
@@ -142,8 +142,8 @@ def open_target(path: str) -> BinaryIO:
 
 
 def _exchanged(path: str) -> StoreError:
-    told = "it was exchanged while it was written. Use a folder where others cannot write."
-    return StoreError(f"write {path}: {told}", url=path, verb="write")
+    reason = "it was exchanged while it was written. Use a folder where others cannot write."
+    return StoreError(f"write {path}: {reason}", url=path, verb="write")
 
 
 def write_file(path: str, data: bytes | memoryview, *, durable: bool = False) -> None:
@@ -229,13 +229,13 @@ def disk(path: str) -> Iterator[None]:
         raise
 
 
-def _is_near(found: object, path: str) -> bool:
+def _is_near(other_path: object, path: str) -> bool:
     """Whether a path is in the folder of the other, at whatever depth, or is above it."""
     folder = os.path.dirname(path)
-    return isinstance(found, str) and (
-        os.path.dirname(found) == folder
-        or bool(folder and f"{found}/".startswith(f"{folder}/"))
-        or f"{folder}/".startswith(f"{found}/")
+    return isinstance(other_path, str) and (
+        os.path.dirname(other_path) == folder
+        or bool(folder and f"{other_path}/".startswith(f"{folder}/"))
+        or f"{folder}/".startswith(f"{other_path}/")
     )
 
 
@@ -246,11 +246,11 @@ def despite_deletion(act: Callable[[], T]) -> T:
     again, or FileExistsError (which `os.makedirs` makes of it) from ``act``; a ReplacedError is of
     the remote, which another try does not bring back.
     """
-    for left in reversed(range(MAX_DELETIONS + 1)):
+    for remaining_tries in reversed(range(MAX_DELETIONS + 1)):
         try:
             return act()
         except (VanishedError, FileExistsError) as error:  # noqa: PERF203 - a try does much
-            if isinstance(error, ReplacedError) or not left:
+            if isinstance(error, ReplacedError) or not remaining_tries:
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -275,10 +275,10 @@ def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of ``data`` at ``offset`` of an open file descriptor."""
-    done = os.pwrite(file, data, offset)
-    while done < len(data):
+    written = os.pwrite(file, data, offset)
+    while written < len(data):
         # A disk that fills up first writes less than asked and only then fails.
-        done += os.pwrite(file, memoryview(data)[done:], offset + done)
+        written += os.pwrite(file, memoryview(data)[written:], offset + written)
 
 
 def _full_error(path: str, number: int) -> NoSpaceError:

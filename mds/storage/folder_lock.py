@@ -37,7 +37,7 @@ class FolderLock(Directory):
     def __init__(self, folder: str, fd: int, file_fd: int = -1) -> None:
         super().__init__(folder, fd)
         self._file_fd = file_fd
-        _held.add(self)
+        _held_locks.add(self)
 
     def close(self) -> None:
         """Release the lock. Closing twice is fine."""
@@ -83,15 +83,15 @@ def try_lock_folder(folder: str, *, make: bool = True, on_folder: bool = True) -
             raise
         lock = FolderLock(folder, fd)
         try:
-            taken = _flock(fd) if on_folder else None
-            if taken is None:
-                taken = _lock_file(lock)
+            is_taken = _flock(fd) if on_folder else None
+            if is_taken is None:
+                is_taken = _lock_file(lock)
         except FileNotFoundError:
-            taken = True  # deleted meanwhile: not in place, so once more
+            is_taken = True  # deleted meanwhile: not in place, so once more
         except BaseException:
             lock.close()
             raise
-        if not taken:
+        if not is_taken:
             lock.abandon()
             return None
         if lock.is_in_place():
@@ -104,8 +104,8 @@ def is_locked_here(folder: str) -> bool:
     """Whether it is this process that holds the lock on a folder."""
     with contextlib.suppress(OSError):
         state = os.stat(folder)
-        wanted = state.st_dev, state.st_ino
-        return any(lock.identity == wanted and lock._fd >= 0 for lock in list(_held))  # noqa: SLF001
+        identity = state.st_dev, state.st_ino
+        return any(lock.identity == identity and lock._fd >= 0 for lock in list(_held_locks))  # noqa: SLF001
     return False
 
 
@@ -141,13 +141,13 @@ def _lock_file(lock: FolderLock) -> bool:
     return False
 
 
-_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_held_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:
-    for lock in list(_held):
+    for lock in list(_held_locks):
         lock.abandon()
-    _held.clear()
+    _held_locks.clear()
 
 
 call_in_child(_close_inherited)

@@ -37,12 +37,12 @@ class FsspecStore(Store):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it, in requests of 8 MB."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         info = self.head(key)
         self._check_range(info, start, end)
         stop = info.size if end is None else end
-        chunks = self._unchanged(info, translate_chunks(self._pieces(key, start, stop), shown))
-        return Body(info, chunks, max(0, stop - start), url=shown)
+        chunks = self._unchanged(info, translate_chunks(self._pieces(key, start, stop), safe_url))
+        return Body(info, chunks, max(0, stop - start), url=safe_url)
 
     def head(self, key: str) -> ObjectInfo:
         """Size, and what the file system has for a version."""
@@ -59,11 +59,11 @@ class FsspecStore(Store):
         with translate_errors("list", self.url_of(prefix)):
             system, root = self._at("")
             try:
-                found = system.find(root, detail=True)
+                entries = system.find(root, detail=True)
             except FileNotFoundError:
                 return
         root = root.rstrip("/") + "/"
-        for path, entry in found.items():
+        for path, entry in entries.items():
             name = path.removeprefix(root)
             if name.startswith(prefix):
                 yield _info(name, entry)
@@ -99,9 +99,9 @@ class FsspecStore(Store):
     def _pieces(self, key: str, start: int, stop: int) -> Iterator[bytes]:
         system, path = self._at(key)
         url = self.url_of(key)
-        for at in range(start, stop, _PIECE):
-            until = min(at + _PIECE, stop)
-            read = _Read(system, path, at, until)
+        for offset in range(start, stop, _PIECE):
+            until = min(offset + _PIECE, stop)
+            read = _Read(system, path, offset, until)
             yield self._watched(url, "get", read)
 
     def _watched(self, url: str, verb: str, act: Callable[[], T]) -> T:

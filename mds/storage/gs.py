@@ -45,24 +45,24 @@ class GsOptions:
 
 def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
     """Return the store for a gs:// URL: boto3 for HMAC keys, else Google's own SDK."""
-    given = dict(options)
-    key = given.pop("gcs_key", None) or env("GCS_KEY")
-    secret = given.pop("gcs_secret", None) or env("GCS_SECRET")
+    remaining_options = dict(options)
+    key = remaining_options.pop("gcs_key", None) or env("GCS_KEY")
+    secret = remaining_options.pop("gcs_secret", None) or env("GCS_SECRET")
     own = {field.name for field in fields(GsOptions)}
     # HMAC keys select the S3 interface, unless an option is given that only Google's SDK takes.
-    if key and secret and not own & given.keys():
+    if key and secret and not own & remaining_options.keys():
         keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
-        return GsHmacStore(url, {**keys, **given}, timeout)
-    return GsStore(url, given, timeout)
+        return GsHmacStore(url, {**keys, **remaining_options}, timeout)
+    return GsStore(url, remaining_options, timeout)
 
 
 class GsHmacStore(S3Store):
     """Objects below a prefix of a bucket, through the S3 dialect of Google Cloud Storage."""
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
-        given = parse_options(S3Options, options, "gs")
-        endpoint = given.endpoint_url or "https://storage.googleapis.com"
-        return replace(given, endpoint_url=endpoint, region_name=given.region_name or "auto")
+        settings = parse_options(S3Options, options, "gs")
+        endpoint = settings.endpoint_url or "https://storage.googleapis.com"
+        return replace(settings, endpoint_url=endpoint, region_name=settings.region_name or "auto")
 
 
 class GsStore(Store):
@@ -72,14 +72,14 @@ class GsStore(Store):
         place = parse_url(url)
         if not place.host:
             raise ConfigError(f"{redact(url)!r} names no bucket. Write gs://bucket/prefix.")
-        given = parse_options(GsOptions, options, "gs")
+        settings = parse_options(GsOptions, options, "gs")
         emulator = env("STORAGE_EMULATOR_HOST")
-        if emulator and given.endpoint is None:
+        if emulator and settings.endpoint is None:
             # Emulators know no credentials.
             address = emulator if "://" in emulator else f"http://{emulator}"
-            given = replace(given, endpoint=address, anonymous=True)
+            settings = replace(settings, endpoint=address, anonymous=True)
         self.url = url
-        self._options = given
+        self._options = settings
         self._timeout = timeout
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
@@ -87,18 +87,18 @@ class GsStore(Store):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
+            return empty_body(self.head(key), safe_url)
         base = (self._options.endpoint or "https://storage.googleapis.com").rstrip("/")
         bucket, name = quote(self._bucket, safe=""), quote(self._name(key), safe="")
         url = f"{base}/download/storage/v1/b/{bucket}/o/{name}?alt=media"
         if self._options.user_project:
             url += f"&userProject={quote(self._options.user_project, safe='')}"
-        with translate_errors("get", shown, classify):
+        with translate_errors("get", safe_url, classify):
             headers = self._signed(url)
         body = self._http.stream(
-            url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+            url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
         # The generation is what `head` and `list` tell.
         body.info = replace(body.info, version=body.headers.get("x-goog-generation", ""))
@@ -116,13 +116,13 @@ class GsStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix."""
         with translate_errors("list", self.url_of(prefix), classify):
-            found = self._at().list_blobs(
+            blobs = self._at().list_blobs(
                 prefix=self._prefix + prefix,
                 fields="items(name,size,generation),nextPageToken",
                 timeout=self._timeout,
                 retry=None,
             )
-            for blob in found:
+            for blob in blobs:
                 if not blob.name.endswith("/"):
                     yield self._info(blob)
 
@@ -189,12 +189,12 @@ def _make_login(options: GsOptions) -> tuple[Any, Any]:
     except ImportError as error:
         raise need("google-cloud-storage", "gcs", "gs:// URLs") from error
     if options.credentials_file:
-        found, _ = google.auth.load_credentials_from_file(
+        credentials, _ = google.auth.load_credentials_from_file(
             options.credentials_file, scopes=_SCOPES, quota_project_id=options.user_project
         )
     else:
-        found, _ = google.auth.default(scopes=_SCOPES)
-    return found, Request()
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    return credentials, Request()
 
 
 def _make_client(options: GsOptions) -> Any:

@@ -81,7 +81,7 @@ class HfStore(Store):
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
-        given = parse_options(HfOptions, options, "hf")
+        settings = parse_options(HfOptions, options, "hf")
         # parse_url takes '@' before the first slash for a login; hf:// has none there.
         parts = [part for part in f"{place.host}/{place.path}".split("/") if part]
         kind = parts.pop(0) if parts and parts[0] in _REPOSITORIES else "models"
@@ -94,41 +94,49 @@ class HfStore(Store):
         self._kind = kind
         self._repository = f"{parts[0]}/{name}"
         is_pinned = _COMMIT.fullmatch(revision) is not None  # what `pinned_url` gave
-        self._revision = (is_pinned and revision) or given.revision or revision or "main"
+        self._revision = (is_pinned and revision) or settings.revision or revision or "main"
         self._prefix = "/".join(parts[2:]) + "/" if parts[2:] else ""
         self._options = replace(
-            given,
-            token=given.token or env("HF_TOKEN"),
-            endpoint=(given.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+            settings,
+            token=settings.token or env("HF_TOKEN"),
+            endpoint=(settings.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip(
+                "/"
+            ),
         )
         self._http = HttpClient(timeout)
         self._gate = RequestGate(str(redact(self._options.endpoint or "")))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it."""
-        shown = self.url_of(key)
-        found = self._find("get", key)
+        safe_url = self.url_of(key)
+        source = self._find("get", key)
         if end is not None and end <= start:
-            return empty_body(found.info, shown)
-        headers = self._headers() if found.own else {}
+            return empty_body(source.info, safe_url)
+        headers = self._headers() if source.own else {}
 
         def ask() -> Body:
             return self._http.stream(
-                found.url, key, start, end, shown=shown, min_rate=self.min_rate, headers=headers
+                source.url,
+                key,
+                start,
+                end,
+                safe_url=safe_url,
+                min_rate=self.min_rate,
+                headers=headers,
             )
 
         try:
-            body = self._gate.run(ask) if found.own else ask()
+            body = self._gate.run(ask) if source.own else ask()
         except (DeniedError, NotFoundError):
             # A remembered address that ran out; a fresh one is refused for a reason.
-            if self._addresses().pop(self._target(key), None) is None or found.own:
+            if self._addresses().pop(self._target(key), None) is None or source.own:
                 raise
-            found = self._find("get", key)
+            source = self._find("get", key)
             body = self._http.stream(
-                found.url, key, start, end, shown=shown, min_rate=self.min_rate
+                source.url, key, start, end, safe_url=safe_url, min_rate=self.min_rate
             )
         # The CDN answers with an etag of its own; the Hub's etag is the version.
-        body.info = replace(body.info, version=found.info.version)
+        body.info = replace(body.info, version=source.info.version)
         return body
 
     def head(self, key: str) -> ObjectInfo:
@@ -144,7 +152,7 @@ class HfStore(Store):
         with translate_errors("list", self.url_of(prefix), classify):
             while url is not None:
                 try:
-                    said, entries = self._call(url)
+                    headers, entries = self._call(url)
                 except StatusError as error:
                     if error.headers.get("x-error-code") == "EntryNotFound":
                         return  # the hub knows no empty folders
@@ -154,7 +162,7 @@ class HfStore(Store):
                     if entry["type"] == "file" and name.startswith(prefix):
                         version = (entry.get("lfs") or entry)["oid"]
                         yield ObjectInfo(name, int(entry["size"]), str(version))
-                following = _NEXT.search(said.get("link", ""))
+                following = _NEXT.search(headers.get("link", ""))
                 url = urljoin(url, following[1]) if following else None
 
     def pinned_url(self) -> Url:
@@ -163,8 +171,8 @@ class HfStore(Store):
             return self.url
         self._check_online("head", "")
         with translate_errors("head", self.url_of(""), classify):
-            _, told = self._call(self._api("revision"))
-            commit = str(told["sha"])
+            _, revision = self._call(self._api("revision"))
+            commit = str(revision["sha"])
         place = f"{self._kind}/{self._repository}@{commit}/{self._prefix}"
         return Url(f"hf://{place}".rstrip("/"))
 
@@ -203,20 +211,20 @@ class HfStore(Store):
 
     def _find(self, verb: str, key: str) -> _Found:
         self._check_online(verb, key)
-        target, known = self._target(key), self._addresses()
+        target, sources = self._target(key), self._addresses()
         asking: dict[str, threading.Lock] = per_process((HfStore, "asking", self._options), dict)
         lock = asking.setdefault(target, new_lock())
         try:
             with lock:  # shards of one file begin together
-                found = known.get(target)
-                if found is not None and found.until > time.monotonic():
-                    return found
+                source = sources.get(target)
+                if source is not None and source.until > time.monotonic():
+                    return source
                 with translate_errors(verb, self.url_of(key), classify):
-                    found = self._resolve(key, target)
-                if len(known) >= _REMEMBERED:
-                    known.clear()
-                known[target] = found
-                return found
+                    source = self._resolve(key, target)
+                if len(sources) >= _REMEMBERED:
+                    sources.clear()
+                sources[target] = source
+                return source
         finally:
             asking.pop(target, None)
 
@@ -229,16 +237,16 @@ class HfStore(Store):
                 functools.partial(self._http.request, "HEAD", url, headers=headers, redirect=False)
             )
             response.close()
-            said = response.headers
-            version = (said.get("x-linked-etag") or said.get("etag") or "").removeprefix("W/")
-            size = said.get("x-linked-size") or said.get("content-length") or ""
-            known = ObjectInfo(key, parse_size(size, self.url_of(key)), version.strip('"'))
+            facts = response.headers
+            version = (facts.get("x-linked-etag") or facts.get("etag") or "").removeprefix("W/")
+            size = facts.get("x-linked-size") or facts.get("content-length") or ""
+            info = ObjectInfo(key, parse_size(size, self.url_of(key)), version.strip('"'))
             if response.status < 300:
-                return _Found(url, known, time.monotonic() + _GOOD_FOR, own=True)
-            following = urljoin(url, said.get("location", ""))
+                return _Found(url, info, time.monotonic() + _GOOD_FOR, own=True)
+            following = urljoin(url, facts.get("location", ""))
             check_redirect(response.status, url, following)
             if urlsplit(following)[:2] != urlsplit(url)[:2]:
-                return _Found(following, known, time.monotonic() + _GOOD_FOR, own=False)
+                return _Found(following, info, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
         raise StatusError(508, "the hub redirects in a circle", {})
 
@@ -255,8 +263,8 @@ class HfStore(Store):
 
     def _call(self, url: str) -> tuple[Mapping[str, str], Any]:
         """Ask the Hub, and return the headers and the parsed JSON of its answer."""
-        said, body = self._gate.run(lambda: self._http.call("GET", url, headers=self._headers()))
-        return said, json.loads(body)
+        headers, body = self._gate.run(lambda: self._http.call("GET", url, headers=self._headers()))
+        return headers, json.loads(body)
 
     def _api(self, verb: str) -> str:
         revision = quote(self._revision, safe="")
@@ -304,10 +312,10 @@ def classify(error: Exception) -> Failure | None:
     answer: Any = getattr(error, "response", None)
     status = getattr(answer, "status_code", None)
     if isinstance(status, int):
-        said = str(getattr(error, "server_message", None) or "")
-        return status_failure(status, said, answer.headers.get("retry-after"))
+        message = str(getattr(error, "server_message", None) or "")
+        return status_failure(status, message, answer.headers.get("retry-after"))
     if type(error).__module__.startswith("httpx"):
-        found = network_failure(error)
-        kind = found.kind if found else TransientError
+        network = network_failure(error)
+        kind = network.kind if network else TransientError
         return Failure(kind, f"{type(error).__name__}: {error}")
     return by_status(error)

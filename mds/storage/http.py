@@ -59,15 +59,15 @@ class HttpStore(Store):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object or a range; a server without ranges is read up to its end."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
+            return empty_body(self.head(key), safe_url)
         return self._http.stream(
             self._target(key),
             key,
             start,
             end,
-            shown=shown,
+            safe_url=safe_url,
             min_rate=self.min_rate,
             headers=self._headers,
         )

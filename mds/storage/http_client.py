@@ -46,15 +46,15 @@ _CONNECTIONS = 64
 class StatusError(Exception):
     """An answer that is an error, before it is judged."""
 
-    def __init__(self, status: int, what: str, headers: Mapping[str, str]) -> None:
-        super().__init__(f"{status} {what}")
-        self.status, self.what, self.headers = status, what, headers
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status, self.reason, self.headers = status, reason, headers
 
 
 def by_status(error: Exception) -> Failure | None:
     """Judge an answer by its status; the rest is network trouble."""
     if isinstance(error, StatusError):
-        return status_failure(error.status, error.what, error.headers.get("retry-after"))
+        return status_failure(error.status, error.reason, error.headers.get("retry-after"))
     return None
 
 
@@ -118,11 +118,11 @@ class HttpClient:
         start: int,
         end: int | None,
         *,
-        shown: str,
+        safe_url: str,
         min_rate: float,
         headers: Mapping[str, str] | None = None,
     ) -> Body:
-        """Stream an object or a range of it; ``shown`` is its URL in errors."""
+        """Stream an object or a range of it; ``safe_url`` is its URL in errors."""
         request_headers = {"Accept-Encoding": "identity", **(headers or {})}
         if start or end is not None:
             request_headers["Range"] = format_range(start, end)
@@ -137,10 +137,12 @@ class HttpClient:
             raise
         except Exception as error:  # noqa: BLE001 - all of it is translated
             seconds = time.monotonic() - started
-            failure = translate(error, "get", shown, seconds, self._classify)
+            failure = translate(error, "get", safe_url, seconds, self._classify)
             raise failure from fit_cause(error, failure)
         try:
-            return make_body(response, key, start, end, shown, LeastRate(min_rate, self._timeout))
+            return make_body(
+                response, key, start, end, safe_url, LeastRate(min_rate, self._timeout)
+            )
         except BaseException:
             response.close()
             raise
@@ -237,9 +239,9 @@ def encode_login(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()
 
 
-def parse_info(key: str, headers: Mapping[str, str], shown: str) -> ObjectInfo:
+def parse_info(key: str, headers: Mapping[str, str], safe_url: str) -> ObjectInfo:
     """Return the size and the version that the headers of a whole answer state."""
-    size = parse_size(headers.get("content-length", ""), shown)
+    size = parse_size(headers.get("content-length", ""), safe_url)
     return ObjectInfo(key, size, parse_etag(headers.get("etag") or headers.get("last-modified")))
 
 
@@ -251,22 +253,22 @@ def parse_etag(text: str | None) -> str:
     return (text or "").removeprefix("W/").strip('"')
 
 
-def parse_size(text: str, shown: str) -> int:
+def parse_size(text: str, safe_url: str) -> int:
     """Parse the number of bytes in a header; -1 if there is none. Raises StoreError."""
     if not (text.isascii() and text.isdecimal()):
         return -1
     if len(text) > _LONGEST:
         raise StoreError(
-            f"get {shown}: the server says that the object has a size of {len(text)} digits",
-            url=shown,
+            f"get {safe_url}: the server says that the object has a size of {len(text)} digits",
+            url=safe_url,
             verb="get",
         )
     return int(text)
 
 
-def empty_body(info: ObjectInfo, shown: str) -> Body:
+def empty_body(info: ObjectInfo, safe_url: str) -> Body:
     """Return the body of an empty range."""
-    return Body(info, iter(()), 0, url=shown)
+    return Body(info, iter(()), 0, url=safe_url)
 
 
 def make_body(
@@ -274,45 +276,47 @@ def make_body(
     key: str,
     start: int,
     end: int | None,
-    shown: str,
-    least: LeastRate,
+    safe_url: str,
+    least_rate: LeastRate,
 ) -> Body:
     """Return the body of an answer, which must be that of the requested range."""
-    info = parse_info(key, response.headers, shown)
+    info = parse_info(key, response.headers, safe_url)
     length: int | None
-    check_encoding(key, response.headers, shown)
-    chunks = PacedStream(response, least, shown).chunks()
+    check_encoding(key, response.headers, safe_url)
+    chunks = PacedStream(response, least_rate, safe_url).chunks()
     if is_page(key, response.headers):
-        chunks = _refuse_page(chunks, shown)
+        chunks = _refuse_page(chunks, safe_url)
     if response.status == 206:
-        total, length = _check_answer(response.headers.get("content-range", ""), start, end, shown)
+        total, length = _check_answer(
+            response.headers.get("content-range", ""), start, end, safe_url
+        )
         info = ObjectInfo(key, total, info.version)
     elif response.status == 416:
         total_text = response.headers.get("content-range", "").rpartition("/")[2]
         raise CorruptError(
-            f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked for, "
+            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked for, "
             f"the object has {total_text[:_LONGEST] or 'fewer'}",
-            url=shown,
+            url=safe_url,
             verb="get",
         )
     else:
         # The whole object, asked for or not.
         if info.size >= 0 and max(start, end or 0) > info.size:
             raise CorruptError(
-                f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked "
+                f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked "
                 f"for, the object has {info.size}",
-                url=shown,
+                url=safe_url,
                 verb="get",
             )
         length = end - start if end is not None else info.size - start if info.size >= 0 else None
         if start or end is not None:
             chunks = cut_range(chunks, start, end)
-    body = Body(info, chunks, length, url=shown, close=response.close)
+    body = Body(info, chunks, length, url=safe_url, close=response.close)
     body.headers = response.headers
     return body
 
 
-def check_encoding(key: str, headers: Mapping[str, str], shown: str) -> None:
+def check_encoding(key: str, headers: Mapping[str, str], safe_url: str) -> None:
     """Raise StoreError for an answer that a server has compressed.
 
     Sizes, ranges and digests are of other bytes then. A file that is compressed itself may be
@@ -321,9 +325,10 @@ def check_encoding(key: str, headers: Mapping[str, str], shown: str) -> None:
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in _ENCODINGS and not key.lower().endswith(_ENCODINGS[encoding]):
         raise StoreError(
-            f"get {shown}: the server sends the object with Content-Encoding: {encoding}, though "
-            "it was asked for as it is. Turn off the compression of answers for these files.",
-            url=shown,
+            f"get {safe_url}: the server sends the object with Content-Encoding: {encoding}, "
+            "though it was asked for as it is. Turn off the compression of answers for these "
+            "files.",
+            url=safe_url,
             verb="get",
         )
 
@@ -343,7 +348,7 @@ def is_page(key: str, headers: Mapping[str, str]) -> bool:
     return kind.startswith("text/html") and not key.lower().endswith((".html", ".htm"))
 
 
-def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
+def _refuse_page(chunks: Iterator[bytes], safe_url: str) -> Iterator[bytes]:
     """Return the chunks. Raises StoreError if the first one begins a web page.
 
     Some servers call everything a page, so the bytes decide.
@@ -351,9 +356,9 @@ def _refuse_page(chunks: Iterator[bytes], shown: str) -> Iterator[bytes]:
     first = next(chunks, b"")
     if first.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html", b"<head")):
         raise StoreError(
-            f"get {shown}: the server answered with a web page and not with the object. Does it "
+            f"get {safe_url}: the server answered with a web page and not with the object. Does it "
             "want a login? Check the URL, and give credentials (storage_options=).",
-            url=shown,
+            url=safe_url,
             verb="get",
         )
     return itertools.chain((first,), chunks)
@@ -371,22 +376,22 @@ def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[
             return
 
 
-def _check_answer(answer: str, start: int, end: int | None, shown: str) -> tuple[int, int]:
+def _check_answer(answer: str, start: int, end: int | None, safe_url: str) -> tuple[int, int]:
     """Size of the object and number of bytes that a 206 brings; it must be the range asked for."""
     match = _RANGE.match(answer)
-    total = parse_size(answer.rpartition("/")[2], shown)
+    total = parse_size(answer.rpartition("/")[2], safe_url)
     if total >= 0 and max(start, end or 0) > total:
         raise CorruptError(
-            f"get {shown}: bytes {start} to {end} were asked for, the object has {total}",
-            url=shown,
+            f"get {safe_url}: bytes {start} to {end} were asked for, the object has {total}",
+            url=safe_url,
             verb="get",
         )
     last = int(match[2]) + 1 if match else -1
     if not match or int(match[1]) != start or last != (end or (total if total >= 0 else last)):
         raise TransientError(
-            f"get {shown}: bytes {start} to {'the end' if end is None else end} were asked for, "
+            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked for, "
             f"the server answered with {answer[:_MAX_SHOWN] or 'no Content-Range'!r}",
-            url=shown,
+            url=safe_url,
             verb="get",
         )
     return total, last - start

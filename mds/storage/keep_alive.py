@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-_BUFFER = 64 << 10  # the most bytes of headers, and what is received with them
+_BUFFER = 64 << 10  # bytes received with the headers, which may not be longer
 _PIECE = 128 << 10  # smaller pieces of a body are joined
 _RECEIVE = 256 << 10  # bytes to ask of the socket at a time: more do not fit into its cache
 _ERROR_BODY = 64 << 10
@@ -110,8 +110,8 @@ class Answer:
         if self.length == 0:
             self._release()
 
-    def body(self, least: LeastRate, shown: str) -> Iterator[bytes]:
-        """Return the body in pieces; it must arrive at the least rate. ``shown`` is its URL.
+    def body(self, least_rate: LeastRate, safe_url: str) -> Iterator[bytes]:
+        """Return the body in pieces; it must arrive at the least rate. ``safe_url`` is its URL.
 
         A small body is read at once, so that the connection is free again. An error is raised
         after the bytes that arrived before it. The pieces end early if the connection does.
@@ -119,7 +119,7 @@ class Answer:
         connection = self._connection
         if connection is None:
             return iter(())
-        connection.pace = Pace(least, shown)
+        connection.pace = Pace(least_rate, safe_url)
         if self.length > _BUFFER:
             self._guard = weakref.finalize(self, connection.close)
             return self._pieces()
@@ -130,20 +130,20 @@ class Answer:
             return _then_raise(pieces, error)
         return iter(pieces)
 
-    def whole(self, least: LeastRate, shown: str, most: int) -> bytes | None:
-        """Return the whole body, or None if its end is not marked or it is longer than ``most``.
+    def whole(self, least_rate: LeastRate, safe_url: str, max_size: int) -> bytes | None:
+        """Return the whole body, or None if its end is not marked or it is too long.
 
         Raises ConnectionError for a body that is cut off, and for one in chunks that is longer.
         """
         if self._connection is None:
             return b""
-        if self.length > most or (self.length < 0 and not self._is_chunked):
+        if self.length > max_size or (self.length < 0 and not self._is_chunked):
             self.close()
             return None
-        self._connection.pace = Pace(least, shown)
-        body = self._read_beginning(most + 1)
-        if len(body) > most:
-            raise ConnectionError(f"the answer has more than {most} bytes")
+        self._connection.pace = Pace(least_rate, safe_url)
+        body = self._read_beginning(max_size + 1)
+        if len(body) > max_size:
+            raise ConnectionError(f"the answer has more than {max_size} bytes")
         if len(body) < self.length:
             raise ConnectionResetError(f"{len(body)} of {self.length} bytes of the answer arrived")
         return body
@@ -160,15 +160,15 @@ class Answer:
     def _is_chunked(self) -> bool:
         return self.headers.get("transfer-encoding", "").strip().lower() == "chunked"
 
-    def _read_beginning(self, most: int) -> bytes:
-        """Return the body, or at least its first ``most`` bytes."""
+    def _read_beginning(self, max_size: int) -> bytes:
+        """Return the body, or at least its first ``max_size`` bytes."""
         pieces: list[bytes] = []
         size = 0
         body = self._pieces()
         for piece in body:
             pieces.append(piece)
             size += len(piece)
-            if size >= most:
+            if size >= max_size:
                 break
         body.close()
         return b"".join(pieces)
@@ -193,7 +193,7 @@ class Answer:
             self.close()
 
     def _release(self, *, is_read: bool = True) -> None:
-        """Let another request use the connection if the answer was read, or close it."""
+        """Keep the connection for another request if the answer was read, or close it."""
         connection, self._connection = self._connection, None
         if self._guard is not None:
             self._guard.detach()
@@ -252,19 +252,19 @@ class Connection:
                 raise TimeoutError(f"the headers were not there after {self._seconds:g} s")
             deadline = min(deadline, now + self._seconds)
 
-    def receive_piece(self, most: int) -> bytes:
-        """Return the next bytes of a body, at most ``most``; none if there are no more.
+    def receive_piece(self, max_size: int) -> bytes:
+        """Return the next bytes of a body, at most ``max_size``; none if there are no more.
 
         Bytes that are here are returned at once, others when there are enough of them.
         """
         if self._unread:
-            piece, self._unread = self._unread[:most], self._unread[most:]
+            piece, self._unread = self._unread[:max_size], self._unread[max_size:]
             return piece
         pieces: list[bytes] = []
         size = 0
-        while size < min(most, _PIECE):
+        while size < min(max_size, _PIECE):
             # A new bytes object, which is passed on without a copy.
-            piece = self._receive(min(most - size, _RECEIVE))
+            piece = self._receive(min(max_size - size, _RECEIVE))
             if not piece:
                 break
             pieces.append(piece)
@@ -291,9 +291,9 @@ class Connection:
         """Close the connection; more than once is fine."""
         self._socket.close()
 
-    def _receive(self, most: int) -> bytes:
+    def _receive(self, max_size: int) -> bytes:
         started = time.monotonic()
-        piece = self._socket.recv(most)
+        piece = self._socket.recv(max_size)
         if self.pace is not None:
             self.pace.note(time.monotonic() - started, len(piece))
         return piece

@@ -150,21 +150,21 @@ def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _other_size(url: str, found: int, wanted: int) -> StoreError:
+def _other_size(url: str, size: int, expected_size: int) -> StoreError:
     return CorruptError(
-        f"get {url}: it has {found} bytes, {wanted} were expected", url=url, verb="get"
+        f"get {url}: it has {size} bytes, {expected_size} were expected", url=url, verb="get"
     )
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> int:
     """Copy all bytes, by the kernel where it can; how many there were."""
-    done = 0
+    copied = 0
     try:
-        while count := os.sendfile(target.fileno(), source.fileno(), done, 1 << 30):
-            done += count
+        while count := os.sendfile(target.fileno(), source.fileno(), copied, 1 << 30):
+            copied += count
     except OSError:  # not between these file systems, or not on this system
-        if done:
+        if copied:
             raise
         shutil.copyfileobj(source, target, CHUNK)
-        done = target.tell()
-    return done
+        copied = target.tell()
+    return copied

@@ -19,17 +19,17 @@ _STOPPED = {b"T", b"t"}  # by a signal, and by a debugger
 _LONGEST = 80  # letters of a command that are shown
 
 
-def holders_of(path: str, at: int) -> list[int]:
-    """Return the visible processes that hold an exclusive lock on byte ``at`` of a file."""
+def holders_of(path: str, offset: int) -> list[int]:
+    """Return the visible processes that hold an exclusive lock on byte ``offset`` of a file."""
     try:
         inode = b"%d" % os.stat(path).st_ino
         numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
     except OSError:
         return []
-    return [number for number in numbers if any(_holds(number, inode, at))]
+    return [number for number in numbers if any(_holds(number, inode, offset))]
 
 
-def _holds(number: int, inode: bytes, at: int) -> Iterator[bool]:
+def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
     """For each lock of a process, whether it is an exclusive one on a byte of a file."""
     folder = f"/proc/{number}/fdinfo"
     with contextlib.suppress(OSError):
@@ -37,10 +37,10 @@ def _holds(number: int, inode: bytes, at: int) -> Iterator[bool]:
             with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as info:
                 for line in info:
                     if line.startswith(b"lock:"):
-                        yield _is_lock(line.split(), inode, at)
+                        yield _is_lock(line.split(), inode, offset)
 
 
-def _is_lock(words: Sequence[bytes], inode: bytes, at: int) -> bool:
+def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
     """Whether a line such as ``lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 5 5`` is that lock.
 
     The device before the inode is not looked at: layered file systems tell another one here.
@@ -48,7 +48,7 @@ def _is_lock(words: Sequence[bytes], inode: bytes, at: int) -> bool:
     if len(words) != 9 or words[4] != b"WRITE" or words[6].rpartition(b":")[2] != inode:
         return False
     first, last = words[7], words[8]
-    return int(first) <= at and (last == b"EOF" or at <= int(last))
+    return int(first) <= offset and (last == b"EOF" or offset <= int(last))
 
 
 def is_stopped(number: int) -> bool:

@@ -43,14 +43,14 @@ HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 class LockFile(Protocol):
     """Locks on bytes of one file, by one owner. An owner never conflicts with itself."""
 
-    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``at`` if no other owner is in the way."""
+    def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``offset`` if no other owner is in the way."""
 
-    def wait_lock(self, at: int) -> None:
-        """Take the lock on byte ``at``, however long it takes."""
+    def wait_lock(self, offset: int) -> None:
+        """Take the lock on byte ``offset``, however long it takes."""
 
-    def unlock(self, at: int) -> None:
-        """Release byte ``at``."""
+    def unlock(self, offset: int) -> None:
+        """Release byte ``offset``."""
 
     def close(self) -> None:
         """Release all locks. Closing twice is fine."""
@@ -64,24 +64,24 @@ class RangeLockFile:
         _opened.add(self)  # first: a fork right after the opening must find it
         self._fd = _open(path, mode)
 
-    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``at`` if no other owner is in the way."""
+    def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``offset`` if no other owner is in the way."""
         try:
-            self._set(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, at)
+            self._set(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, offset)
         except OSError as error:
             if error.errno in _BUSY:
                 return False
             raise
         return True
 
-    def wait_lock(self, at: int) -> None:
-        """Take the lock on byte ``at``, however long it takes."""
-        self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, at)
+    def wait_lock(self, offset: int) -> None:
+        """Take the lock on byte ``offset``, however long it takes."""
+        self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, offset)
 
-    def unlock(self, at: int) -> None:
-        """Release byte ``at``; closing released all."""
+    def unlock(self, offset: int) -> None:
+        """Release byte ``offset``; closing released all."""
         if self._fd >= 0:  # the garbage collector may close it before what holds a lock
-            self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at)
+            self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, offset)
 
     def close(self) -> None:
         """Release all locks. Closing twice is fine."""
@@ -104,8 +104,8 @@ class RangeLockFile:
         if getattr(self, "_fd", -1) >= 0 and not is_over():
             self.close()
 
-    def _set(self, command: int, kind: int, at: int) -> None:
-        fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0))
+    def _set(self, command: int, kind: int, offset: int) -> None:
+        fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
 
 
 class FileLockFile:
@@ -116,24 +116,24 @@ class FileLockFile:
         self._fds: dict[int, int] = {}
         _opened.add(self)
 
-    def try_lock(self, at: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``at`` if no other owner is in the way."""
+    def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
+        """Take the lock on byte ``offset`` if no other owner is in the way."""
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self._file(at), kind | fcntl.LOCK_NB)
+            fcntl.flock(self._file(offset), kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _BUSY:
                 return False
             raise
         return True
 
-    def wait_lock(self, at: int) -> None:
-        """Take the lock on byte ``at``, however long it takes."""
-        fcntl.flock(self._file(at), fcntl.LOCK_EX)
+    def wait_lock(self, offset: int) -> None:
+        """Take the lock on byte ``offset``, however long it takes."""
+        fcntl.flock(self._file(offset), fcntl.LOCK_EX)
 
-    def unlock(self, at: int) -> None:
-        """Release byte ``at``."""
-        fd = self._fds.pop(at, -1)
+    def unlock(self, offset: int) -> None:
+        """Release byte ``offset``."""
+        fd = self._fds.pop(offset, -1)
         if fd >= 0:
             os.close(fd)
 
@@ -152,10 +152,10 @@ class FileLockFile:
         if not is_over():
             self.close()
 
-    def _file(self, at: int) -> int:
-        if at not in self._fds:
-            self._fds[at] = _open(f"{self._path}.{at}", self._mode)
-        return self._fds[at]
+    def _file(self, offset: int) -> int:
+        if offset not in self._fds:
+            self._fds[offset] = _open(f"{self._path}.{offset}", self._mode)
+        return self._fds[offset]
 
 
 def open_locks(path: str, mode: int = 0o666) -> LockFile:
@@ -165,14 +165,14 @@ def open_locks(path: str, mode: int = 0o666) -> LockFile:
 
 def lock_within(
     path: str,
-    at: int,
+    offset: int,
     seconds: float,
     mode: int = 0o666,
     *,
     past_stopped: bool = False,
     suspects: Callable[[], Sequence[int]] = list,
 ) -> LockFile | None:
-    """Lock byte ``at`` of ``path``, or return None after ``seconds``.
+    """Lock byte ``offset`` of ``path``, or return None after ``seconds``.
 
     The kernel wakes the waiter when the owner lets go or dies. A wait in the kernel cannot be cut
     short, so it is done by a helper thread, which gives the lock back when it comes too late.
@@ -180,17 +180,17 @@ def lock_within(
     not run, by a signal or a debugger. ``suspects``: which one that may be, where it is not seen.
     """
     locks = open_locks(path, mode)
-    if locks.try_lock(at):
+    if locks.try_lock(offset):
         return locks
     if seconds <= 0:
         locks.close()
         return None
-    waiter = _Waiter(locks, at)
+    waiter = _Waiter(locks, offset)
     threading.Thread(target=waiter.run, name="mds-lock", daemon=True).start()
     with waiting("the owner of a lock in", os.path.dirname(path)) as wait:
 
         def is_hopeless() -> bool:
-            holders = holders_of(path, at) or list(suspects())
+            holders = holders_of(path, offset) or list(suspects())
             wait.note = describe_processes(holders) if holders else ""
             is_stuck = [_Stopped.is_stuck(number) for number in holders]  # each is looked at
             return past_stopped and bool(is_stuck) and all(is_stuck)
@@ -216,8 +216,8 @@ class _Stopped:
 class _Waiter:
     """One wait for one lock, that may be given up."""
 
-    def __init__(self, locks: LockFile, at: int) -> None:
-        self._locks, self._at = locks, at
+    def __init__(self, locks: LockFile, offset: int) -> None:
+        self._locks, self._offset = locks, offset
         self._state = new_condition()
         self._is_held = self._is_given_up = False
         self._error: OSError | None = None
@@ -225,7 +225,7 @@ class _Waiter:
     def run(self) -> None:
         """Wait in the kernel."""
         try:
-            self._locks.wait_lock(self._at)
+            self._locks.wait_lock(self._offset)
         except OSError as error:
             self._error = error
         with self._state:

@@ -33,7 +33,7 @@ class MemoryStore(Store):
         info = ObjectInfo(key, len(data), str(change))
         self._check_range(info, start, end)
         view = data[start:end]
-        chunks = (view[at : at + CHUNK] for at in range(0, len(view), CHUNK))
+        chunks = (view[offset : offset + CHUNK] for offset in range(0, len(view), CHUNK))
         return Body(info, chunks, len(view), url=self.url_of(key))
 
     def head(self, key: str) -> ObjectInfo:

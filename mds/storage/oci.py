@@ -58,25 +58,27 @@ class OciStore(Store):
             raise ConfigError(
                 f"{redact(url)!r} names no bucket. Write oci://bucket@namespace/prefix."
             )
-        given = parse_options(OciOptions, options, "oci")
+        settings = parse_options(OciOptions, options, "oci")
         self.url = url
         self._bucket = bucket
-        self._options = replace(given, namespace=given.namespace or namespace or None)
+        self._options = replace(settings, namespace=settings.namespace or namespace or None)
         self._timeout = timeout
         self._prefix = f"{place.path}/" if place.path else ""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
-        asked = {"range": format_range(start, end)} if start or end is not None else {}
-        with translate_errors("get", shown, classify):
-            client, where = self._at()
-            answer = client.get_object(*where, self._name(key), **asked)
+            return empty_body(self.head(key), safe_url)
+        range_header = {"range": format_range(start, end)} if start or end is not None else {}
+        with translate_errors("get", safe_url, classify):
+            client, container = self._at()
+            answer = client.get_object(*container, self._name(key), **range_header)
         raw = answer.data.raw
         try:
-            return make_body(raw, key, start, end, shown, LeastRate(self.min_rate, self._timeout))
+            return make_body(
+                raw, key, start, end, safe_url, LeastRate(self.min_rate, self._timeout)
+            )
         except BaseException:
             raw.close()
             raise
@@ -84,18 +86,18 @@ class OciStore(Store):
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
         with translate_errors("head", self.url_of(key), classify):
-            client, where = self._at()
-            headers = client.head_object(*where, self._name(key)).headers
+            client, container = self._at()
+            headers = client.head_object(*container, self._name(key)).headers
         return parse_info(key, headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""
-        more: dict[str, str] = {}
+        next_page: dict[str, str] = {}
         with translate_errors("list", self.url_of(prefix), classify):
-            client, where = self._at()
+            client, container = self._at()
             while True:
                 page = client.list_objects(
-                    *where, prefix=self._prefix + prefix, fields="name,size,etag", **more
+                    *container, prefix=self._prefix + prefix, fields="name,size,etag", **next_page
                 ).data
                 for entry in page.objects:
                     if not entry.name.endswith("/"):
@@ -103,7 +105,7 @@ class OciStore(Store):
                         yield ObjectInfo(name, int(entry.size), parse_etag(entry.etag))
                 if not page.next_start_with:
                     return
-                more = {"start": page.next_start_with}
+                next_page = {"start": page.next_start_with}
 
     def renew(self) -> bool:
         """Forget the configuration, so that the next request reads it again."""
@@ -113,19 +115,19 @@ class OciStore(Store):
     def delete(self, key: str) -> None:
         """Remove the object."""
         with translate_errors("delete", self.url_of(key), classify):
-            client, where = self._at()
+            client, container = self._at()
             from oci.exceptions import ServiceError
 
             try:
-                client.delete_object(*where, self._name(key))
+                client.delete_object(*container, self._name(key))
             except ServiceError as error:
                 if error.status != 404:
                     raise
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with translate_errors("put", self.url_of(key), classify):
-            client, where = self._at()
-            client.put_object(*where, self._name(key), file, content_length=size)
+            client, container = self._at()
+            client.put_object(*container, self._name(key), file, content_length=size)
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
@@ -195,6 +197,6 @@ def classify(error: Exception) -> Failure | None:
     if isinstance(error, unknown):
         return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
     if isinstance(error, oci.exceptions.RequestException):
-        found = network_failure(error)
-        return Failure(found.kind if found else TransientError, str(error))
+        network = network_failure(error)
+        return Failure(network.kind if network else TransientError, str(error))
     return None

@@ -48,20 +48,22 @@ class Common:
 def split_options(options: Mapping[str, Any] | None) -> tuple[Common, dict[str, Any]]:
     """Split options into those of every provider and the rest."""
     names = {field.name for field in dataclasses.fields(Common)}
-    given = dict(options or {})
-    return Common(**{name: given.pop(name) for name in names & given.keys()}), given
+    provider_options = dict(options or {})
+    return Common(
+        **{name: provider_options.pop(name) for name in names & provider_options.keys()}
+    ), provider_options
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
     """Build the settings of a provider. Raises ConfigError for an unknown option."""
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in options or {}:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
                 f"{scheme}:// URLs take no storage option {name!r}.{hint} They take "
-                f"{', '.join(known)} and {', '.join(_COMMON_NAMES)}."
+                f"{', '.join(names)} and {', '.join(_COMMON_NAMES)}."
             )
     return kind(**(options or {}))
 

@@ -36,20 +36,21 @@ class LeastRate:
 class Pace:
     """The rate of a transfer: bytes received per second of waiting for them."""
 
-    def __init__(self, least: LeastRate, url: str) -> None:
-        self._least, self._url = least, url
+    def __init__(self, least_rate: LeastRate, url: str) -> None:
+        self._least_rate, self._url = least_rate, url
         self._spent, self._received = 0.0, 0
 
     def note(self, seconds: float, count: int) -> None:
         """Count what one look brought; StalledError when it was too little for too long."""
         self._spent += seconds
         self._received += count
-        least = self._least
-        if self._spent >= least.seconds:
-            if self._received < least.bytes_per_second * self._spent and count:
+        least_rate = self._least_rate
+        if self._spent >= least_rate.seconds:
+            if self._received < least_rate.bytes_per_second * self._spent and count:
                 raise StalledError(
                     f"get {self._url}: only {self._received} bytes came in {self._spent:.0f} s, "
-                    f"fewer than {least.bytes_per_second:g} a second (storage option min_rate)",
+                    f"fewer than {least_rate.bytes_per_second:g} a second "
+                    "(storage option min_rate)",
                     url=self._url,
                     verb="get",
                 )
@@ -59,9 +60,9 @@ class Pace:
 class PacedStream:
     """A response of urllib3 whose bytes must come at a least rate; `read` is for SDKs."""
 
-    def __init__(self, response: Any, least: LeastRate, url: str) -> None:
+    def __init__(self, response: Any, least_rate: LeastRate, url: str) -> None:
         self._response, self._url = response, url
-        self._pace = Pace(least, url)
+        self._pace = Pace(least_rate, url)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._response, name)

@@ -73,9 +73,9 @@ def open_store(
     """
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
-    common, rest = split_options(options)
-    remember_secrets(rest)
-    store = _factory(url)(reveal(url), rest, float(timeout))
+    common, provider_options = split_options(options)
+    remember_secrets(provider_options)
+    store = _factory(url)(reveal(url), provider_options, float(timeout))
     store.part_size, store.part_connections = common.part_size, common.part_connections
     store.min_rate = common.min_rate
     if not common.compare_versions:
@@ -104,8 +104,8 @@ def _factory(url: str) -> Factory:
     if scheme not in _HOMES and "://" not in url:
         raise ConfigError(f"{redact(url)!r} is neither a path nor a URL with a scheme.")
     module, _, name = _HOMES.get(scheme, "fsspec:FsspecStore").partition(":")
-    found: Factory = getattr(importlib.import_module(f"mds.storage.{module}"), name)
-    return found
+    factory: Factory = getattr(importlib.import_module(f"mds.storage.{module}"), name)
+    return factory
 
 
 def refuse(url: str, options: Mapping[str, Any], timeout: float) -> NoReturn:

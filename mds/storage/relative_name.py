@@ -39,11 +39,11 @@ class RelativeName(str):
     __slots__ = ()
 
     def __new__(
-        cls, text: str, where: str = "a name", error: type[MdsError] = FormatError
+        cls, text: str, source: str = "a name", error: type[MdsError] = FormatError
     ) -> RelativeName:
         """Check a name."""
         if len(text) > MAX_PLAIN_BYTES or not _plain(text) or INDEX_NAME in text.lower():
-            _check(text, where, error)
+            _check(text, source, error)
         return super().__new__(cls, text)
 
     def under(self, folder: str) -> str:
@@ -83,7 +83,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"
 
 
-def _check(name: str, where: str, error: type[MdsError]) -> None:
+def _check(name: str, source: str, error: type[MdsError]) -> None:
     parts = name.split("/")
     is_outside = (
         any(part in {"", ".", ".."} for part in parts)
@@ -93,19 +93,19 @@ def _check(name: str, where: str, error: type[MdsError]) -> None:
     )
     if is_outside:
         raise error(
-            f"{where}: {shown(name)} is not a file inside the dataset's folder. "
+            f"{source}: {shown(name)} is not a file inside the dataset's folder. "
             "Shards must be named by relative paths without '.', '..', backslashes or control "
             "characters."
         )
     if any(map(is_reserved, parts)):
         raise error(
-            f"{where}: a shard cannot be the file {shown(name)}. The names index.json, .mds... "
+            f"{source}: a shard cannot be the file {shown(name)}. The names index.json, .mds... "
             "and .*.mds-part belong to the library."
         )
     if len(name.encode()) > MAX_NAME_BYTES or any(
         len(part.encode()) > MAX_PART_BYTES for part in parts
     ):
         raise error(
-            f"{where}: the name {shown(name)} has {len(name.encode())} bytes. File systems take "
+            f"{source}: the name {shown(name)} has {len(name.encode())} bytes. File systems take "
             f"{MAX_PART_BYTES} between slashes, and {MAX_NAME_BYTES} in all are allowed."
         )

@@ -95,7 +95,7 @@ class Retrying(Wrapper):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks; continue by range after a break."""
-        url, asked = self.url_of(key), TIMES.clock()
+        url, started = self.url_of(key), TIMES.clock()
         with waiting("the answer to get", url) as wait:
             try:
                 body = self.inner.stream(key, start, end)
@@ -103,8 +103,10 @@ class Retrying(Wrapper):
                 body = recover(self, url, lambda: self.inner.stream(key, start, end), error, wait)
         self._has_answered = True
         transfer = _Transfer(self, key, start, end, body)
-        whole = Body(body.info, transfer.chunks(), body.length, url=url, close=transfer.close)
-        return TIMES.follow(whole, asked)
+        transfer_body = Body(
+            body.info, transfer.chunks(), body.length, url=url, close=transfer.close
+        )
+        return TIMES.follow(transfer_body, started)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version."""
@@ -112,23 +114,25 @@ class Retrying(Wrapper):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix; after a break the listing starts anew, repeating none."""
-        given: set[str] = set()
+        listed_keys: set[str] = set()
         items: Iterator[ObjectInfo] | None = None
 
         def following() -> builtins.list[ObjectInfo]:
             nonlocal items
             items = items or self.inner.list(prefix)
-            found: builtins.list[ObjectInfo] = []
+            objects: builtins.list[ObjectInfo] = []
             try:
-                found.extend(itertools.islice((i for i in items if i.key not in given), _LISTED))
+                objects.extend(
+                    itertools.islice((i for i in items if i.key not in listed_keys), _LISTED)
+                )
             except _MENDABLE:
                 items = None
-                if not found:
+                if not objects:
                     raise
-            return found
+            return objects
 
         while infos := self._run("list", prefix, following):
-            given.update(info.key for info in infos)
+            listed_keys.update(info.key for info in infos)
             yield from infos
 
     def pinned_url(self) -> Url:
@@ -152,11 +156,11 @@ class Retrying(Wrapper):
         url = self.url_of(key)
         with waiting(verb, url) as wait:
             try:
-                found = act()
+                result = act()
             except _MENDABLE as error:
-                found = recover(self, url, act, error, wait)
+                result = recover(self, url, act, error, wait)
         self._has_answered = True
-        return found
+        return result
 
     def policy_after(self, error: TransientError) -> RetryPolicy:
         """Return the policy for retries after an error."""
@@ -183,9 +187,9 @@ class _Transfer:
         self, retrying: Retrying, key: str, start: int, end: int | None, body: Body
     ) -> None:
         self._retrying, self._key = retrying, key
-        self._at, self._end = start, end
+        self._position, self._end = start, end
         self._breaks = 0
-        self._came = 0
+        self._received = 0
         self.url = retrying.url_of(key)
         self._process = os.getpid()
         self._body: Body | None = body
@@ -196,8 +200,8 @@ class _Transfer:
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes in order, each once."""
         while (chunk := self._next()) is not None:
-            self._at += len(chunk)
-            self._came += len(chunk)
+            self._position += len(chunk)
+            self._received += len(chunk)
             yield chunk
 
     def close(self) -> None:
@@ -223,14 +227,14 @@ class _Transfer:
             except TransientError as error:
                 self.close()
                 self._breaks += 1
-                if self._breaks > _BREAKS + self._came // _PROGRESS:
+                if self._breaks > _BREAKS + self._received // _PROGRESS:
                     raise
                 return recover(self._retrying, self.url, self._reopened, error, wait)
 
     def _reopened(self) -> bytes | None:
-        if self._end is not None and self._at >= self._end:
+        if self._end is not None and self._position >= self._end:
             return None
-        body = self._retrying.inner.stream(self._key, self._at, self._end)
+        body = self._retrying.inner.stream(self._key, self._position, self._end)
         if not is_same_object(self._info, body.info):
             body.close()
             raise replaced_error(self.url, self._info, body.info)
@@ -331,13 +335,13 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
     return stop
 
 
-def jitter(most: float) -> float:
-    """Seconds from 0 to ``most``, so that processes that failed together do not come back together.
+def jitter(longest: float) -> float:
+    """Return seconds from 0 to ``longest``, so that processes that failed together part.
 
     By the system's generator: a program that seeded `random` draws the same from it, whatever the
     network does, and processes that were forked do not wait alike.
     """
-    return random.SystemRandom().uniform(0, most)
+    return random.SystemRandom().uniform(0, longest)
 
 
 def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
@@ -348,8 +352,11 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
 
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, TransientError) else 0.0
-        return max(doubling(state) + jitter(policy.first_wait), min(asked, 4 * policy.longest_wait))
+        requested_wait = error.retry_after if isinstance(error, TransientError) else 0.0
+        return max(
+            doubling(state) + jitter(policy.first_wait),
+            min(requested_wait, 4 * policy.longest_wait),
+        )
 
     return wait
 

@@ -63,25 +63,25 @@ class S3Store(Store):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         if end is not None and end <= start:
-            return empty_body(self.head(key), shown)
+            return empty_body(self.head(key), safe_url)
         span = format_range(start, end) if start or end is not None else None
-        body = self._stream_directly(key, start, end, span, shown)
+        body = self._stream_directly(key, start, end, span, safe_url)
         if body is not None:
             return body
-        asked = {} if span is None else {"Range": span}
-        answer = self._read("get", "get_object", key, **asked)
-        info, length = self._answer(key, answer, start, end, shown)
+        range_argument = {} if span is None else {"Range": span}
+        answer = self._read("get", "get_object", key, **range_argument)
+        info, length = self._answer(key, answer, start, end, safe_url)
         body = answer["Body"]
         raw = getattr(body, "_raw_stream", None)
         if hasattr(raw, "read1"):
             # Wrap the raw stream, so that the SDK's stream above it still checks checksums.
             body._raw_stream = PacedStream(  # noqa: SLF001
-                raw, LeastRate(self.min_rate, self._timeout), shown
+                raw, LeastRate(self.min_rate, self._timeout), safe_url
             )
-        chunks = translate_chunks(iter(partial(body.read, CHUNK), b""), shown, classify)
-        return Body(info, chunks, length, url=shown, close=body.close)
+        chunks = translate_chunks(iter(partial(body.read, CHUNK), b""), safe_url, classify)
+        return Body(info, chunks, length, url=safe_url, close=body.close)
 
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
@@ -90,16 +90,16 @@ class S3Store(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below a prefix, a thousand a request."""
-        more, cut = "", len(self._prefix)
+        token, prefix_size = "", len(self._prefix)
         while True:
-            page = self._list_directly(prefix, more) or self._list_by_sdk(prefix, more)
-            for found in page.objects:
-                name = found.key[cut:]
+            page = self._list_directly(prefix, token) or self._list_by_sdk(prefix, token)
+            for entry in page.objects:
+                name = entry.key[prefix_size:]
                 if name and not name.endswith("/"):  # a made-up folder of some browser
-                    yield ObjectInfo(name, found.size, found.version)
-            if not page.more:
+                    yield ObjectInfo(name, entry.size, entry.version)
+            if not page.next_token:
                 return
-            more = page.more
+            token = page.next_token
 
     def renew(self) -> bool:
         """Forget the credentials, so that the next request reads them again as boto3 does."""
@@ -112,7 +112,7 @@ class S3Store(Store):
 
     def list_uploads(self) -> Iterator[Upload]:
         """List multipart uploads that did not end; S3 bills them until they are removed."""
-        more: dict[str, str] = {}
+        next_page: dict[str, str] = {}
         while True:
             page = self._call(
                 "list",
@@ -121,13 +121,13 @@ class S3Store(Store):
                 Bucket=self._bucket,
                 Prefix=self._prefix,
                 **self._reading,
-                **more,
+                **next_page,
             )
             for entry in page.get("Uploads", ()):
                 yield Upload(str(entry["Key"])[len(self._prefix) :], str(entry["UploadId"]))
             if not page.get("IsTruncated"):
                 return
-            more = {
+            next_page = {
                 "KeyMarker": page["NextKeyMarker"],
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
@@ -174,15 +174,15 @@ class S3Store(Store):
                 manager.upload(file, self._bucket, name, extra_args=extra).result()
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
-        given = parse_options(S3Options, options, "s3")
+        settings = parse_options(S3Options, options, "s3")
         payers = (env("MOSAICML_STREAMING_AWS_REQUESTER_PAYS") or "").split(",")
-        pays = given.requester_pays
+        pays = settings.requester_pays
         if pays is None:
             pays = self._bucket in {name.strip() for name in payers}
         return replace(
-            given,
-            endpoint_url=given.endpoint_url or env("S3_ENDPOINT_URL"),
-            acl=given.acl or env("S3_CANNED_ACL"),
+            settings,
+            endpoint_url=settings.endpoint_url or env("S3_ENDPOINT_URL"),
+            acl=settings.acl or env("S3_CANNED_ACL"),
             requester_pays=pays,
         )
 
@@ -216,24 +216,24 @@ class S3Store(Store):
                 # Other threads go on with signatures until it is known that this one is better off.
                 unsigned = replace(signed, anonymous=True)
                 try:
-                    found = getattr(self._client(unsigned), operation)(**arguments)
+                    answer = getattr(self._client(unsigned), operation)(**arguments)
                 except Exception as second:  # noqa: BLE001 - judged at the translate_errors
                     telling = classify(second) or network_failure(second)
                     kind = telling.kind if telling else StoreError
-                    told = issubclass(kind, (NotFoundError, TransientError))
-                    raise (second if told else error) from None
+                    is_clear = issubclass(kind, (NotFoundError, TransientError))
+                    raise (second if is_clear else error) from None
                 self._options = unsigned
-                return found
+                return answer
 
     def _stream_directly(
-        self, key: str, start: int, end: int | None, span: str | None, shown: str
+        self, key: str, start: int, end: int | None, span: str | None, safe_url: str
     ) -> Body | None:
         """Stream by a signed request of our own, or return None if the SDK must be asked.
 
         A whole object of which the SDK would check a sum is left to it.
         """
         name = self._name(key)
-        with translate_errors("get", shown, classify):
+        with translate_errors("get", safe_url, classify):
             requests = self._range_requests()
             if requests is None or (span is None and not requests.are_unchecked):
                 return None
@@ -251,34 +251,36 @@ class S3Store(Store):
             "ETag": answer.headers.get("etag", ""),
             "Body": answer,
         }
-        info, length = self._answer(key, facts, start, end, shown)
-        pieces = answer.body(LeastRate(self.min_rate, self._timeout), shown)
-        chunks = translate_chunks(pieces, shown, classify)
-        return Body(info, chunks, length, url=shown, close=answer.close)
+        info, length = self._answer(key, facts, start, end, safe_url)
+        pieces = answer.body(LeastRate(self.min_rate, self._timeout), safe_url)
+        chunks = translate_chunks(pieces, safe_url, classify)
+        return Body(info, chunks, length, url=safe_url, close=answer.close)
 
-    def _list_directly(self, prefix: str, more: str) -> ListingPage | None:
+    def _list_directly(self, prefix: str, next_token: str) -> ListingPage | None:
         """List a page by a request of our own, or return None if the SDK must be asked."""
-        shown = self.url_of(prefix)
-        with translate_errors("list", shown, classify):
+        safe_url = self.url_of(prefix)
+        with translate_errors("list", safe_url, classify):
             requests = self._range_requests()
             if requests is None:
                 return None
-            least = LeastRate(self.min_rate, self._timeout)
-            page = requests.list(self._prefix + prefix, more, least, shown)
+            least_rate = LeastRate(self.min_rate, self._timeout)
+            page = requests.list(self._prefix + prefix, next_token, least_rate, safe_url)
             if page is None:
                 forget(self._ranges_key(self._options))
             return page
 
-    def _list_by_sdk(self, prefix: str, more: str) -> ListingPage:
+    def _list_by_sdk(self, prefix: str, next_token: str) -> ListingPage:
         place = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **self._reading}
-        if more:
-            place["ContinuationToken"] = more
+        if next_token:
+            place["ContinuationToken"] = next_token
         page = self._call("list", "list_objects_v2", prefix, **place)
-        found = [
+        objects = [
             ObjectInfo(str(entry["Key"]), int(entry["Size"]), _etag(entry))
             for entry in page.get("Contents", ())
         ]
-        return ListingPage(found, page["NextContinuationToken"] if page.get("IsTruncated") else "")
+        return ListingPage(
+            objects, page["NextContinuationToken"] if page.get("IsTruncated") else ""
+        )
 
     def _range_requests(self) -> RangeRequests | None:
         options = self._options
@@ -309,15 +311,17 @@ class S3Store(Store):
         return per_process((S3Store, options, timeout), lambda: make_client(options, timeout))
 
     def _answer(
-        self, key: str, answer: Any, start: int, end: int | None, shown: str
+        self, key: str, answer: Any, start: int, end: int | None, safe_url: str
     ) -> tuple[ObjectInfo, int | None]:
         """Return what the object is and how much of it comes, None where the store does not say.
 
         That is exactly the range, or an error.
         """
         try:
-            check_encoding(key, {"content-encoding": str(answer.get("ContentEncoding", ""))}, shown)
-            info, length = _described(key, answer, start, end, shown)
+            check_encoding(
+                key, {"content-encoding": str(answer.get("ContentEncoding", ""))}, safe_url
+            )
+            info, length = _described(key, answer, start, end, safe_url)
             self._check_range(info, start, end)
         except StoreError:
             answer["Body"].close()
@@ -326,11 +330,11 @@ class S3Store(Store):
 
 
 def _described(
-    key: str, answer: Any, start: int, end: int | None, shown: str
+    key: str, answer: Any, start: int, end: int | None, safe_url: str
 ) -> tuple[ObjectInfo, int | None]:
     length = int(answer.get("ContentLength", -1))
-    told = str(answer.get("ContentRange") or "")
-    if not told:
+    content_range = str(answer.get("ContentRange") or "")
+    if not content_range:
         if (start or end is not None) and (start or length != end):
             page = is_page(key, {"content-type": str(answer.get("ContentType", ""))})
             reason = (
@@ -339,22 +343,22 @@ def _described(
                 else "the whole object: it ignores Range. Copy the dataset to a store that does not"
             )
             raise StoreError(
-                f"get {shown}: bytes from {start} on were asked for, and the store answered with "
-                f"{reason}.",
-                url=shown,
+                f"get {safe_url}: bytes from {start} on were asked for, and the store answered "
+                f"with {reason}.",
+                url=safe_url,
                 verb="get",
             )
         return ObjectInfo(key, length, _etag(answer)), length if length >= 0 else None
-    found = _CONTENT_RANGE.match(told)
-    if found is None or int(found[1]) != start:
+    match = _CONTENT_RANGE.match(content_range)
+    if match is None or int(match[1]) != start:
         raise TransientError(
-            f"get {shown}: bytes from {start} on were asked for, the store answered with "
-            f"{told.rpartition('/')[0]!r}.",
-            url=shown,
+            f"get {safe_url}: bytes from {start} on were asked for, the store answered with "
+            f"{content_range.rpartition('/')[0]!r}.",
+            url=safe_url,
             verb="get",
         )
-    total = int(found[3]) if found[3] != "*" else -1
-    length = int(found[2]) + 1 - start if end is None else end - start
+    total = int(match[3]) if match[3] != "*" else -1
+    length = int(match[2]) + 1 - start if end is None else end - start
     return ObjectInfo(key, total, _etag(answer)), length
 
 

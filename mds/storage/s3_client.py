@@ -46,8 +46,8 @@ class S3Client(NamedTuple):
 
     def credentials(self) -> Credentials:
         """Return the present credentials, which the provider renews before they expire."""
-        found = self.provider.get_frozen_credentials()
-        return Credentials(found.access_key, found.secret_key, found.token)
+        frozen = self.provider.get_frozen_credentials()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
 
 @cache
@@ -104,10 +104,10 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
         signature_version=botocore.UNSIGNED if options.anonymous else None,
     )
 
-    def make(chosen: Config) -> Any:
+    def make(settings: Config) -> Any:
         return session.create_client(
             "s3",
-            config=chosen,
+            config=settings,
             endpoint_url=options.endpoint_url,
             verify=options.verify,
             # A signature needs a region, also where the store has none.

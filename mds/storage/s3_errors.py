@@ -84,16 +84,16 @@ def classify(error: Exception) -> Failure | None:
         return _judge(error.status, error.code, error.message, error.retry_after)
     if isinstance(error, ClientError):
         code = str(error.response["Error"].get("Code", ""))
-        said = str(error.response["Error"].get("Message", ""))
+        message = str(error.response["Error"].get("Message", ""))
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        return _judge(_status(error), code, said, headers.get("retry-after"))
+        return _judge(_status(error), code, message, headers.get("retry-after"))
     name = type(error).__name__
     if isinstance(error, BotoCoreError) and name in _BY_NAME:
         return Failure(_BY_NAME[name], str(error))
     return None
 
 
-def _judge(status: int, code: str, said: str, retry_after: str | None) -> Failure:
-    what = f"{code}: {said}" if said not in ("", code) and not code.isdecimal() else code
-    judged = status_failure(status, what, retry_after)
+def _judge(status: int, code: str, message: str, retry_after: str | None) -> Failure:
+    text = f"{code}: {message}" if message not in ("", code) and not code.isdecimal() else code
+    judged = status_failure(status, text, retry_after)
     return replace(judged, kind=_BY_CODE.get(code, judged.kind))

@@ -18,17 +18,17 @@ _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>)?\s*<ListBucketResult[\s>]")
 
 
 class ListingPage(NamedTuple):
-    """Some objects of a bucket, by whole names; ``more`` is the token of the next page, or ''."""
+    """Some objects of a bucket, by whole names, and the token of the next page, or ''."""
 
     objects: list[ObjectInfo]
-    more: str
+    next_token: str
 
 
-def listing_query(prefix: str, more: str) -> str:
+def listing_query(prefix: str, next_token: str) -> str:
     """Return the query that asks for a page, in the form in which it is signed."""
     parameters = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
-    if more:
-        parameters["continuation-token"] = more
+    if next_token:
+        parameters["continuation-token"] = next_token
     return "&".join(
         [f"{name}={quote(parameters[name], safe='-_.~')}" for name in sorted(parameters)]
     )
@@ -46,8 +46,8 @@ def parse_listing(body: bytes) -> ListingPage | None:
     if page_facts.get(b"EncodingType") != b"url" and parts:
         return None
     is_truncated = page_facts.get(b"IsTruncated") == b"true"
-    more = page_facts.get(b"NextContinuationToken")
-    if is_truncated and not more:
+    next_token = page_facts.get(b"NextContinuationToken")
+    if is_truncated and not next_token:
         return None
     objects = []
     for part in parts:
@@ -58,5 +58,5 @@ def parse_listing(body: bytes) -> ListingPage | None:
         version = facts.get(b"ETag", b"").replace(b"&quot;", b"").replace(b"&#34;", b"")
         name = unquote_plus(key.decode("utf-8", "replace"))
         objects.append(ObjectInfo(name, int(size), version.decode("utf-8", "replace").strip('"')))
-    following = (more or b"").decode("utf-8", "replace") if is_truncated else ""
+    following = (next_token or b"").decode("utf-8", "replace") if is_truncated else ""
     return ListingPage(objects, following.replace("&amp;", "&"))

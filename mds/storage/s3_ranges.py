@@ -73,14 +73,16 @@ class RangeRequests:
             return None
         return answer
 
-    def list(self, prefix: str, more: str, least: LeastRate, shown: str) -> ListingPage | None:
-        """List a page of names that begin with ``prefix``; ``more`` continues another page.
+    def list(
+        self, prefix: str, token: str, least_rate: LeastRate, safe_url: str
+    ) -> ListingPage | None:
+        """List a page of names that begin with ``prefix``; ``token`` continues another page.
 
         None where the SDK must be asked; raises as `ask` does.
         """
         path = self._template.path.rstrip("/") or "/"
-        answer = self._ask(path, None, listing_query(prefix, more))
-        body = None if answer is None else answer.whole(least, shown, _LONGEST_PAGE)
+        answer = self._ask(path, None, listing_query(prefix, token))
+        body = None if answer is None else answer.whole(least_rate, safe_url, _LONGEST_PAGE)
         return None if body is None else parse_listing(body)
 
     def _ask(self, path: str, span: str | None, query: str = "") -> Answer | None:

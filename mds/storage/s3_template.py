@@ -62,11 +62,11 @@ def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> Request
     headers = {key.lower(): _text(value) for key, value in request.headers.items()}
     url = urlsplit(request.url)
     signed = headers.get("authorization")
-    found = _SIGNED.match(signed) if signed else None
+    match = _SIGNED.match(signed) if signed else None
     if (
         url.query
         or "@" in url.netloc
-        or (signed and found is None)
+        or (signed and match is None)
         or "x-amz-s3session-token" in headers
     ):
         return None
@@ -79,7 +79,7 @@ def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> Request
         url.scheme,
         url.netloc,
         url.path.removesuffix(_EXAMPLE),
-        Scope(found["region"], found["service"]) if found else None,
+        Scope(match["region"], match["service"]) if match else None,
         amazon,
         headers.get("user-agent", ""),
     )

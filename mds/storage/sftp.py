@@ -60,24 +60,24 @@ class SftpStore(Store):
         place = parse_url(url)
         if not place.hostname:
             raise ConfigError(f"{redact(url)!r} names no host.")
-        given = parse_options(SftpOptions, options, "sftp")
+        settings = parse_options(SftpOptions, options, "sftp")
         self.url = url
         self._address = (place.hostname, place.port or 22)
         self._root = f"/{place.path}"
         self._timeout = timeout
         self._options = replace(
-            given,
-            username=given.username or place.user,
-            password=given.password or place.password,
-            key_file=given.key_file or env("COMPOSER_SFTP_KEY_FILE"),
-            known_hosts_file=given.known_hosts_file or env("COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
+            settings,
+            username=settings.username or place.user,
+            password=settings.password or place.password,
+            key_file=settings.key_file or env("COMPOSER_SFTP_KEY_FILE"),
+            known_hosts_file=settings.known_hosts_file or env("COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
         )
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it; its pieces are requested ahead."""
-        shown = self.url_of(key)
+        safe_url = self.url_of(key)
         pool = self._pool()
-        with translate_errors("get", shown, classify):
+        with translate_errors("get", safe_url, classify):
             connection = pool.take()
             try:
                 connection.file = file = connection.sftp.open(self._path(key), "rb")
@@ -91,10 +91,10 @@ class SftpStore(Store):
             pool.drop(connection)
             raise
         stop = info.size if end is None else end
-        connection.sftp.sock.pace = Pace(LeastRate(self.min_rate, self._timeout), shown)
-        chunks = translate_chunks(_pieces(file, start, stop), shown, classify)
-        chunks = _unchanged(file, info, chunks, shown)
-        body = Body(info, chunks, max(0, stop - start), url=shown)
+        connection.sftp.sock.pace = Pace(LeastRate(self.min_rate, self._timeout), safe_url)
+        chunks = translate_chunks(_pieces(file, start, stop), safe_url, classify)
+        chunks = _unchanged(file, info, chunks, safe_url)
+        body = Body(info, chunks, max(0, stop - start), url=safe_url)
         # Also when a body is forgotten half read.
         body.on_close(weakref.finalize(body, _finish, pool, connection))
         return body
@@ -304,7 +304,7 @@ class _PacedChannel:
 def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
     for window in range(start, stop, _WINDOW):
         until = min(window + _WINDOW, stop)
-        ranges = [(at, min(CHUNK, until - at)) for at in range(window, until, CHUNK)]
+        ranges = [(offset, min(CHUNK, until - offset)) for offset in range(window, until, CHUNK)]
         for piece in file.readv(ranges):
             yield bytes(piece)
 

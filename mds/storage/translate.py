@@ -74,7 +74,7 @@ class Failure:
     """The class and text of our error for a failure, and when to try again."""
 
     kind: type[StoreError]
-    what: str
+    reason: str
     retry_after: float = 0.0
 
 
@@ -82,21 +82,21 @@ class ForeignError(Exception):
     """Stands for an exception of foreign code whose own text shows a secret."""
 
 
-def fit_cause(error: Exception, told: StoreError) -> Exception | None:
+def fit_cause(error: Exception, failure: StoreError) -> Exception | None:
     """Return the cause to show: the exception itself, or what is left of it without secrets.
 
-    None where ``told`` says that an object is missing, and the exception says the same of it.
+    None where ``failure`` says that an object is missing, and the exception says the same of it.
     """
     is_known = isinstance(error, FileNotFoundError) or type(error).__module__.startswith("mds.")
-    if is_known and isinstance(told, NotFoundError):
+    if is_known and isinstance(failure, NotFoundError):
         return None
     chain: list[BaseException] = [error]
     while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
         chain.append(link)
     if all(_is_fit(f"{link}") and _is_fit(f"{link.args}") for link in chain):
         return error
-    said = mask_foreign(f"{type(error).__module__}.{type(error).__name__}: {error}")
-    return ForeignError(printable(said)).with_traceback(error.__traceback__)
+    text = mask_foreign(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    return ForeignError(printable(text)).with_traceback(error.__traceback__)
 
 
 def _is_fit(text: str) -> bool:
@@ -119,8 +119,8 @@ def translate_errors(verb: str, url: str, classify: Classify | None = None) -> I
     except MdsError:
         raise
     except Exception as error:  # noqa: BLE001 - all of it is translated
-        told = translate(error, verb, url, time.monotonic() - started, classify)
-        raise told from fit_cause(error, told)
+        failure = translate(error, verb, url, time.monotonic() - started, classify)
+        raise failure from fit_cause(error, failure)
 
 
 def translate_chunks(
@@ -139,9 +139,9 @@ def translate(
     if failure is None:
         failure = Failure(StoreError, f"{type(error).__name__}: {error}")
     kind = failure.kind
-    what = mask_foreign(failure.what[:_LONGEST]).strip().rstrip(".")
+    reason = mask_foreign(failure.reason[:_LONGEST]).strip().rstrip(".")
     result = kind(
-        f"{verb} {url}: {what}.{_HINTS.get(kind, '')}",
+        f"{verb} {url}: {reason}.{_HINTS.get(kind, '')}",
         url=url,
         verb=verb,
         seconds=seconds,
@@ -151,15 +151,15 @@ def translate(
     return result
 
 
-def status_failure(status: int, what: str = "", retry_after: str | None = None) -> Failure:
+def status_failure(status: int, reason: str = "", retry_after: str | None = None) -> Failure:
     """Return the failure that an HTTP status means."""
-    reason = _reasons.get(status, "")
-    said = f"{status} {reason}".strip()
-    if what and what not in (reason, str(status)):
-        said += f", {what}"
+    phrase = _reasons.get(status, "")
+    text = f"{status} {phrase}".strip()
+    if reason and reason not in (phrase, str(status)):
+        text += f", {reason}"
     kind = _BY_STATUS.get(status, StoreError)
     seconds = float(retry_after) if retry_after and retry_after.strip().isdecimal() else 0.0
-    return Failure(kind, said, seconds)
+    return Failure(kind, text, seconds)
 
 
 def network_failure(error: BaseException) -> Failure | None:
@@ -169,8 +169,8 @@ def network_failure(error: BaseException) -> Failure | None:
             return Failure(UnauthenticatedError, f"the proxy wants a login: {link}")
         kind = _network_kind(link)
         if kind is not None:
-            said = link.strerror if isinstance(link, OSError) else None
-            return Failure(kind, said or f"{type(link).__name__}: {link}")
+            message = link.strerror if isinstance(link, OSError) else None
+            return Failure(kind, message or f"{type(link).__name__}: {link}")
     return None
 
 
@@ -189,13 +189,13 @@ def has_unknown_name(error: BaseException) -> bool:
 
 def _links(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, each once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     queue: list[object] = [error]
     while queue:
         link = queue.pop(0)
-        if not isinstance(link, BaseException) or id(link) in seen:
+        if not isinstance(link, BaseException) or id(link) in visited:
             continue
-        seen.add(id(link))
+        visited.add(id(link))
         yield link
         # urllib3 keeps the cause in `reason`, requests and several SDKs in their arguments.
         queue += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]

@@ -59,11 +59,11 @@ class Url(str):
     def __new__(cls, url: str) -> Url:  # noqa: D102 - the class says it
         if isinstance(url, Url):
             return url
-        made = super().__new__(cls, _redacted(url))
-        made._real = url
+        instance = super().__new__(cls, _redacted(url))
+        instance._real = url
         for secret in _secrets_of(url):
             remember_secret(secret)
-        return made
+        return instance
 
     def reveal(self) -> str:
         """Return the URL as it was given."""
@@ -73,8 +73,8 @@ class Url(str):
         """Return the URL without some characters at its end."""
         return Url(self._real.rstrip(chars))
 
-    def __add__(self, more: str, /) -> Url:
-        return Url(self._real + reveal(more))
+    def __add__(self, suffix: str, /) -> Url:
+        return Url(self._real + reveal(suffix))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and self._real == reveal(other)
@@ -106,23 +106,25 @@ class Location:
     port: int | None = None
 
 
-def parse_url(given: str) -> Location:
+def parse_url(text: str) -> Location:
     """Take a URL apart. Raises ConfigError when it is not one."""
-    url, shown = reveal(given), Url(given)
+    url, safe_url = reveal(text), Url(text)
     scheme = scheme_of(url)
     if not scheme:
-        return Location(shown, "", "", url)
+        return Location(safe_url, "", "", url)
     if scheme == "dbfs" or scheme not in _QUERY_SCHEMES:
         # A '?' or '#' is an ordinary character of an object's name everywhere but in http.
-        rest = url.split(":", 1)[1]
-        host, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        remainder = url.split(":", 1)[1]
+        host, _, path = (
+            remainder[2:].partition("/") if remainder.startswith("//") else ("", "", remainder)
+        )
         query = ""
     else:
         try:
             parts = urlsplit(url)
         except ValueError:
             # Its text would show the host, with the login before it.
-            raise ConfigError(f"{shown!r} is not a URL: its host cannot be read.") from None
+            raise ConfigError(f"{safe_url!r} is not a URL: its host cannot be read.") from None
         host, path, query = parts.netloc, parts.path, parts.query
     if scheme == "oci" or "@" not in host:
         user = password = None
@@ -132,17 +134,17 @@ def parse_url(given: str) -> Location:
         name, colon, secret = login.partition(":")
         user, password = unquote(name), unquote(secret) if colon else None
     hostname, port = _address(url, address)
-    return Location(shown, scheme, host, path.strip("/"), query, user, password, hostname, port)
+    return Location(safe_url, scheme, host, path.strip("/"), query, user, password, hostname, port)
 
 
 def scheme_of(url: str) -> str:
     """Return the scheme of a URL in lower case; '' for a plain path."""
-    found = _SCHEME.match(url)
+    match = _SCHEME.match(url)
     # One letter is a drive, and 'a:b' without slashes is a file's name, but for dbfs:/.
-    if found is None or not url[found.end() :].startswith("/"):
+    if match is None or not url[match.end() :].startswith("/"):
         return ""
-    scheme = found[1].lower()
-    return scheme if url[found.end() :].startswith("//") or scheme in ("dbfs", "file") else ""
+    scheme = match[1].lower()
+    return scheme if url[match.end() :].startswith("//") or scheme in ("dbfs", "file") else ""
 
 
 def is_local(url: str) -> bool:
@@ -160,11 +162,12 @@ def _refuse_one_slash(path: str) -> None:
     """Raise ConfigError for a URL that has lost slashes, unless a folder has its name."""
     match = _ONE_SLASH.match(path) or _NO_SLASH.match(path)
     if match is not None and not os.path.lexists(path.partition("/")[0]):
-        shown = _redact_one_slash(match[1], path[match.end() :]).replace(
+        safe_url = _redact_one_slash(match[1], path[match.end() :]).replace(
             f"{match[1]}:/", match[0], 1
         )
         raise ConfigError(
-            f"{shown!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path drops one)."
+            f"{safe_url!r}: write {match[1]}:// with two slashes, in a str (a pathlib.Path "
+            "drops one)."
         )
 
 
@@ -176,24 +179,26 @@ def local_path(url: str) -> str:
     if scheme_of(url) == "":
         _refuse_one_slash(reveal(url))
         return os.path.expanduser(reveal(url))
-    rest = reveal(url).split(":", 1)[1]
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
+    address = reveal(url).split(":", 1)[1]
+    if address.startswith("//"):
+        host, slash, path = address[2:].partition("/")
         if host not in ("", "localhost"):
             raise ConfigError(
                 f"{redact(url)!r} is a file on the host {host.rpartition('@')[2]!r}. Write "
                 f"file:/// and the absolute path."
             )
-        rest = slash + path
-    return unquote(rest)
+        address = slash + path
+    return unquote(address)
 
 
-def path_on_disk(given: str | os.PathLike[str], argument: str, remedy: str = "Give a path.") -> str:
+def path_on_disk(
+    location: str | os.PathLike[str], argument: str, remedy: str = "Give a path."
+) -> str:
     """Return the path on this machine that an argument names.
 
     Raises ConfigError for a URL of another place and for an empty text.
     """
-    place = os.fspath(given)
+    place = os.fspath(location)
     if not place:
         raise ConfigError(
             f"{argument} is an empty text. Give a path, such as '.' for the current folder."
@@ -219,8 +224,8 @@ def join(url: str, key: str) -> str:
         return url
     query = ""
     if scheme_of(url) in _QUERY_SCHEMES and "?" in url:
-        url, mark, rest = url.partition("?")
-        query = mark + rest
+        url, mark, old_query = url.partition("?")
+        query = mark + old_query
     return f"{url.rstrip('/')}/{key}{query}" if url else key
 
 
@@ -249,17 +254,17 @@ def redact_text(text: str) -> str:
     return mask_secrets(text)
 
 
-def _redact_one_slash(scheme: str, rest: str) -> str:
+def _redact_one_slash(scheme: str, address: str) -> str:
     """Return a URL that has lost a slash, as pathlib.Path leaves it, without its secrets."""
-    return redact(f"{scheme}://{rest}").replace("://", ":/", 1)
+    return redact(f"{scheme}://{address}").replace("://", ":/", 1)
 
 
 def _redacted(url: str) -> str:
     scheme = scheme_of(url)
-    head, mark, rest = url.partition("://")
+    head, mark, remainder = url.partition("://")
     if not scheme or not mark:
         return url
-    login, address, path, query = _cut(scheme, rest)
+    login, address, path, query = _cut(scheme, remainder)
     if login is not None:
         user = login.partition(":")[0]
         named = scheme in _NAMED_USERS and user
@@ -268,19 +273,22 @@ def _redacted(url: str) -> str:
     return f"{head}{mark}{address}{path}{'?...' if query else ''}"
 
 
-def _cut(scheme: str, rest: str) -> tuple[str | None, str, str, str]:
+def _cut(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
     """Login, address, path and query of what stands after ``://``, however badly it is escaped."""
-    found = re.search(r"[/?#]" if scheme in _QUERY_SCHEMES else r"/", rest)
-    authority = rest[: found.start()] if found else rest
+    match = re.search(r"[/?#]" if scheme in _QUERY_SCHEMES else r"/", remainder)
+    authority = remainder[: match.start()] if match else remainder
     if scheme not in _NO_LOGIN:
         port = authority.rpartition(":")[2]
-        if "@" not in authority and ":" in authority and not port.isdecimal() and "@" in rest:
+        if "@" not in authority and ":" in authority and not port.isdecimal() and "@" in remainder:
             # No port: a password with a slash in it, which should have been escaped.
-            authority = rest[: rest.rindex("@")] + re.split(r"[/?#]", rest[rest.rindex("@") :])[0]
+            authority = (
+                remainder[: remainder.rindex("@")]
+                + re.split(r"[/?#]", remainder[remainder.rindex("@") :])[0]
+            )
     login, mark, address = authority.rpartition("@")
     if scheme in _NO_LOGIN:
         login, mark, address = "", "", authority
-    after = rest[len(authority) :]
+    after = remainder[len(authority) :]
     if scheme in _QUERY_SCHEMES:
         path, _, query = after.partition("#")[0].partition("?")
     elif scheme in _PLAIN or scheme in _NO_LOGIN:
@@ -294,10 +302,10 @@ def _cut(scheme: str, rest: str) -> tuple[str | None, str, str, str]:
 def _secrets_of(url: str) -> Iterator[str]:
     """Return the secrets in a URL: password or token, and the values of its query."""
     scheme = scheme_of(url)
-    rest = url.partition("://")[2]
-    if not scheme or not rest:
+    address = url.partition("://")[2]
+    if not scheme or not address:
         return
-    login, _, _, query = _cut(scheme, rest)
+    login, _, _, query = _cut(scheme, address)
     if login is not None:
         user, _, password = login.partition(":")
         for each in (password,) if scheme in _NAMED_USERS else (login, user, password):
@@ -326,8 +334,10 @@ def source_name(url: str) -> str:
     scheme = scheme_of(url)
     if is_local(url):
         return os.path.abspath(local_path(url))
-    rest = url.split(":", 1)[1]
-    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    address = url.split(":", 1)[1]
+    host, slash, path = (
+        address[2:].partition("/") if address.startswith("//") else ("", "", address)
+    )
     query = ""
     if scheme in _QUERY_SCHEMES:
         host, path, query = _split(scheme, url)
@@ -352,12 +362,16 @@ def _kept_query(query: str) -> str:
     """Return a digest of the parts of a query that are no signature; '' without any."""
     pairs = [(name.lower(), name, value) for name, value in parse_qsl(query, True)]
     is_shared = any(key == "sig" for key, _, _ in pairs)
-    kept = sorted(
+    kept_pairs = sorted(
         (name, value)
         for key, name, value in pairs
         if not _SIGNATURES.match(key) and not (is_shared and _SHARED_ACCESS.match(key))
     )
-    return f"?{hashlib.blake2s(repr(kept).encode(), digest_size=8).hexdigest()}" if kept else ""
+    return (
+        f"?{hashlib.blake2s(repr(kept_pairs).encode(), digest_size=8).hexdigest()}"
+        if kept_pairs
+        else ""
+    )
 
 
 def _address(url: str, address: str) -> tuple[str, int | None]:

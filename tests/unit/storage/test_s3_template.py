@@ -2,8 +2,7 @@
 
 import pytest
 
-from mds.storage.s3_client import S3Options, make_client
-from mds.storage.s3_template import find_template
+from mds.storage.s3_client import S3Options, find_template, make_client
 
 
 @pytest.mark.parametrize(

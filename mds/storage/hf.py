@@ -3,21 +3,22 @@
 ``hf://datasets/org/name@revision/folder`` reads another revision than main. Files are read by
 plain HTTP with ranges: the hub answers with the address of the bytes, which is good for a while
 and remembered. Writing and deleting go through huggingface_hub; every write is a commit. A hub that
-counts requests is waited for (`request_gate.py`). The token is the option, HF_TOKEN, or the one
+counts requests is waited for (`_RequestGate`). The token is the option, HF_TOKEN, or the one
 that `hf auth login` left. With HF_HUB_OFFLINE set every read raises StoreError at once.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from mds.errors import (
@@ -28,9 +29,10 @@ from mds.errors import (
     TransientError,
     need,
 )
-from mds.process.fork_safe import new_lock
+from mds.process.fork_safe import new_event, new_lock
 from mds.process.per_process import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.control_files import private_temporary_folder
 from mds.storage.http_client import (
     HttpClient,
     StatusError,
@@ -39,10 +41,12 @@ from mds.storage.http_client import (
     empty_body,
     parse_size,
 )
+from mds.storage.locks import open_locks
 from mds.storage.options import env, parse_options
-from mds.storage.request_gate import RequestGate
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage.url import Url, parse_url, redact
+from mds.storage.waiting import waiting
+from mds.text.redaction import get_logger
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.
@@ -104,7 +108,7 @@ class HfStore(Store):
             ),
         )
         self._http = HttpClient(timeout)
-        self._gate = RequestGate(str(redact(self._options.endpoint or "")))
+        self._gate = _RequestGate(str(redact(self._options.endpoint or "")))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it."""
@@ -319,3 +323,87 @@ def classify(error: Exception) -> Failure | None:
         kind = network.kind if network else TransientError
         return Failure(kind, f"{type(error).__name__}: {error}")
     return by_status(error)
+
+
+T = TypeVar("T")
+
+log = get_logger("mds.storage")
+
+_TOO_MANY = 429
+#: Seconds to wait if the server does not say how many, and the most to wait at a time.
+_DEFAULT_WAIT, _LONGEST_WAIT = 10.0, 900.0
+#: Seconds after which a request fails like any other.
+_GATE_TIMEOUT = 3600.0
+#: How the Hub says it: ``"api";r=0;t=57``, t being seconds.
+_RESETS = re.compile(r"\bt=(\d+)")
+
+
+class _RequestGate:
+    """A gate before a server that limits requests: after an answer 429, all processes wait.
+
+    The time until which the server wants no requests is the time of a small file, so every process
+    of this user finds it without asking the server. The first one that meets it takes the lock of
+    the file and waits; the others wait for the lock. A request that finds the gate open pays one
+    `stat`, about a microsecond.
+    """
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        name = hashlib.blake2s(server.encode(), digest_size=8).hexdigest()
+        self._path = os.path.join(private_temporary_folder(), f"gate-{name}")
+
+    def run(self, ask: Callable[[], T]) -> T:
+        """Call ``ask`` and return its value; call it again whenever the server asks to wait."""
+        deadline = time.monotonic() + _GATE_TIMEOUT
+        while True:
+            if self._seconds() > 0:
+                self._wait()
+            try:
+                return ask()
+            except Exception as error:
+                answer = _too_many(error)
+                if answer is None or time.monotonic() > deadline:
+                    raise
+                self._close(_seconds_of(answer.headers))
+
+    def _seconds(self) -> float:
+        """Return the seconds for which the gate stays closed; 0 or less if it is open."""
+        try:
+            return min(os.stat(self._path).st_mtime - time.time(), _LONGEST_WAIT)
+        except FileNotFoundError:
+            return 0.0
+
+    def _close(self, seconds: float) -> None:
+        with open(self._path, "ab"):
+            until = time.time() + max(seconds, self._seconds())
+            os.utime(self._path, (until, until))
+
+    def _wait(self) -> None:
+        """Wait until the gate is open: one process for the time, the others for its lock."""
+        lock = open_locks(f"{self._path}.lock")
+        try:
+            with waiting("the end of its limit of requests,", self.server):
+                lock.wait_lock(0)
+                while (seconds := self._seconds()) > 0:
+                    log.warning(
+                        "%s: too many requests (429); going on in %.1f s.", self.server, seconds
+                    )
+                    new_event().wait(seconds)
+        finally:
+            lock.close()
+
+
+def _too_many(error: BaseException) -> StatusError | None:
+    """Return the answer that asks to wait, which is the error or its cause."""
+    for answer in (error, error.__cause__):
+        if isinstance(answer, StatusError) and answer.status == _TOO_MANY:
+            return answer
+    return None
+
+
+def _seconds_of(headers: Mapping[str, str]) -> float:
+    seconds = str(headers.get("retry-after") or "").strip()
+    if seconds.isdecimal():
+        return float(seconds)
+    resets = _RESETS.search(str(headers.get("ratelimit") or ""))
+    return float(resets[1]) if resets else _DEFAULT_WAIT

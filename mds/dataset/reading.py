@@ -7,12 +7,9 @@ asks for.
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
-import functools
-import itertools
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -108,21 +105,19 @@ def _generate_windows(
 def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
     """Yield iterators over the samples of an epoch, one after the other.
 
-    They come through the caller's own ``__getitem__`` where there is one, and then through the
+    They come through the user's own ``__getitem__`` where there is one, and then through the
     functions of the dataset.
     """
     from mds.transforms.runner import SampleRunner
 
     dataset._running = epoch
     chain = dataset._filter.chain
-    waiting: collections.deque[Any] = collections.deque()  # decoded, for the functions
-    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1 - len(waiting)))
-    stream, watch = epoch.key_stream() if chain.is_keyed else None, epoch.watch
+    runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
+    stream = epoch.key_stream() if chain.is_keyed else None
     try:
         if not dataset._filter.keeps_everything:
-            judged = judge_samples(dataset, epoch)
             epoch.is_between = False
-            yield (sample for sample, fate, _ in judged if fate is Fate.KEPT)
+            yield (sample for sample, fate in judge_samples(dataset, epoch) if fate is Fate.KEPT)
         elif dataset._has_own_items:
             epoch.is_between = False
             yield _own_items(dataset, epoch, runner if chain.maps else None, stream)
@@ -134,54 +129,21 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
                 samples, remaining = iterate_samples(readers, shards, rows, epoch.take_back)
                 epoch.give(len(rows), remaining)
                 keys = stream.take(len(rows)).tolist() if stream is not None else None
-                if watch is None or not chain.maps:
-                    yield runner.over(samples, keys, epoch.take_back)
-                else:
-                    yield _apply_in_stretches(epoch, runner, samples, keys, waiting, watch)
+                yield runner.over(samples, keys, epoch.take_back)
         epoch.is_exhausted = True
     finally:
         epoch.is_over = True
 
 
-def _apply_in_stretches(
-    epoch: WorkerEpoch,
-    runner: SampleRunner,
-    samples: Iterator[Any],
-    keys: Sequence[int] | None,
-    waiting: collections.deque[Any],
-    watch: Stopwatch,
-) -> Iterator[Any]:
-    """Yield what the functions make of samples, decoded a few at a time before the calls."""
-    applied = 0
-    while True:
-        waiting.extend(itertools.islice(samples, watch.stretch))
-        count = len(waiting)
-        if not count:
-            return
-        watch.begin_functions(count)
-        # Each sample is released when its functions have it.
-        decoded = itertools.starmap(waiting.popleft, itertools.repeat((), count))
-        some_keys = keys[applied : applied + count] if keys is not None else None
-        yield from runner.over(decoded, some_keys, epoch.take_back)
-        watch.begin_decoding()
-        applied += count
-
-
-def judge_samples(
-    dataset: ReadableDataset, epoch: WorkerEpoch, *, is_keyed: bool = False
-) -> Iterator[tuple[Any, Fate, int]]:
-    """Yield for every place of this worker its sample, its fate and its row key.
-
-    The key is 0 unless a function takes random numbers, or ``is_keyed`` says that it is wanted.
-    """
+def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tuple[Any, Fate]]:
+    """Yield for every place of this worker its sample and its fate."""
     from mds.transforms.runner import SampleRunner
 
     epoch.dropped = dropped = DropCount()
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
-    stream = epoch.key_stream() if is_keyed or chain.is_keyed else None
-    key, watch, get = 0, epoch.watch, epoch.lend(item_getter(dataset))
-    has_functions = bool(chain.of_samples) or dataset._has_own_items
+    stream = epoch.key_stream() if chain.is_keyed else None
+    key, get = 0, epoch.lend(item_getter(dataset))
 
     def report(skipped: SkippedSample) -> None:
         dataset._dropped.report(skipped)
@@ -200,12 +162,9 @@ def judge_samples(
             if stream is not None:
                 key = int(stream.take(1)[0])
             if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
-                yield None, Fate.PADDING, key
+                yield None, Fate.PADDING
                 continue
-            if watch is not None and watch.is_armed and has_functions:
-                yield (*time_sample(epoch, watch, functools.partial(judge, number, key)), key)
-            else:
-                yield (*judge(number, key), key)
+            yield judge(number, key)
         epoch.is_exhausted = True
     finally:
         epoch.is_over = True
@@ -266,7 +225,7 @@ def _own_items(
     stream: KeyStream | None,
 ) -> Iterator[Any]:
     """Yield samples of the caller's own ``__getitem__``, after the functions."""
-    get, watch = epoch.lend(item_getter(dataset)), epoch.watch
+    get = epoch.lend(item_getter(dataset))
 
     def make(number: int) -> Any:
         try:
@@ -281,10 +240,7 @@ def _own_items(
 
     for number in _numbers(dataset, epoch.blocks(), epoch):
         epoch.filled_places += 1
-        if watch is not None and watch.is_armed:
-            yield time_sample(epoch, watch, functools.partial(make, number))
-        else:
-            yield make(number)
+        yield make(number)
 
 
 def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]) -> Any:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mds.plan.pack_plan import RankPacks
     from mds.plan.position import Position
     from mds.prefetch.prefetcher import Window
-    from mds.process.stopwatch import Stopwatch
     from mds.readers import Reader
     from mds.world import World
 
@@ -128,7 +127,6 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
             ended; ``failure``: the error that ended it.
         is_between: Whether no samples that are counted one by one are still to be given.
         is_counted: Whether a loader sums what its batches take of the order.
-        watch: Stopwatch of a loader that makes batches of samples.
     """
 
     def __init__(
@@ -143,7 +141,6 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.is_over = self.is_exhausted = False
         self.is_between = True
         self.failure: Exception | None = None
-        self.watch: Stopwatch | None = None
         self._remaining_samples = _NOTHING
         self._key_streams: list[KeyStream] = []
         # Blocks that are not summed yet: the first place, which places are real, and the ids.

@@ -1,7 +1,7 @@
-"""Batch maker: what a batch becomes of its samples or columns.
+"""Stages that make a batch of samples or columns.
 
-Either the caller's collate function is called with samples, or the functions of map_batches see
-columns one after the other, our own collate functions last, and what comes of that is made tensors.
+Either the user's collate function is called with samples, or the functions of ``map_batches`` see
+columns one after the other, our own collate functions last, and the result is made tensors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import default_collate, default_convert
 
 from mds.errors import ConfigError
+from mds.process.stopwatch import COLLATE, FUNCTIONS
 from mds.transforms.chain import FunctionChain
 from mds.transforms.column_function import ColumnFunction
 from mds.transforms.columns import batch_of, column_of, columns_of, tensors_of
@@ -21,18 +22,30 @@ from mds.transforms.links import Link
 from mds.transforms.row_keys import keys_of_link
 
 if TYPE_CHECKING:
+    from mds.loader.rows import Rows
     from mds.process.stopwatch import Stopwatch
     from mds.transforms.row_keys import Keys
 
     Collate = Callable[[Any], Any]
+    Describe = Callable[[int, int], str]
 
 
 class BatchMaker:
-    """Makes a batch of samples, or of columns where ``takes_columns``.
+    """Collate function of a loader together with the functions of batches.
 
-    ``collate`` is the loader's collate function and ``size`` its batch size; ``chain`` has the
-    functions of map_batches. ``transposes``: dicts and lists are collated as torch does. Raises
-    ConfigError for what does not go together.
+    Args:
+        collate: The loader's collate function.
+        size: Batch size of the loader; None gives single samples.
+        chain: Functions of the dataset, of which those of ``map_batches`` are called.
+        transposes: Whether dicts and lists are collated as torch does.
+
+    Attributes:
+        takes_columns: Whether batches can be made of columns, without a sample.
+        has_functions: Whether functions of batches are called.
+        is_keyed: Whether one of them takes random numbers.
+        is_ours: Whether no code of the user takes part.
+
+    Raises ConfigError for arguments that do not go together.
     """
 
     def __init__(
@@ -43,7 +56,7 @@ class BatchMaker:
         *,
         transposes: bool = False,
     ) -> None:
-        self._collate = collate
+        self._collate, self._size = collate, size
         self._links = chain.of_batches
         is_default = collate in {default_collate, default_convert}
         if self._links and size is None:
@@ -65,71 +78,87 @@ class BatchMaker:
         self.has_functions = bool(self._links)
         self._last_of_caller = len(chain.of_batches) - 1
         self.is_keyed = any(link.is_keyed for link in self._links)
-        #: Whether no code of the caller takes part.
         self.is_ours = all(link.is_ours for link in self._links) and (
             self.has_functions or is_default
         )
 
-    def of_samples(
-        self, samples: Any, keys: Keys | None, where: Callable[[], str], watch: Stopwatch
-    ) -> Any:
-        """The batch of samples (of one sample by itself, where there is no batch size)."""
+    def collate(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
+        """Collate the samples of a batch.
+
+        ``describe`` describes a batch for an error, from its first place and its number of places.
+        """
+        values = rows.values if self._size is not None else rows.values[0]
         if self._links:
-            columns = columns_of(samples)
-            watch.end_collating()
-            made = batch_of(self.apply(columns, keys, where, watch))
-            watch.end_collating()
-            return made
-        collated = self._collate(samples)
-        watch.end_collating()
-        return collated
+            values = columns_of(values)
+            watch.charge(COLLATE)
+            values = batch_of(self._apply(values, rows, describe, watch))
+        else:
+            values = self._collate(values)
+        watch.charge(COLLATE)
+        return rows._replace(values=values)
+
+    def call_functions(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
+        """Call the functions of batches with the columns of one."""
+        return rows._replace(values=self._apply(rows.values, rows, describe, watch))
+
+    def _apply(self, columns: Any, rows: Rows, describe: Describe, watch: Stopwatch) -> Any:
+        where = functools.partial(describe, rows.first, rows.size)
+        return self.apply(columns, rows.keys, where, watch)
 
     def apply(
-        self, columns: dict[str, Any], keys: Keys | None, where: Callable[[], str], watch: Stopwatch
+        self, columns: Any, keys: Keys | None, where: Callable[[], str], watch: Stopwatch
     ) -> Any:
-        """What the functions make of columns, which become their property.
+        """Return what the functions of batches make of columns, which become their property.
 
-        ``keys`` are those of the rows; ``where`` names the batch in an error.
+        ``keys`` are those of the rows; ``where`` describes the batch for an error.
         """
-        made: Any = columns
+        values = columns
         streams = itertools.count()  # those that draw are numbered, so that others may come between
-        for at, link in enumerate(self._links):
+        for position, link in enumerate(self._links):
             if not link.is_ours:
-                made = _in_one_shape(made)
-            elif not isinstance(made, dict):
+                values = _in_one_shape(values)
+            elif not isinstance(values, dict):
                 raise ConfigError(
-                    f"{link.name} takes a dict of columns, and {self._links[at - 1].name} returned "
-                    f"{type(made).__name__}."
+                    f"{link.name} takes a dict of columns, and {self._links[position - 1].name} "
+                    f"returned {type(values).__name__}."
                 )
-            of_rows = None
+            row_keys = None
             if link.is_keyed:
                 assert keys is not None
-                of_rows = keys_of_link(keys, next(streams))
-            made = self._call(link, made, of_rows, where)
-            if at == self._last_of_caller:
-                watch.end_functions()
-        return made
+                row_keys = keys_of_link(keys, next(streams))
+            values = self._call(link, values, row_keys, where)
+            if position == self._last_of_caller:
+                watch.charge(FUNCTIONS)
+        return values
 
     @staticmethod
-    def _call(link: Link, made: Any, keys: Keys | None, where: Callable[[], str]) -> Any:
+    def _call(link: Link, values: Any, keys: Keys | None, where: Callable[[], str]) -> Any:
         try:
-            found = link.function(made) if keys is None else link.function(made, keys=keys)
+            result = link.function(values) if keys is None else link.function(values, keys=keys)
         except Exception as error:
             raise link.failed(where(), error) from error
-        if found is None:
+        if result is None:
             raise link.gave_nothing(where())
-        return found
+        return result
 
 
-def _in_one_shape(made: Any) -> Any:
-    """Columns as a function of the caller's sees them: arrays wherever values have one shape."""
-    if not isinstance(made, dict):
-        return made
-    return {name: column_of(v) if isinstance(v, list) else v for name, v in made.items()}
+def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
+    """Turn columns into tensors, as torch's default collate makes them where it makes any."""
+    values = rows.values
+    if type(values) is dict:
+        return rows._replace(values=tensors_of(values, transposes=transposes))
+    return rows._replace(values=batch_of(values))
+
+
+def _in_one_shape(values: Any) -> Any:
+    """Return columns as a user's function sees them: arrays wherever values have one shape."""
+    if not isinstance(values, dict):
+        return values
+    return {name: column_of(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def collate_samples(batch: Sequence[Any], *, transposes: bool = False) -> Any:
-    """What torch's default collate makes of samples, and more of what it refuses.
+    """Return what torch's default collate makes of samples, and more of what it refuses.
 
     Arrays and images of different shapes are lists of tensors. There is no warning about stored
     arrays: stacking copies them, so the tensor owns its memory.

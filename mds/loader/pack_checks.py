@@ -9,7 +9,7 @@ from torch.utils.data import default_collate, default_convert
 from mds.dataset.streaming import StreamingDataset
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.loader.pack_filling import batch_dtype
+from mds.loader.pack_documents import batch_dtype
 from mds.loader.packed_batches import PACK_AS
 from mds.transforms.column_function import ColumnFunction
 

@@ -1,30 +1,33 @@
-"""Batches of packs: the documents of a rank's packs end to end, or a pack a row."""
+"""Batches of packs: the documents of a rank's packs end to end, or a pack a row.
+
+What goes along with the tokens (positions, labels that a loss leaves out) follows from the plan.
+"""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from mds.dataset.reading import read_windows
 from mds.loader.batch_groups import BatchInfo
-from mds.loader.batch_masks import with_mask
-from mds.loader.pack_columns import ColumnFilling, is_columnar
-from mds.loader.pack_filling import IGNORED, LABELS
-from mds.loader.pack_samples import SampleFilling
+from mds.loader.pack_documents import LABELS
+from mds.loader.rows import Rows
+from mds.plan import PackPlan
+from mds.process.stopwatch import COLLATE
 from mds.transforms.columns import batch_of, tensors_of
 from mds.transforms.row_keys import keys_of_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mds.dataset.filtering import DropCount
     from mds.dataset.samples import Samples
     from mds.dataset.worker_epoch import WorkerEpoch
-    from mds.loader.batch_groups import Batch
     from mds.loader.batch_maker import BatchMaker
+    from mds.loader.pack_documents import Documents, Tensors
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.order import Order
     from mds.plan.pack_plan import RankPacks
@@ -34,13 +37,71 @@ if TYPE_CHECKING:
     Keys = NDArray[np.uint64]
 
 PACK_AS = ("varlen", "dense")
+#: Label that a loss leaves out, as torch's cross entropy does.
+IGNORED = -100
 
 
-class PackedBatches:
-    """The batches of one worker.
+class PackSteps:
+    """Steps of a worker in an epoch of packs, as their documents are read.
 
-    ``maker`` has the functions of batches. ``drop_last`` leaves out the last step, on all ranks, if
-    it has places without a pack.
+    Args:
+        epoch: The worker's part of the epoch.
+        drop_last: Whether to leave out the last step, on all ranks, if it has places without a
+            pack.
+        is_keyed: Whether a function of samples takes random numbers.
+    """
+
+    def __init__(self, epoch: WorkerEpoch, *, drop_last: bool, is_keyed: bool) -> None:
+        self._epoch, self._drop_last, self._is_keyed = epoch, drop_last, is_keyed
+        self._waiting: collections.deque[RankPacks] = collections.deque()  # for their batch
+        self._unread: collections.deque[RankPacks] = collections.deque()
+        self._keys: Keys = np.empty(0, np.uint64)  # of the documents of the step that is read
+
+    def blocks(self) -> Iterator[Ids]:
+        """Yield the documents of each step."""
+        whole = self._epoch.order.shape.global_batch
+        for packs in self._epoch.packs():
+            if packs.packs == whole or not self._drop_last:
+                self._waiting.append(packs)
+                if len(packs.ids):
+                    self._unread.append(packs)
+                yield packs.ids
+
+    def next_size(self) -> int:
+        """Return the number of documents of the next step that has any."""
+        packs, order = self._unread.popleft(), self._epoch.order
+        if self._is_keyed:
+            self._keys = keys_of_places(order.shuffle_seed, order.epoch, packs.places, packs.ids)
+        return len(packs.ids)
+
+    def take_keys(self, count: int) -> Keys:
+        """Return the row keys of the next documents of this step."""
+        keys, self._keys = self._keys[:count], self._keys[count:]
+        return keys
+
+    def join(self, steps: Iterable[Rows]) -> Iterator[tuple[RankPacks, Rows | None]]:
+        """Yield the packs of each step with its documents; None for a step without any."""
+        for rows in steps:
+            while not len(self._waiting[0].ids):
+                yield self._waiting.popleft(), None
+            yield self._waiting.popleft(), rows
+            del rows
+        while self._waiting:
+            yield self._waiting.popleft(), None
+
+
+class Packer:
+    """Stage that makes a batch of the documents of a step.
+
+    Args:
+        dataset: Whose documents are packed.
+        epoch: The worker's part of the epoch.
+        maker: Has the functions of batches.
+        watch: Stopwatch of the batches.
+        pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
+        allocate: Allocates the columns that packs add.
+        documents: Collects the values of the documents.
+        dropped: Documents that a filter dropped, whose place becomes padding.
     """
 
     def __init__(
@@ -51,54 +112,30 @@ class PackedBatches:
         watch: Stopwatch,
         pack_as: str,
         allocate: Allocator,
-        *,
-        drop_last: bool,
+        documents: Documents,
+        dropped: DropCount,
     ) -> None:
+        assert isinstance(epoch.order, PackPlan)
+        packing = epoch.order.packing
+        self._tokens, self._capacity = packing.lengths, packing.capacity
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
-        self._pack_as, self._drop_last = pack_as, drop_last
+        self._pack_as, self._allocate = pack_as, allocate
+        self._documents, self._dropped = documents, dropped
         self._is_masked = dataset.exact == "mask" or not dataset._filter.keeps_everything
-        self._waiting: collections.deque[RankPacks] = collections.deque()
-        self._filling = (
-            ColumnFilling(dataset, epoch, allocate)
-            if dataset._is_plain and is_columnar(dataset)
-            else SampleFilling(dataset, epoch, allocate, watch)
-        )
+        self._ramp = np.arange(1)
 
-    def __iter__(self) -> Iterator[Batch]:
-        filling, waiting = self._filling, self._waiting
-        self._watch.start()
-        for window in read_windows(self._dataset, self._blocks(), self._epoch):
-            at = 0
-            while at < len(window.ids):
-                if filling.is_full:
-                    yield self._batch()
-                    self._watch.start()
-                at = filling.fill(waiting[0], window, at)
-            del window
-        while waiting:
-            yield self._batch()
-            self._watch.start()
-
-    def _blocks(self) -> Iterator[Ids]:
-        """The documents of each batch."""
-        whole = self._epoch.order.shape.global_batch
-        for packs in self._epoch.packs():
-            if packs.packs == whole or not self._drop_last:
-                self._waiting.append(packs)
-                yield packs.ids
-
-    def _batch(self) -> Batch:
-        """The batch that was filled, or the next one if that has no documents."""
-        planned = self._waiting.popleft()
-        self._watch.end_samples(len(planned.ids))
-        packs, flat, others = self._filling.take(planned)
+    def pack(self, step: tuple[RankPacks, Rows | None]) -> Rows:
+        """Return the batch of a step: its packs, and their documents if there are any."""
+        planned, rows = step
+        packs, flat, others = self._documents.collect(planned, rows)
+        self._add_columns(packs, flat)
         if self._pack_as == "varlen":
-            made = varlen(packs, flat)
+            columns = varlen(packs, flat)
         else:
-            made = dense(packs, flat, self._filling.capacity)
-        self._watch.end_collating()
+            columns = dense(packs, flat, self._capacity)
+        self._watch.charge(COLLATE)
         self._dataset._dropped.add((), planned.dropped)
-        skipped, _ = self._filling.dropped.take()
+        skipped, _ = self._dropped.take()
         info = BatchInfo(
             len(packs.counts),
             packs.order,
@@ -108,19 +145,42 @@ class PackedBatches:
             is_empty=bool(len(planned.ids)) and not len(packs.ids),
             end=packs.end,
         )
-        batch = self._apply(packs, made, others)
-        if self._is_masked:
-            batch = with_mask(batch, self._mask(packs))
-        return info._replace(making=self._watch.take()), batch
+        batch = self._apply(packs, columns, others)
+        mask = self._mask(packs) if self._is_masked else None
+        return Rows(0, len(planned.ids), batch, mask=mask, info=info)
 
-    def _apply(self, packs: RankPacks, made: dict[str, Any], others: dict[str, list[Any]]) -> Any:
-        """What the functions of batches make of columns: of arrays, and of lists."""
+    def _add_columns(self, packs: RankPacks, flat: Tensors) -> None:
+        """Add positions in the documents, and labels if there are none."""
+        sizes = packs.sizes if len(packs.ids) else np.ones(1, np.int64)
+        flat["position_ids"] = self._positions(sizes)
+        tokens = flat[self._tokens]
+        if LABELS not in flat and tokens.dtype == torch.int64:
+            labels = self._allocate(tuple(tokens.shape), np.dtype(np.int64))
+            # Not by torch, whose threads cost more than the copy.
+            np.copyto(labels.numpy(), tokens.numpy())
+            flat[LABELS] = labels
+        if LABELS in flat:
+            flat[LABELS].numpy()[np.cumsum(sizes) - sizes] = IGNORED
+
+    def _positions(self, sizes: Ids) -> torch.Tensor:
+        """Return the place of each token in its document."""
+        longest = int(sizes.max())
+        if longest > len(self._ramp):
+            self._ramp = np.arange(longest)
+        positions = self._allocate((int(sizes.sum()),), np.dtype(np.int64))
+        np.concatenate([self._ramp[:size] for size in sizes.tolist()], out=positions.numpy())
+        return positions
+
+    def _apply(
+        self, packs: RankPacks, columns: dict[str, Any], others: dict[str, list[Any]]
+    ) -> Any:
+        """Return what the functions of batches make of columns, which they see as arrays."""
         maker = self._maker
         if not maker.has_functions:
-            return {**made, **tensors_of(others)}
+            return {**columns, **tensors_of(others)}
         arrays = {
             name: value.numpy() if isinstance(value, torch.Tensor) else value
-            for name, value in made.items()
+            for name, value in columns.items()
         }
         keys = self._keys(packs) if maker.is_keyed else None
 
@@ -128,23 +188,25 @@ class PackedBatches:
             epoch, count = self._epoch.order.epoch, len(packs.counts)
             return f"a batch of {count} packs (before pack {packs.end.place:,} of epoch {epoch})"
 
-        found = batch_of(maker.apply({**arrays, **others}, keys, where, self._watch))
-        self._watch.end_collating()
-        return found
+        batch = batch_of(maker.apply({**arrays, **others}, keys, where, self._watch))
+        self._watch.charge(COLLATE)
+        return batch
 
     @property
     def _has_rows_of_packs(self) -> bool:
         """Whether a row of a batch is a pack and not a document."""
-        return self._pack_as == "dense" and self._filling.capacity is not None
+        return self._pack_as == "dense" and self._capacity is not None
 
     def _keys(self, packs: RankPacks) -> Keys:
-        """The key of each row, from its first document's; of padding it is that of place -1."""
+        """Return the key of each row, from its first document's; of padding that of place -1."""
         places, starts, ids = packs.places, packs.starts, packs.ids
         if self._has_rows_of_packs:
             firsts = np.cumsum(packs.counts) - packs.counts
-            is_real, at = packs.counts > 0, np.minimum(firsts, max(len(ids) - 1, 0))
+            is_real, rows = packs.counts > 0, np.minimum(firsts, max(len(ids) - 1, 0))
             if len(ids):
-                places, starts, ids = (np.where(is_real, x[at], -1) for x in (places, starts, ids))
+                places, starts, ids = (
+                    np.where(is_real, x[rows], -1) for x in (places, starts, ids)
+                )
             else:
                 places = starts = ids = np.full(len(firsts), -1)
         elif not len(ids):
@@ -152,21 +214,21 @@ class PackedBatches:
         return piece_keys(self._epoch.order, places, starts, ids)
 
     def _mask(self, packs: RankPacks) -> NDArray[np.bool_]:
-        """Which rows are no padding."""
+        """Return which rows are no padding."""
         if self._has_rows_of_packs:
-            found: NDArray[np.bool_] = packs.counts > 0
-            return found
+            is_real: NDArray[np.bool_] = packs.counts > 0
+            return is_real
         return np.ones(len(packs.ids), bool) if len(packs.ids) else np.zeros(1, bool)
 
 
 def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
-    """Keys of pieces of documents, by which functions of batches draw random numbers."""
+    """Compute keys of pieces of documents, by which functions of batches draw random numbers."""
     keys = keys_of_places(order.shuffle_seed, order.epoch, places, starts)
     return keys_of_places(order.shuffle_seed, order.epoch, keys.astype(np.int64), ids)
 
 
 def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The documents of all packs end to end, as attention kernels for varying lengths take them."""
+    """Lay the documents of all packs end to end, as attention for varying lengths takes them."""
     sizes = packs.sizes if len(packs.sizes) else np.ones(1, np.int64)
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
@@ -174,7 +236,7 @@ def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None) -> dict[str, Any]:
-    """A pack a row, or with a budget a document a row, filled up with padding."""
+    """Lay out a pack a row, or with a budget a document a row, filled up with padding."""
     sizes = packs.sizes
     if capacity is None:  # rows are documents
         rows, numbers = (
@@ -189,13 +251,13 @@ def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None)
         rows, width = np.diff(ends), capacity
         firsts = np.repeat(np.cumsum(packs.counts) - packs.counts, packs.counts)
         numbers = np.arange(len(sizes)) - firsts
-    made = {}
+    columns = {}
     documents = torch.from_numpy(np.repeat(numbers, sizes))
     for name, values in {**flat, "document_ids": documents}.items():
         padding = {LABELS: IGNORED, "document_ids": -1}.get(name, 0)
-        made[name] = torch.full((len(rows), width), padding, dtype=values.dtype)
-        at = 0
-        for row, tokens in zip(made[name], rows.tolist(), strict=True):
-            row[:tokens] = values[at : at + tokens]
-            at += tokens
-    return made
+        columns[name] = torch.full((len(rows), width), padding, dtype=values.dtype)
+        start = 0
+        for row, tokens in zip(columns[name], rows.tolist(), strict=True):
+            row[:tokens] = values[start : start + tokens]
+            start += tokens
+    return columns

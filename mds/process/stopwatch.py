@@ -1,10 +1,10 @@
 """Stopwatch of the making of batches: seconds by phase, in a few readings of the clock a batch.
 
-Work that follows other work is told apart by a reading between the two. Readings between the
-decoding of a sample and its functions would cost more than many a function, so a third of a batch
-is decoded before its functions are called. Code of the caller that has samples decoded by itself
-(``__getitem__`` of a class), and filters, are timed for one sample, which stands for the batch. A
-wait for a shard tells itself, in the thread that waits, to the stopwatch that runs there.
+The stages of a batch take turns in one thread, so a reading between two stages is enough. Readings
+between the decoding of a sample and its functions would cost more than many a function, so a third
+of a batch is decoded before its functions are called. The user's ``__getitem__``, which has samples
+decoded by itself, and filters are timed for one sample, which stands for the batch. A thread that
+waits for a shard adds the wait to the stopwatch that runs in it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 #: decompressing them; decoding samples; functions of the caller's; making one batch of them;
 #: sending it to another process.
 PHASES = ("request", "transfer", "unpack", "decode", "functions", "collate", "crossing")
-_REQUEST, _TRANSFER, _UNPACK, _DECODE, _FUNCTIONS, _COLLATE, _CROSSING = range(len(PHASES))
+_REQUEST, _TRANSFER, _UNPACK, DECODE, FUNCTIONS, COLLATE, _CROSSING = range(len(PHASES))
 
 Clock = Callable[[], float]
 #: Seconds of each of `PHASES` that a batch took, and last the processor time of the thread that
 #: made it. Where functions are known by one sample alone they may be too many and decoding too few,
 #: even below zero; sums of many batches are right.
 Making = tuple[float, ...]
-
-STRETCHES = 3  # of a batch, each decoded before its functions are called
-MAX_SWITCHES = 5  # readings between decoding and functions in a batch
 
 
 class _RunningWatch(threading.local):
@@ -51,9 +48,7 @@ class Stopwatch:
         self._seconds = [0.0] * len(PHASES)
         self._last = 0.0
         self._waited = 0.0  # since the last reading
-        self._sample_start = self._of_one = 0.0
-        self._phase = _DECODE  # the phase while samples are produced
-        self._switches = self._undecoded = self._together = 0
+        self._sample_start = self._function_seconds = 0.0
         #: Whether the caller's part of the next sample is to be timed.
         self.is_armed = False
 
@@ -67,58 +62,25 @@ class Stopwatch:
         self._waited = 0.0
         self._last = self._clock()
         self._processor_begun = self._processor()
-        self._switches = MAX_SWITCHES
         self.is_armed = True
         _running.watch = self
 
-    def end_samples(self, samples: int = 0) -> None:
-        """Record the samples decoded and given to functions since the last reading."""
-        of_functions = self._of_one * samples
-        self._of_one = 0.0
-        self._seconds[self._phase] += self._lap() - of_functions
-        self._seconds[_FUNCTIONS] += of_functions
+    def charge(self, phase: int) -> None:
+        """Charge the time since the last reading to a phase."""
+        self._seconds[phase] += self._lap()
 
-    def end_functions(self) -> None:
-        """Charge the time since the last reading to functions of the user."""
-        self._seconds[_FUNCTIONS] += self._lap()
+    def take(self, samples: int = 1) -> Making:
+        """Return the seconds since the last call, and stop until `start`.
 
-    def end_collating(self) -> None:
-        """Charge the time since the last reading to collating."""
-        self._seconds[_COLLATE] += self._lap()
-
-    def take(self) -> Making:
-        """Return the seconds since the last call, and stop until `start`."""
+        ``samples``: how many the timed sample stands for.
+        """
         _running.watch = None
+        moved, self._function_seconds = self._function_seconds * samples, 0.0
+        self._seconds[DECODE] -= moved
+        self._seconds[FUNCTIONS] += moved
         seconds = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
         self._seconds = [0.0] * len(PHASES)
         return seconds
-
-    # ------------------------------------------------------------------ samples by stretches
-
-    def expect(self, samples: int) -> None:
-        """Begin a batch of so many samples."""
-        self._undecoded, self._together = samples, -(-samples // STRETCHES)
-        self._phase = _DECODE
-
-    @property
-    def stretch(self) -> int:
-        """Number of samples to decode before their functions run, at least one."""
-        return max(1, min(self._undecoded, self._together))
-
-    def begin_functions(self, samples: int) -> None:
-        """Record that so many samples are decoded and their functions begin."""
-        self._undecoded -= samples
-        self._switch(_FUNCTIONS)
-
-    def begin_decoding(self) -> None:
-        """End the time of functions; more samples are decoded now."""
-        self._switch(_DECODE)
-
-    def _switch(self, phase: int) -> None:
-        if self._switches and phase != self._phase:
-            self._switches -= 1
-            self._seconds[self._phase] += self._lap()
-            self._phase = phase
 
     # ------------------------------------------------------------------ one sample for all
 
@@ -129,15 +91,15 @@ class Stopwatch:
 
     def end_sample(self) -> None:
         """End the time of the user's code."""
-        self._of_one += self._clock() - self._sample_start
+        self._function_seconds += self._clock() - self._sample_start
 
     def leave_functions(self) -> None:
         """Begin the decoding of the sample by the user's code."""
-        self._of_one += self._clock()
+        self._function_seconds += self._clock()
 
     def resume_functions(self) -> None:
         """End the decoding of the sample; the user's code runs again."""
-        self._of_one -= self._clock()
+        self._function_seconds -= self._clock()
 
     # ------------------------------------------------------------------ waits
 

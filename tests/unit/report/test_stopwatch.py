@@ -8,7 +8,9 @@ import pytest
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.loader.batches import Batches
 from mds.loader.parcels import ParcelSender
-from mds.process.stopwatch import PHASES, Stopwatch, running_watch
+from mds.loader.read_rows import BatchParts
+from mds.loader.rows import join_samples, timed
+from mds.process.stopwatch import COLLATE, DECODE, FUNCTIONS, PHASES, Stopwatch, running_watch
 from mds.report import WaitAccount
 from mds.storage.transfer_times import TransferSeconds, TransferTimes
 from mds.storage.wrappers import Wrapper
@@ -58,11 +60,11 @@ def test_each_phase_has_what_passed_before_its_reading(clock):
     watch = Stopwatch(clock)
     watch.start()
     clock.now += 3
-    watch.end_samples()
+    watch.charge(DECODE)
     clock.now += 5
-    watch.end_functions()
+    watch.charge(FUNCTIONS)
     clock.now += 7
-    watch.end_collating()
+    watch.charge(COLLATE)
     assert seconds_of(watch.take()) == phases(decode=3, functions=5, collate=7)
     assert clock.readings == 4
 
@@ -73,7 +75,7 @@ def test_what_is_taken_begins_anew(clock):
     for _ in range(2):
         watch.start()
         clock.now += 2
-        watch.end_collating()
+        watch.charge(COLLATE)
         assert seconds_of(watch.take())["collate"] == 2
         clock.now += 100
 
@@ -85,7 +87,7 @@ def test_a_wait_is_not_decoding(clock):
     assert running_watch() is watch
     clock.now += 10
     watch.add_wait(8.0, (1.0, 2.0, 1.0))
-    watch.end_samples()
+    watch.charge(DECODE)
     found = seconds_of(watch.take())
     assert running_watch() is None
     assert found == phases(request=2, transfer=4, unpack=2, decode=2)
@@ -133,28 +135,38 @@ def test_functions_of_one_sample_stand_for_all(clock):
     clock.now += 1
     watch.end_sample()
     clock.now += 8
-    watch.end_samples(10)
-    found = seconds_of(watch.take())
+    watch.charge(DECODE)
+    found = seconds_of(watch.take(10))
     assert (found["functions"], found["decode"]) == (20, 30)
 
 
-def test_a_third_of_a_batch_is_decoded_before_its_functions(clock):
+def test_a_third_of_a_batch_is_decoded_before_its_functions(clock, folder):
     """So functions are told from decoding in few readings, however many samples there are."""
+    sizes, decoded = [], []
+
+    def decode(rows):
+        decoded.extend(rows.values)
+        clock.now += 2 * rows.size
+        return rows
+
+    def call(rows):
+        sizes.append(rows.size)
+        clock.now += 3 * rows.size
+        return rows
+
     watch = Stopwatch(clock)
+    parts = BatchParts(lambda: 100)
+    chunks = (rows._replace(values=[*range(rows.size)]) for _, rows in parts.cut(250))
+    stage = timed(map(decode, chunks), watch, DECODE)
+    stage = timed(map(call, stage), watch, FUNCTIONS)
+    batches = join_samples(stage)
     watch.start()
-    watch.expect(100)
-    sizes = []
-    while sum(sizes) < 100:
-        sizes.append(watch.stretch)
-        clock.now += 2 * sizes[-1]
-        watch.begin_functions(sizes[-1])
-        clock.now += 3 * sizes[-1]
-        if sum(sizes) < 100:
-            watch.begin_decoding()
-    watch.end_samples()
+    batch = next(batches)
+    assert (batch.first, batch.size, len(batch.values)) == (0, 100, 100)
     assert sizes == [34, 34, 32]
     assert seconds_of(watch.take()) == phases(decode=200, functions=300)
     assert clock.readings == 7
+    assert [(b.first, b.size) for b in batches] == [(100, 100), (200, 50)]
 
 
 def test_one_slow_sample_among_quick_ones_is_right_on_average(clock):
@@ -166,8 +178,8 @@ def test_one_slow_sample_among_quick_ones_is_right_on_average(clock):
         clock.now += 10 * (number == 3)
         watch.end_sample()
         clock.now += 10 * (number != 3)
-        watch.end_samples(10)
-        account.add(clock.now - 10, clock.now, watch.take())
+        watch.charge(DECODE)
+        account.add(clock.now - 10, clock.now, watch.take(10))
     assert account.made["functions"] == 100
     assert account.made["decode"] == 0
     assert account.charged["functions"] == account.waited == 90

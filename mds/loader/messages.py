@@ -1,0 +1,208 @@
+"""Stages that send batches: one by one, or several in a message where they share memory.
+
+Columns that were gathered for several batches cross to the trainer as they are, and are cut there.
+A function that cuts columns or changes them in place gives views of what was gathered for several
+batches: together they are views of it, too, and cross as if no function had been. Small arrays that
+it makes anew are put end to end. Anything else is sent batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mds.loader.batch_codec import is_plain, numpy_dtype
+from mds.loader.batch_groups import MAX_GROUP_BATCHES, BatchGroup, BatchInfo, BatchList, batch_info
+from mds.loader.parcels import MAX_GROUP_SECONDS
+from mds.process.stopwatch import COLLATE
+from mds.transforms.columns import batch_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.loader.batch_groups import Batch, Message
+    from mds.loader.rows import Rows
+    from mds.process.stopwatch import Stopwatch
+
+_MAX_COPIED_BYTES = 32 << 10  # of a column of a batch; copying more costs what a message does
+
+
+def send_batches(
+    batches: Iterable[Rows], epoch: WorkerEpoch | None, watch: Stopwatch, least: int = 1
+) -> Iterator[Batch]:
+    """Yield batches with their bookkeeping, except those of fewer than ``least`` places.
+
+    ``epoch`` may be None if the rows bring their bookkeeping along.
+    """
+    watch.start()
+    for rows in batches:
+        if rows.size >= least:
+            info = rows.info
+            if info is None:
+                assert epoch is not None
+                info = batch_info(epoch, rows.first, rows.size)
+                if rows.mask is not None:
+                    info = info._replace(order=(info.order[0], int(rows.mask.sum())))
+            batch = info._replace(making=watch.take(rows.size)), rows.values
+            del rows
+            yield batch
+            del batch
+        else:
+            del rows
+        watch.start()
+
+
+def send_chunks(
+    chunks: Iterable[Rows],
+    batch_size: int,
+    least: int,
+    worker: int,
+    epoch: WorkerEpoch,
+    watch: Stopwatch,
+) -> Iterator[BatchGroup]:
+    """Yield a message for each chunk of columns; the last message is empty."""
+    watch.start()
+    for rows in chunks:
+        infos = []
+        for start in range(0, rows.size, batch_size):
+            count = min(batch_size, rows.size - start)
+            if count >= least:
+                infos.append(batch_info(epoch, rows.first + start, count))
+        if infos:
+            infos[0] = infos[0]._replace(making=watch.take())
+            message = BatchGroup(worker, tuple(infos), rows.values)
+            del rows
+            yield message
+            del message
+        else:
+            del rows
+        watch.start()
+    yield BatchGroup(worker, (), {})
+
+
+def send_joined(
+    batches: Iterator[Rows], worker: int, epoch: WorkerEpoch, watch: Stopwatch
+) -> Iterator[Message]:
+    """Yield messages of batches that functions made, joined where they are views of one memory.
+
+    A batch that took long is not kept back for others, nor is one that was made before an error.
+    """
+    failure = None
+    infos: list[BatchInfo] = []
+    values: list[Any] = []
+    watch.start()
+    begin = watch.last
+    while True:
+        rows = None
+        try:
+            rows = next(batches, None) if failure is None else None
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
+        if rows is not None:
+            infos.append(batch_info(epoch, rows.first, rows.size))
+            values.append(rows.values)
+        is_slow = watch.last - begin > len(values) * MAX_GROUP_SECONDS / MAX_GROUP_BATCHES
+        if values and (rows is None or rows.ends_sources or is_slow):
+            sources = rows.sources if rows is not None else ()
+            message = _join_message(worker, infos, values, sources, watch)
+            # Before the next ones are made, so that their memory can be those'.
+            infos, values = [], []
+            del rows, sources
+            yield message
+            del message
+            watch.start()
+            begin = watch.last
+        elif rows is None:
+            break
+        else:
+            del rows
+    if failure is not None:
+        raise failure
+    yield BatchGroup(worker, (), {})
+
+
+def _join_message(
+    worker: int,
+    infos: list[BatchInfo],
+    values: list[Any],
+    sources: Sequence[torch.Tensor],
+    watch: Stopwatch,
+) -> Message:
+    columns = join_batches([info.samples for info in infos], values, sources)
+    batches = [] if columns is not None else [batch_of(each) for each in values]
+    watch.charge(COLLATE)
+    infos[0] = infos[0]._replace(making=watch.take())
+    if columns is None:
+        return BatchList(worker, [*zip(infos, batches, strict=True)])
+    return BatchGroup(worker, tuple(infos), columns)
+
+
+def join_batches(
+    rows: Sequence[int], batches: Sequence[Any], sources: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor] | None:
+    """Return the columns of several batches end to end, or None if joining them does not pay.
+
+    ``rows``: number of rows of each batch. ``sources``: tensors that they may be views of.
+    """
+    if len(batches) < 2 or any(type(batch) is not dict for batch in batches):
+        return None
+    first = batches[0]
+    if not first or any(batch.keys() != first.keys() for batch in batches):
+        return None
+    joined = {}
+    for name in first:
+        column = _join_column(rows, [_as_array(batch[name]) for batch in batches], sources)
+        if column is None:
+            return None
+        joined[name] = column
+    return joined
+
+
+_NOTHING = np.zeros((), np.uint8)
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    """Return the array of a value, or one that fits nowhere if it is not numbers in memory."""
+    if type(value) is torch.Tensor and is_plain(value) and numpy_dtype(value.dtype) is not None:
+        value = value.resolve_conj().resolve_neg().numpy()
+    if type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.isnative:
+        return value
+    return _NOTHING
+
+
+def _join_column(
+    rows: Sequence[int], pieces: Sequence[npt.NDArray[Any]], sources: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    first = pieces[0]
+    dtype, row_shape, strides = first.dtype, first.shape[1:], first.strides
+    for count, piece in zip(rows, pieces, strict=True):
+        if piece.shape != (count, *row_shape) or piece.dtype != dtype:
+            return None
+    begin = end = _address(first)
+    is_run = True  # one behind the other in memory
+    for count, piece in zip(rows, pieces, strict=True):
+        is_run = is_run and piece.strides == strides and _address(piece) == end
+        end += count * strides[0]
+    for source in sources if is_run else ():
+        start, width = begin - source.data_ptr(), dtype.itemsize
+        is_inside = start >= 0 and 0 < end - begin <= source.nbytes - start + _row_gap(first)
+        if is_inside and not start % width and numpy_dtype(source.dtype) == dtype:
+            steps = [stride // width for stride in strides]
+            return source.as_strided((sum(rows), *row_shape), steps, start // width)
+    if first.nbytes > _MAX_COPIED_BYTES:
+        return None
+    return torch.from_numpy(np.concatenate(pieces))
+
+
+def _row_gap(array: npt.NDArray[Any]) -> int:
+    """Return by how many bytes a row may begin after the row that it was cut from."""
+    return max(0, array.strides[0] - array.itemsize)
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,352 @@
+"""Documents of a step of packs: their values, column by column and end to end.
+
+Packs were made of recorded lengths before anything was read, so a document must be as long as was
+recorded, also behind functions. Stored columns are copied once, from the shards to their place in
+the batch. Samples come one by one: from the user's code, or lists as stored. Each piece of a
+document that is cut is a part of what the functions return for the whole; they are called for each
+piece, with the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from mds.encodings import DecodeKind, parse_encoding
+from mds.errors import ConfigError, FunctionError, IndexFileError
+from mds.loader.batch_codec import numpy_dtype
+from mds.loader.sample_functions import DROPPED, any_sample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mds.dataset.samples import Samples
+    from mds.loader.rows import Rows
+    from mds.loader.tensor_buffers import Allocator
+    from mds.plan.pack_plan import DocumentLengths, RankPacks
+
+    Ids = NDArray[np.int64]
+    Vector = NDArray[Any]
+    Tensors = dict[str, torch.Tensor]
+    Columns = dict[str, list[Any]]
+
+LABELS = "labels"
+#: Columns that packs add to a batch.
+_ADDED = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+_FIRST_SAMPLES = 1 << 16  # among which a sample of the form of all is looked for
+
+
+class Documents(Protocol):
+    """Values of the documents of a step."""
+
+    def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
+        """Return the remaining packs, the columns that follow the tokens, and the others.
+
+        ``rows`` are the documents of ``packs``, or None if it has none. Columns that follow the
+        tokens are laid end to end; of the others there is a list with a value for each document. If
+        no document remains, the columns hold one token of padding.
+        """
+
+
+class StoredDocuments:
+    """Documents that are columns of the readers.
+
+    Args:
+        dataset: Whose columns are read.
+        tokens: Name of the column whose lengths were recorded.
+        lengths: Recorded lengths of the samples.
+        allocate: Allocates the columns that follow the tokens.
+    """
+
+    def __init__(
+        self, dataset: Samples, tokens: str, lengths: DocumentLengths, allocate: Allocator
+    ) -> None:
+        self._dataset, self._tokens = dataset, tokens
+        self._lengths, self._allocate = lengths, allocate
+        self._following, self._others = stored_columns(dataset, tokens)
+        self._has_form = False  # whether a document has shown how many axes its arrays have
+
+    def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
+        """See `Documents`."""
+        if rows is None:
+            if not self._has_form and len(self._following) > 1:
+                self._find_form(self._dataset._stored_item(0))
+            return packs, padding(self._following), {name: [] for name in self._others}
+        columns = rows.values
+        self._find_form({name: columns[name][0] for name in self._following})
+        whole = self._lengths.take(packs.ids)
+        is_cut = not np.array_equal(packs.sizes, whole)
+        starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
+        flat = {}
+        for name, dtype in self._following.items():
+            values = columns[name]
+            self._check(name, values, whole, packs.ids)
+            if is_cut:
+                cuts = zip(values, starts, sizes, strict=True)
+                values = [value[start : start + size] for value, start, size in cuts]
+            flat[name] = self._allocate((int(packs.sizes.sum()),), dtype)
+            join_values(name, values, flat[name].numpy())
+        others = {
+            name: [np.array(v) if isinstance(v, np.ndarray) else v for v in columns[name]]
+            for name in self._others
+        }
+        return packs, flat, others
+
+    def _find_form(self, sample: Mapping[str, Any]) -> None:
+        """Take columns whose arrays have several axes from those that follow the tokens."""
+        if self._has_form:
+            return
+        self._has_form = True
+        for name in [*self._following]:
+            if name != self._tokens and np.ndim(sample[name]) != 1:
+                del self._following[name]
+                self._others.append(name)
+
+    def _check(self, name: str, values: Any, whole: Ids, ids: Ids) -> None:
+        """Check that documents are as long as was recorded. Raises IndexFileError."""
+        recorded = whole.tolist()
+        if [*map(len, values)] == recorded and getattr(values[0], "ndim", 0) == 1:
+            return
+        row = next(i for i, v in enumerate(values) if np.ndim(v) != 1 or len(v) != recorded[i])
+        number, length = int(ids[row]), len(values[row])
+        if name == self._tokens:
+            raise IndexFileError(
+                f"sample {number} has {length} values in column {name!r}, and its recorded length "
+                f"is {recorded[row]}: the file of lengths is of other data. Make it anew with mds "
+                "lengths."
+            )
+        raise ConfigError(
+            f"sample {number} has {length} values in column {name!r} and {recorded[row]} in "
+            f"{self._tokens!r}: arrays follow the tokens and are as long. Leave the column out "
+            "with columns=."
+        )
+
+
+class SampleDocuments:
+    """Documents that are samples behind functions, filters and a class of the user's.
+
+    The arguments are those of `StoredDocuments`.
+    """
+
+    def __init__(
+        self, dataset: Samples, tokens: str, lengths: DocumentLengths, allocate: Allocator
+    ) -> None:
+        self._dataset, self._tokens = dataset, tokens
+        self._lengths, self._allocate = lengths, allocate
+        self._chain = dataset._filter.chain
+        self._number = 0  # of the sample in work
+        self._form: dict[str, bool] = {}  # of samples: whether a column follows the tokens
+        self._types: dict[str, np.dtype[Any]] = {}  # of those that follow
+
+    def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
+        """See `Documents`."""
+        samples = [] if rows is None else rows.values
+        is_dropped = np.array([sample is DROPPED for sample in samples], bool)
+        if is_dropped.any():
+            packs = packs.without(is_dropped)
+            samples = [sample for sample in samples if sample is not DROPPED]
+        if not samples:
+            return packs, *self._padding()
+        vectors: dict[str, list[Vector]] = {}
+        others: Columns = {}
+        pieces = zip(
+            samples, packs.ids.tolist(), self._lengths.take(packs.ids).tolist(),
+            packs.starts.tolist(), packs.sizes.tolist(), strict=True,
+        )  # fmt: skip
+        for sample, self._number, whole, start, size in pieces:
+            self._check_form(sample)
+            for name, follows in self._form.items():
+                if follows:
+                    values = self._vector(name, sample[name], whole)
+                    vectors.setdefault(name, []).append(values[start : start + size])
+                else:
+                    others.setdefault(name, []).append(sample[name])
+        flat = {}
+        for name, pieces_of_column in vectors.items():
+            dtypes = {piece.dtype for piece in pieces_of_column}
+            self._types[name] = batch_dtype(np.result_type(*dtypes))
+            flat[name] = self._allocate((int(packs.sizes.sum()),), self._types[name])
+            join_values(name, pieces_of_column, flat[name].numpy())
+        return packs, flat, others
+
+    def _padding(self) -> tuple[Tensors, Columns]:
+        """Return padding for a step without documents, of the form of any sample."""
+        if not self._types:
+            first = range(min(self._dataset.num_samples, _FIRST_SAMPLES))
+            numbers = np.flatnonzero(self._lengths.take(np.array(first, np.int64)))
+            sample = any_sample(self._dataset, numbers.tolist())
+            self._check_form(sample)
+            following = [name for name, follows in self._form.items() if follows]
+            self._types = {n: batch_dtype(_as_vector(sample[n]).dtype) for n in following}
+        return padding(self._types), {n: [] for n, follows in self._form.items() if not follows}
+
+    def _check_form(self, sample: Any) -> None:
+        """Check that a sample has the columns that the first one had.
+
+        Raises FunctionError, or ConfigError for stored ones.
+        """
+        if not isinstance(sample, Mapping):
+            raise self._wrong(f"is a {type(sample).__name__}, and packs are made of dicts")
+        if not self._form:
+            if self._tokens not in sample:
+                raise self._wrong(
+                    f"has no column {self._tokens!r}, whose lengths were recorded, but "
+                    f"{', '.join(map(repr, sample))}: keep its name, which map_batches() may change"
+                )
+            self._form = self._find_form(sample)
+        elif sample.keys() != self._form.keys():
+            raise self._wrong(
+                f"has the columns {', '.join(map(repr, sample))}, and another one had "
+                f"{', '.join(map(repr, self._form))}"
+            )
+
+    def _find_form(self, sample: Mapping[str, Any]) -> dict[str, bool]:
+        """Return which columns follow the tokens: all vectors but those stored in one length."""
+        stored = encodings_of(self._dataset)
+        tokens = stored.get(self._tokens)
+        shape = None if tokens is None else tokens.shape
+        fixed = {
+            name
+            for name, encoding in stored.items()
+            if encoding.shape is not None and encoding.shape != shape
+        }
+        form = {
+            name: name == self._tokens or (name not in fixed and _is_vector(value))
+            for name, value in sample.items()
+        }
+        check_names(
+            (name for name, follows in form.items() if follows),
+            (name for name, follows in form.items() if not follows),
+        )
+        return form
+
+    def _vector(self, name: str, value: Any, whole: int) -> Vector:
+        """Return the values of a document in a column that follows the tokens.
+
+        Raises FunctionError, or ConfigError for stored ones.
+        """
+        if not _is_vector(value):
+            shown = f"{type(value).__name__} {str(value)[:40]!r}"
+            raise self._wrong(
+                f"has {shown} in column {name!r}, which is to be an array of numbers with one axis"
+            )
+        vector = _as_vector(value)
+        if len(vector) == whole:
+            return vector
+        if name == self._tokens:
+            raise self._wrong(
+                f"has {len(vector)} values in column {name!r}, and its recorded length is {whole}: "
+                "packs are made of recorded lengths. Keep them, or record those that come"
+            )
+        raise self._wrong(
+            f"has {len(vector)} values in column {name!r} and {whole} in {self._tokens!r}: arrays "
+            "with one axis follow the tokens and are as long. Leave the column out, or give it two "
+            "axes"
+        )
+
+    def _wrong(self, why: str) -> FunctionError | ConfigError:
+        """Return the error for a sample that no pack can take."""
+        made_by = str(self._chain) if self._chain.maps else ""
+        if self._dataset._has_own_items and not made_by:
+            made_by = f"__getitem__ of {type(self._dataset).__name__}"
+        if not made_by:
+            return ConfigError(f"sample {self._number} as stored {why}.")
+        return FunctionError(f"sample {self._number} behind {made_by} {why}.")
+
+
+def padding(following: dict[str, np.dtype[Any]]) -> Tensors:
+    """Return one token of padding."""
+    return {name: torch.from_numpy(np.zeros(1, dtype)) for name, dtype in following.items()}
+
+
+def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that a column has in batches: int64 for whole numbers."""
+    return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
+
+
+def join_values(
+    name: str, values: Sequence[NDArray[Any]] | NDArray[Any], out: NDArray[Any]
+) -> None:
+    """Lay the values of documents end to end. Raises ConfigError for numbers beyond int64."""
+    np.concatenate(values, out=out, casting="unsafe")
+    if (
+        any(value.dtype == np.uint64 for value in values)
+        and out.dtype == np.int64
+        and out.min() < 0
+    ):
+        raise ConfigError(
+            f"column {name!r} has a number beyond 2**63 - 1, and whole numbers come as int64: make "
+            "it smaller in map()."
+        )
+
+
+def check_names(following: Iterable[str], others: Iterable[str]) -> None:
+    """Check that no column has the name of one that packs add. Raises ConfigError."""
+    others = [*others]
+    clashes = [name for name in (*following, *others) if name in _ADDED]
+    if clashes or LABELS in others:
+        raise ConfigError(
+            f"batches of packs get columns {', '.join(_ADDED)} and labels, and the samples have "
+            f"{', '.join(clashes or [LABELS])} of another kind already. Leave them out with "
+            "columns=."
+        )
+
+
+def is_columnar(dataset: Samples) -> bool:
+    """Whether the tokens are arrays with one axis in all streams, beside the same columns."""
+    schemas = [schema for index in dataset._shards.indexes for schema in index.schemas]
+    if any(schema.columns != schemas[0].columns for schema in schemas):
+        return False
+    assert dataset.packing is not None
+    tokens = encodings_of(dataset)[dataset.packing.lengths]
+    return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
+
+
+def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the columns that follow the tokens with their dtype in batches, and the others.
+
+    One-dimensional arrays without a fixed length follow; of a fixed length, those of the length of
+    the tokens.
+    """
+    encodings = encodings_of(dataset)
+    shape, following, others = encodings[tokens].shape, {}, list[str]()
+    for name, encoding in encodings.items():
+        follows = name == tokens or (
+            encoding.decode_kind is DecodeKind.VECTOR
+            if shape is None
+            else encoding.shape is not None and encoding.shape == shape
+        )
+        if not follows:
+            others.append(name)
+            continue
+        dtype = encoding.element_dtype if encoding.dtype is None else encoding.dtype
+        following[name] = batch_dtype(dtype or np.dtype(np.int64))
+    check_names(following, others)
+    return following, others
+
+
+def encodings_of(dataset: Samples) -> dict[str, Any]:
+    """Return the encodings of the columns that a dataset reads."""
+    columns = dataset._shards.indexes[0].schemas[0].columns
+    return {
+        name: parse_encoding(text)
+        for name, text in zip(columns.names, columns.encodings, strict=True)
+        if name in dataset._columns
+    }
+
+
+def _is_vector(value: Any) -> bool:
+    """Whether a value is an array, a tensor or a list of numbers, with one axis."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(v, (int, float, np.number)) for v in value)
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 1 and numpy_dtype(value.dtype) is not None
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biufc"
+
+
+def _as_vector(value: Any) -> Vector:
+    """Return the array of such a value."""
+    return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)

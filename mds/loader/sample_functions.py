@@ -1,0 +1,175 @@
+"""Stages that call the user's functions of samples: ``map``, and filters."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds.dataset.filtering import DropCount, Fate, SkippedSample
+from mds.dataset.reading import item_getter, judge_numbers, time_sample
+from mds.errors import ConfigError, EncodingError, FormatError, FunctionError
+from mds.loader.batch_groups import batch_info
+from mds.transforms.runner import SampleRunner
+
+if TYPE_CHECKING:
+    from mds.dataset.samples import Samples
+    from mds.dataset.worker_epoch import WorkerEpoch
+    from mds.loader.rows import Rows
+    from mds.process.stopwatch import Stopwatch
+    from mds.transforms.chain import FunctionChain
+
+_MAX_TRIED_SAMPLES = 1000
+#: Fates of samples that all functions have seen.
+_COMPLETE = (Fate.KEPT, Fate.DROPPED)
+#: Stands among samples for one that was dropped.
+DROPPED: Any = object()
+
+
+class SampleMapper:
+    """Stage that calls the functions of ``map``.
+
+    An error names the sample by its place. Each sample is released when its functions have it.
+    """
+
+    def __init__(self, chain: FunctionChain, epoch: WorkerEpoch) -> None:
+        self._epoch = epoch
+        self._end = 0  # place after the rows in work
+        self._waiting: collections.deque[Any] = collections.deque()
+        self._runner = SampleRunner(chain, self._describe)
+
+    def map(self, rows: Rows) -> Rows:
+        """Return what the functions return for samples."""
+        self._end = rows.first + rows.size
+        waiting = self._waiting
+        waiting.extend(rows.values)
+        rows.values.clear()
+        keys = rows.keys.tolist() if rows.keys is not None else None
+        samples = itertools.starmap(waiting.popleft, itertools.repeat((), len(waiting)))
+        return rows._replace(values=[*self._runner.over(samples, keys, self._epoch.fail)])
+
+    def _describe(self) -> str:
+        return self._epoch.describe(self._end - 1 - len(self._waiting))
+
+
+class SampleJudge:
+    """Stage that reads samples by number, calls their functions, and drops what a filter refuses.
+
+    Samples come through the user's ``__getitem__`` if there is one. A sample that does not decode
+    is dropped, too, where the dataset says ``on_error="skip"``. Where nothing can be dropped,
+    padding is read as well.
+
+    Args:
+        dataset: Whose samples are read.
+        epoch: The worker's part of an epoch, which lends the readers of its windows.
+        watch: Stopwatch that times one sample of each batch.
+        describe: Describes a sample for an error, from its place and its number.
+
+    Attributes:
+        dropped: Samples that were dropped and that no batch has reported yet.
+        spare: One sample that all functions have seen, of the last batch that has one.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        epoch: WorkerEpoch,
+        watch: Stopwatch,
+        describe: Callable[[int, int], str],
+    ) -> None:
+        self._dataset, self._epoch, self._watch = dataset, epoch, watch
+        self._filter = dataset._filter
+        self._get = epoch.lend(item_getter(dataset))
+        self._place = self._number = 0  # of the sample in work
+        self._runner = SampleRunner(self._filter.chain, lambda: describe(self._place, self._number))
+        self._has_functions = bool(self._filter.chain.of_samples) or dataset._has_own_items
+        self.dropped = DropCount()
+        self.spare: list[Any] = []
+        self._drops = not self._filter.keeps_everything
+        self._is_spare_due = self._drops  # whether this batch has not given one yet
+
+    def judge(self, rows: Rows) -> Rows:
+        """Return the samples of numbers, with `DROPPED` in the place of a dropped one."""
+        samples: list[Any] = []
+        keys = rows.keys.tolist() if rows.keys is not None else [0] * rows.size
+        is_skipped = [False] * rows.size
+        if rows.mask is not None and self._drops:
+            is_skipped = (~rows.mask).tolist()
+        for offset, number in enumerate(rows.values):
+            self._place, self._number = rows.first + offset, number
+            if is_skipped[offset]:
+                samples.append(DROPPED)
+                continue
+            sample, fate = self._judge(keys[offset])
+            if self._is_spare_due and fate in _COMPLETE:
+                self.spare, self._is_spare_due = [sample], False
+            samples.append(sample if fate is Fate.KEPT else DROPPED)
+        self._is_spare_due = self._is_spare_due or (rows.ends_batch and self._drops)
+        return rows._replace(values=samples)
+
+    def _judge(self, key: int) -> tuple[Any, Fate]:
+        judge = functools.partial(
+            self._filter.judge, self._number, self._get, self._report, self._runner, key
+        )
+        watch = self._watch
+        if watch.is_armed and self._has_functions:
+            outcome: tuple[Any, Fate] = time_sample(self._epoch, watch, judge)
+            return outcome
+        return judge()
+
+    def _report(self, skipped: SkippedSample) -> None:
+        self._dataset._dropped.report(skipped)
+        self.dropped.report(skipped)
+
+
+def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: WorkerEpoch) -> Rows:
+    """Return a batch of the samples that were kept, with its mask.
+
+    A batch is never filled up from later places, so every rank takes as many steps as without a
+    filter. For the same reason a batch of which nothing is kept is not left out. Tensors of no
+    samples break most models: it is one sample with a mask that says False.
+    """
+    is_kept = np.array([sample is not DROPPED for sample in rows.values])
+    kept = [sample for sample in rows.values if sample is not DROPPED]
+    keys = rows.keys[is_kept] if rows.keys is not None else None
+    is_empty = not kept
+    if is_empty:
+        judge.spare = judge.spare or [any_sample(dataset)]
+        kept, keys = [*judge.spare], np.zeros(1, np.uint64)
+    info = batch_info(epoch, rows.first, rows.size)
+    real = rows.size if rows.mask is None else int(rows.mask.sum())
+    skipped, dropped = judge.dropped.take()
+    info = info._replace(
+        order=(info.order[0], real), skipped=tuple(skipped), dropped=dropped, is_empty=is_empty
+    )
+    return rows._replace(values=kept, keys=keys, mask=np.full(len(kept), not is_empty), info=info)
+
+
+def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
+    """Return a sample that all functions have seen, for a worker that has met none yet.
+
+    It is the first one of ``numbers`` (default: all) that the filters keep, or that only a filter
+    refuses. Raises ConfigError if none of the first 1,000 is such a sample.
+    """
+    faults, number = [], -1
+    for number in itertools.islice(
+        range(dataset.num_samples) if numbers is None else numbers, _MAX_TRIED_SAMPLES
+    ):
+        try:
+            outcomes = judge_numbers(dataset, [number], dataset._filter, dataset._stored_item)
+            ((_, sample, fate),) = outcomes
+        except (EncodingError, FormatError, FunctionError) as error:
+            faults.append(error)
+            continue
+        if fate in _COMPLETE:
+            return sample
+    why = f" The first of them: {faults[0]}" if faults else ""
+    raise ConfigError(
+        f"none of the first {number + 1} samples can stand for a batch of which nothing is kept: "
+        "they are broken, or refused by a filter() before map(). Let filter() be the last link; "
+        f"say on_error='raise' to see why they are broken.{why}"
+    )

@@ -87,7 +87,7 @@ class BatchMaker:
 
         ``describe`` describes a batch for an error, from its first place and its number of places.
         """
-        values = rows.values if self._size is not None else rows.values[0]
+        values, rows.values = rows.values if self._size is not None else rows.values[0], None
         if self._links:
             values = columns_of(values)
             watch.charge(COLLATE)
@@ -95,11 +95,13 @@ class BatchMaker:
         else:
             values = self._collate(values)
         watch.charge(COLLATE)
-        return rows._replace(values=values)
+        rows.values = values
+        return rows
 
     def call_functions(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
         """Call the functions of batches with the columns of one."""
-        return rows._replace(values=self._apply(rows.values, rows, describe, watch))
+        rows.values = self._apply(rows.values, rows, describe, watch)
+        return rows
 
     def _apply(self, columns: Any, rows: Rows, describe: Describe, watch: Stopwatch) -> Any:
         where = functools.partial(describe, rows.first, rows.size)
@@ -144,10 +146,11 @@ class BatchMaker:
 
 def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
     """Turn columns into tensors, as torch's default collate makes them where it makes any."""
-    values = rows.values
-    if type(values) is dict:
-        return rows._replace(values=tensors_of(values, transposes=transposes))
-    return rows._replace(values=batch_of(values))
+    if type(rows.values) is dict:
+        rows.values = tensors_of(rows.values, transposes=transposes)
+    else:
+        rows.values = batch_of(rows.values)
+    return rows
 
 
 def _in_one_shape(values: Any) -> Any:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from mds.process.stopwatch import Clock
 
 
+_PARTS = 3  # of a batch, each decoded before functions are called with its samples
+
+
 class Batches(IterableDataset[Any]):
     """Batches of a dataset, as pairs of their bookkeeping and the collated batch.
 
@@ -188,6 +191,7 @@ class Batches(IterableDataset[Any]):
         keys = epoch.key_stream() if chain.is_keyed or self._maker.is_keyed else None
         parts = BatchParts(
             lambda: size,
+            _PARTS if chain.maps else 1,
             epoch.start,
             keys.take if keys is not None else None,
             epoch.next_mask if isinstance(epoch, PaddedWorkerEpoch) else None,
@@ -204,7 +208,8 @@ class Batches(IterableDataset[Any]):
         samples = timed(read_samples(dataset, epoch, epoch.blocks(), parts), watch, DECODE)
         if chain.maps:
             samples = timed(map(SampleMapper(chain, epoch).map, samples), watch, FUNCTIONS)
-        return join_samples(count_places(dataset, epoch, samples), least)
+        samples = count_places(dataset, epoch, samples)
+        return samples if size == 1 else join_samples(samples, least)
 
     def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
         """Read the documents of each step, and pack them."""
@@ -228,7 +233,7 @@ class Batches(IterableDataset[Any]):
                 return f"sample {number} (of a pack of epoch {order.epoch})"
 
             documents = SampleDocuments(*facts)
-            parts = BatchParts(steps.next_size, keys=steps.take_keys if is_keyed else None)
+            parts = BatchParts(steps.next_size, _PARTS, keys=steps.take_keys if is_keyed else None)
             judge = SampleJudge(dataset, epoch, watch, describe)
             dropped = judge.dropped
             numbers = read_numbers(dataset, epoch, steps.blocks(), parts)

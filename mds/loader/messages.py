@@ -41,13 +41,15 @@ def send_batches(
     watch.start()
     for rows in batches:
         if rows.size >= least:
-            info = rows.info
-            if info is None:
+            info, making = rows.info, watch.take(rows.size)
+            if info is not None:
+                info = info._replace(making=making)
+            else:
                 assert epoch is not None
-                info = batch_info(epoch, rows.first, rows.size)
+                info = batch_info(epoch, rows.first, rows.size, making)
                 if rows.mask is not None:
                     info = info._replace(order=(info.order[0], int(rows.mask.sum())))
-            batch = info._replace(making=watch.take(rows.size)), rows.values
+            batch = info, rows.values
             del rows
             yield batch
             del batch

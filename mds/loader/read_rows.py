@@ -1,12 +1,14 @@
 """Readers of a worker's order: its windows of ids, cut into chunks of columns or of samples.
 
 Where a sample is nothing but the readers' columns, columns are gathered for several batches at
-once, into the memory that becomes the tensor. Samples are decoded a third of a batch at a time:
-that bounds the memory of what waits for the functions, and needs few readings of the clock.
+once, into the memory that becomes the tensor. Samples are decoded a third of a batch at a time if
+functions are called with them: that bounds the memory of what waits for the functions, and needs
+few readings of the clock.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from mds.dataset.worker_epoch import PaddedWorkerEpoch
 from mds.loader.batch_groups import MAX_GROUP_BATCHES, MAX_GROUP_BYTES
 from mds.loader.rows import Rows
 from mds.loader.tensor_buffers import allocate
-from mds.readers import gather, iterate_samples
+from mds.readers import cut_growing, gather, iterate_samples
 from mds.transforms.columns import join_columns
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     #: Name, dtype and shape of a sample's value, of each column of fixed width.
     FixedColumns = Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
     Columns = dict[str, Any]
-
-_PARTS = 3  # of a batch of samples, each decoded before its functions are called
 
 
 class ChunkSize:
@@ -123,10 +123,11 @@ def gather_chunks(
 
 
 class BatchParts:
-    """Cutter of windows into parts of batches, none longer than a third of its batch.
+    """Cutter of windows into parts of batches.
 
     Args:
         size: Returns the number of places of the next batch.
+        parts: Number of parts of a batch, if it does not begin or end within a window.
         first: The first place.
         keys: Returns the row keys of the next places, if a function takes random numbers.
         masks: Returns which of the next places are no padding, if there is padding.
@@ -135,44 +136,45 @@ class BatchParts:
     def __init__(
         self,
         size: Callable[[], int],
+        parts: int = 1,
         first: int = 0,
         keys: Callable[[int], Keys] | None = None,
         masks: Callable[[int], npt.NDArray[np.bool_]] | None = None,
     ) -> None:
-        self._size, self._place, self._keys, self._masks = size, first, keys, masks
+        self._size, self._parts, self._place = size, parts, first
+        self._keys, self._masks = keys, masks
         self._missing = self._most = 0  # places until the batch is complete, and of a part
 
-    def cut(self, count: int) -> Iterator[tuple[slice, Rows]]:
-        """Yield slices of a window of ``count`` places, and rows without values for each."""
-        start = 0
-        while start < count:
+    def cut(self, count: int) -> Iterator[Rows]:
+        """Yield rows without values for the next ``count`` places."""
+        while count:
             if not self._missing:
                 self._missing = self._size()
-                self._most = -(-self._missing // _PARTS)
-            length = min(self._most, self._missing, count - start)
+                self._most = -(-self._missing // self._parts)
+            length = min(self._most, self._missing, count)
+            count -= length
             self._missing -= length
-            keys = self._keys(length) if self._keys is not None else None
-            mask = self._masks(length) if self._masks is not None else None
-            rows = Rows(self._place, length, [], keys, mask, ends_batch=not self._missing)
-            yield slice(start, start + length), rows
-            start += length
+            rows = Rows(self._place, length, None, ends_batch=not self._missing)
             self._place += length
+            if self._keys is not None:
+                rows.keys = self._keys(length)
+            if self._masks is not None:
+                rows.mask = self._masks(length)
+            yield rows
+            del rows
 
 
 def read_samples(
     dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
 ) -> Iterator[Rows]:
     """Yield decoded samples."""
-    for window in read_windows(dataset, blocks, epoch):
-        for part, rows in parts.cut(len(window.ids)):
-            yield _decode(epoch, window, part, rows)
-        del window
-
-
-def _decode(epoch: WorkerEpoch, window: Window, part: slice, rows: Rows) -> Rows:
-    shards, stored_rows = window.shards[part], window.rows[part]
-    samples, _ = iterate_samples(window.readers, shards, stored_rows, epoch.fail)
-    return rows._replace(values=[*samples])
+    windows = read_windows(dataset, blocks, epoch)
+    for readers, shards, numbers in cut_growing((w.readers, w.shards, w.rows) for w in windows):
+        samples, _ = iterate_samples(readers, shards, numbers, epoch.fail)
+        for rows in parts.cut(len(numbers)):
+            rows.values = [*itertools.islice(samples, rows.size)]
+            yield rows
+            del rows
 
 
 def read_numbers(
@@ -182,9 +184,11 @@ def read_numbers(
     try:
         for window in read_windows(dataset, blocks, epoch):
             epoch.begin_window(dataset._cache, window)
-            numbers = dataset._shards.selected(window.ids).tolist()
-            for part, rows in parts.cut(len(numbers)):
-                yield rows._replace(values=numbers[part])
+            numbers = iter(dataset._shards.selected(window.ids).tolist())
+            for rows in parts.cut(len(window.ids)):
+                rows.values = [*itertools.islice(numbers, rows.size)]
+                yield rows
+                del rows
             del window
     finally:
         epoch.end_windows()

@@ -1,15 +1,16 @@
 """Chunks of a worker's order on their way to a batch, and the steps that every batch takes.
 
 A batch is made in stages: ``read -> filter -> map -> collate | pack -> mask -> transport``. A stage
-takes an iterator of `Rows` and returns one: it is a generator, or a function of `Rows` under
-``map()``. It keeps no reference to what it has handed on, so that the memory of one chunk can be
-that of the next.
+takes an iterator of `Rows` and returns one: it is a generator, or a function under ``map()`` that
+sets the values of its `Rows` and returns them. It keeps no reference to what it has handed on, so
+that the memory of one chunk can be that of the next.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
+class Rows:
     """Consecutive places of a worker's order: part of a batch, a batch, or several batches.
 
     Attributes:
@@ -42,15 +43,25 @@ class Rows(NamedTuple):
         ends_sources: Whether these are the last rows of ``sources``.
     """
 
-    first: int
-    size: int
-    values: Any
-    keys: Keys | None = None
-    mask: Mask | None = None
-    ends_batch: bool = True
-    info: BatchInfo | None = None
-    sources: Sequence[torch.Tensor] = ()
-    ends_sources: bool = True
+    __slots__ = (
+        "ends_batch", "ends_sources", "first", "info", "keys", "mask", "size", "sources", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        first: int,
+        size: int,
+        values: Any,
+        keys: Keys | None = None,
+        mask: Mask | None = None,
+        ends_batch: bool = True,
+        info: BatchInfo | None = None,
+        sources: Sequence[torch.Tensor] = (),
+        ends_sources: bool = True,
+    ) -> None:
+        self.first, self.size, self.values = first, size, values
+        self.keys, self.mask, self.ends_batch, self.info = keys, mask, ends_batch, info
+        self.sources, self.ends_sources = sources, ends_sources
 
 
 def timed(stage: Iterable[Rows], watch: Stopwatch, phase: int) -> Iterator[Rows]:
@@ -85,9 +96,9 @@ def cut_columns(
                 continue
             values = {name: v[start : start + count] for name, v in columns.items()}
             is_last = chunk.size - start - count < least  # or nothing remains
-            rows = chunk._replace(
-                first=chunk.first + start, size=count, values=values, keys=row_keys,
-                ends_sources=is_last,
+            rows = Rows(
+                chunk.first + start, count, values, row_keys, chunk.mask,
+                sources=chunk.sources, ends_sources=is_last,
             )  # fmt: skip
             del values
             yield rows
@@ -114,17 +125,17 @@ def join_samples(chunks: Iterable[Rows], least: int = 0) -> Iterator[Rows]:
 
 def _join(parts: list[Rows]) -> Rows:
     """Join parts of a batch, and forget them."""
-    first = parts[0]
-    if len(parts) > 1:
-        first = first._replace(
-            size=sum(rows.size for rows in parts),
-            values=[sample for rows in parts for sample in rows.values],
-            keys=_join_arrays([rows.keys for rows in parts]),
-            mask=_join_arrays([rows.mask for rows in parts]),
-            ends_batch=True,
-        )
+    if len(parts) == 1:
+        return parts.pop()
+    joined = Rows(
+        parts[0].first,
+        sum(rows.size for rows in parts),
+        [*itertools.chain.from_iterable(rows.values for rows in parts)],
+        _join_arrays([rows.keys for rows in parts]),
+        _join_arrays([rows.mask for rows in parts]),
+    )
     parts.clear()
-    return first
+    return joined
 
 
 def _join_arrays(arrays: Sequence[Any]) -> Any:
@@ -133,9 +144,9 @@ def _join_arrays(arrays: Sequence[Any]) -> Any:
 
 def add_mask(rows: Rows) -> Rows:
     """Add the mask to a batch that has one."""
-    if rows.mask is None:
-        return rows
-    return rows._replace(values=with_mask(rows.values, rows.mask))
+    if rows.mask is not None:
+        rows.values = with_mask(rows.values, rows.mask)
+    return rows
 
 
 def with_mask(batch: Any, mask: Mask) -> Any:

@@ -47,10 +47,11 @@ class SampleMapper:
         self._end = rows.first + rows.size
         waiting = self._waiting
         waiting.extend(rows.values)
-        rows.values.clear()
+        rows.values = None
         keys = rows.keys.tolist() if rows.keys is not None else None
         samples = itertools.starmap(waiting.popleft, itertools.repeat((), len(waiting)))
-        return rows._replace(values=[*self._runner.over(samples, keys, self._epoch.fail)])
+        rows.values = [*self._runner.over(samples, keys, self._epoch.fail)]
+        return rows
 
     def _describe(self) -> str:
         return self._epoch.describe(self._end - 1 - len(self._waiting))
@@ -109,7 +110,8 @@ class SampleJudge:
                 self.spare, self._is_spare_due = [sample], False
             samples.append(sample if fate is Fate.KEPT else DROPPED)
         self._is_spare_due = self._is_spare_due or (rows.ends_batch and self._drops)
-        return rows._replace(values=samples)
+        rows.values = samples
+        return rows
 
     def _judge(self, key: int) -> tuple[Any, Fate]:
         judge = functools.partial(
@@ -146,7 +148,9 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
     info = info._replace(
         order=(info.order[0], real), skipped=tuple(skipped), dropped=dropped, is_empty=is_empty
     )
-    return rows._replace(values=kept, keys=keys, mask=np.full(len(kept), not is_empty), info=info)
+    rows.values, rows.keys, rows.info = kept, keys, info
+    rows.mask = np.full(len(kept), not is_empty)
+    return rows
 
 
 def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:

@@ -67,7 +67,11 @@ class Stopwatch:
 
     def charge(self, phase: int) -> None:
         """Charge the time since the last reading to a phase."""
-        self._seconds[phase] += self._lap()
+        now = self._clock()
+        spent = now - self._last - self._waited
+        if spent > 0.0:
+            self._seconds[phase] += spent
+        self._last, self._waited = now, 0.0
 
     def take(self, samples: int = 1) -> Making:
         """Return the seconds since the last call, and stop until `start`.
@@ -75,9 +79,10 @@ class Stopwatch:
         ``samples``: how many the timed sample stands for.
         """
         _running.watch = None
-        moved, self._function_seconds = self._function_seconds * samples, 0.0
-        self._seconds[DECODE] -= moved
-        self._seconds[FUNCTIONS] += moved
+        if self._function_seconds:
+            moved, self._function_seconds = self._function_seconds * samples, 0.0
+            self._seconds[DECODE] -= moved
+            self._seconds[FUNCTIONS] += moved
         seconds = (*self._seconds, max(0.0, self._processor() - self._processor_begun))
         self._seconds = [0.0] * len(PHASES)
         return seconds
@@ -114,12 +119,6 @@ class Stopwatch:
         for phase, share in zip((_REQUEST, _TRANSFER, _UNPACK), shares, strict=True):
             self._seconds[phase] += seconds * share / share_sum
         self._waited += seconds
-
-    def _lap(self) -> float:
-        now = self._clock()
-        spent, self._last = max(0.0, now - self._last - self._waited), now
-        self._waited = 0.0
-        return spent
 
 
 def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:

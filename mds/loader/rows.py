@@ -134,6 +134,8 @@ def _join(parts: list[Rows]) -> Rows:
         _join_arrays([rows.keys for rows in parts]),
         _join_arrays([rows.mask for rows in parts]),
     )
+    for rows in parts:
+        rows.values = None  # generators may still hold their last rows
     parts.clear()
     return joined
 

@@ -46,7 +46,7 @@ from mds.world import worker_group, worker_place
 if TYPE_CHECKING:
     from mds.index import ShardSchema
     from mds.loader.batch_groups import Message
-    from mds.loader.pack_documents import Documents
+    from mds.loader.pack_documents import DocumentValues
     from mds.loader.read_rows import FixedColumns
     from mds.process.stopwatch import Clock
 
@@ -221,7 +221,7 @@ class Batches(IterableDataset[Any]):
         is_keyed = dataset._filter.chain.is_keyed
         steps = PackSteps(epoch, drop_last=self._drop_last, is_keyed=is_keyed)
         facts = dataset, order.packing.lengths, order.lengths, allocate
-        documents: Documents
+        documents: DocumentValues
         if self.is_plain and is_columnar(dataset):
             documents, dropped = StoredDocuments(*facts), DropCount()
             windows = read_windows(dataset, steps.blocks(), epoch)

@@ -1,4 +1,4 @@
-"""Documents of a step of packs: their values, column by column and end to end.
+"""DocumentValues of a step of packs: their values, column by column and end to end.
 
 Packs were made of recorded lengths before anything was read, so a document must be as long as was
 recorded, also behind functions. Stored columns are copied once, from the shards to their place in
@@ -39,7 +39,7 @@ _ADDED = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 _FIRST_SAMPLES = 1 << 16  # among which a sample of the form of all is looked for
 
 
-class Documents(Protocol):
+class DocumentValues(Protocol):
     """Values of the documents of a step."""
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
@@ -52,7 +52,7 @@ class Documents(Protocol):
 
 
 class StoredDocuments:
-    """Documents that are columns of the readers.
+    """DocumentValues that are columns of the readers.
 
     Args:
         dataset: Whose columns are read.
@@ -70,7 +70,7 @@ class StoredDocuments:
         self._has_form = False  # whether a document has shown how many axes its arrays have
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
-        """See `Documents`."""
+        """See `DocumentValues`."""
         if rows is None:
             if not self._has_form and len(self._following) > 1:
                 self._find_form(self._dataset._stored_item(0))
@@ -126,7 +126,7 @@ class StoredDocuments:
 
 
 class SampleDocuments:
-    """Documents that are samples behind functions, filters and a class of the user's.
+    """DocumentValues that are samples behind functions, filters and a class of the user's.
 
     The arguments are those of `StoredDocuments`.
     """
@@ -142,7 +142,7 @@ class SampleDocuments:
         self._types: dict[str, np.dtype[Any]] = {}  # of those that follow
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
-        """See `Documents`."""
+        """See `DocumentValues`."""
         samples = [] if rows is None else rows.values
         is_dropped = np.array([sample is DROPPED for sample in samples], bool)
         if is_dropped.any():

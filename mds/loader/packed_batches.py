@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mds.dataset.samples import Samples
     from mds.dataset.worker_epoch import WorkerEpoch
     from mds.loader.batch_maker import BatchMaker
-    from mds.loader.pack_documents import Documents, Tensors
+    from mds.loader.pack_documents import DocumentValues, Tensors
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.order import Order
     from mds.plan.pack_plan import RankPacks
@@ -101,7 +101,7 @@ class Packer:
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
         documents: Collects the values of the documents.
-        dropped: Documents that a filter dropped, whose place becomes padding.
+        dropped: DocumentValues that a filter dropped, whose place becomes padding.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Packer:
         watch: Stopwatch,
         pack_as: str,
         allocate: Allocator,
-        documents: Documents,
+        documents: DocumentValues,
         dropped: DropCount,
     ) -> None:
         assert isinstance(epoch.order, PackPlan)

@@ -1,4 +1,4 @@
-"""DocumentValues of a step of packs: their values, column by column and end to end.
+"""Documents of a step of packs: their values, column by column and end to end.
 
 Packs were made of recorded lengths before anything was read, so a document must be as long as was
 recorded, also behind functions. Stored columns are copied once, from the shards to their place in
@@ -52,7 +52,7 @@ class DocumentValues(Protocol):
 
 
 class StoredDocuments:
-    """DocumentValues that are columns of the readers.
+    """Documents that are columns of the readers.
 
     Args:
         dataset: Whose columns are read.
@@ -126,7 +126,7 @@ class StoredDocuments:
 
 
 class SampleDocuments:
-    """DocumentValues that are samples behind functions, filters and a class of the user's.
+    """Documents that are samples behind functions, filters and a class of the user's.
 
     The arguments are those of `StoredDocuments`.
     """

@@ -101,7 +101,7 @@ class Packer:
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
         documents: Collects the values of the documents.
-        dropped: DocumentValues that a filter dropped, whose place becomes padding.
+        dropped: Documents that a filter dropped, whose place becomes padding.
     """
 
     def __init__(

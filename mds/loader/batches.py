@@ -21,20 +21,24 @@ from mds.dataset.reading import read_windows
 from mds.dataset.streaming import StreamingDataset
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
 from mds.encodings import DecodeKind, parse_encoding
-from mds.loader.batch_groups import MAX_GROUP_BATCHES, BatchIterator
 from mds.loader.batch_maker import BatchMaker, make_tensors
-from mds.loader.messages import send_batches, send_chunks, send_joined
-from mds.loader.read_rows import (
+from mds.loader.messages import BatchIterator, send_batches, send_chunks, send_joined
+from mds.loader.rows import (
+    MAX_GROUP_BATCHES,
     BatchParts,
     ChunkSize,
+    Rows,
+    add_mask,
     count_places,
+    cut_columns,
     fixed_columns,
     gather_chunks,
+    join_samples,
     read_columns,
     read_numbers,
     read_samples,
+    timed,
 )
-from mds.loader.rows import Rows, add_mask, cut_columns, join_samples, timed
 from mds.loader.sample_functions import SampleJudge, SampleMapper, keep_samples
 from mds.loader.tensor_buffers import Allocator, TensorPool
 from mds.plan import PackPlan
@@ -45,9 +49,9 @@ from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:
     from mds.index import ShardSchema
-    from mds.loader.batch_groups import Message
+    from mds.loader.messages import Message
     from mds.loader.pack_documents import DocumentValues
-    from mds.loader.read_rows import FixedColumns
+    from mds.loader.rows import FixedColumns
     from mds.process.stopwatch import Clock
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import repeatable
-from mds.loader.batch_groups import SUM_BITS
+from mds.loader.rows import SUM_BITS
 from mds.plan import OrderHash
 from mds.process.fork_safe import call_in_child
 from mds.report import WaitAccount

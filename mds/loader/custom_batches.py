@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, collect_epochs, take_dropped
 from mds.errors import ConfigError
-from mds.loader.batch_groups import SUM_BITS, BatchInfo
-from mds.loader.rows import Rows
+from mds.loader.rows import SUM_BITS, BatchInfo, Rows
 from mds.loader.wrapping import find_streaming
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from mds.arguments import check_arguments, plain_scalar
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
-from mds.loader.batch_groups import BatchInfo, BatchIterator
 from mds.loader.batches import Batches
 from mds.loader.counted_batches import CountedBatches, EpochCount
+from mds.loader.messages import BatchIterator
+from mds.loader.rows import BatchInfo
 from mds.loader.settings import LOADER_RULES, check_loader, check_threads
 from mds.loader.wrapping import (
     check_generators,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mds.loader.batch_groups import BatchInfo
 from mds.loader.pack_documents import LABELS
-from mds.loader.rows import Rows
+from mds.loader.rows import BatchInfo, Rows
 from mds.plan import PackPlan
 from mds.process.stopwatch import COLLATE
 from mds.transforms.columns import batch_of, tensors_of

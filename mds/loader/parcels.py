@@ -14,19 +14,13 @@ import numpy as np
 from torch._utils import ExceptionWrapper
 
 from mds.loader.batch_codec import Encoded, Layout, decode, encode
-from mds.loader.batch_groups import (
-    MAX_GROUP_BATCHES,
-    MAX_GROUP_BYTES,
-    BatchGroup,
-    BatchList,
-    tell_making,
-)
+from mds.loader.messages import MAX_GROUP_SECONDS, BatchGroup, BatchList
+from mds.loader.rows import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, tell_making
 from mds.loader.segments import Segment, SegmentPool, find_reader
 
 if TYPE_CHECKING:
-    from mds.loader.batch_groups import Batch, Message
+    from mds.loader.messages import Batch, Message
 
-MAX_GROUP_SECONDS = 0.02  # of making the batches of a message
 _SLACK = 16  # batches may differ by one part in so many
 
 

@@ -1,31 +1,100 @@
-"""Chunks of a worker's order on their way to a batch, and the steps that every batch takes.
+"""Chunks of a worker's order on their way to a batch: how they are read, cut and joined.
 
 A batch is made in stages: ``read -> filter -> map -> collate | pack -> mask -> transport``. A stage
 takes an iterator of `Rows` and returns one: it is a generator, or a function under ``map()`` that
 sets the values of its `Rows` and returns them. It keeps no reference to what it has handed on, so
 that the memory of one chunk can be that of the next.
+
+Where a sample is nothing but the readers' columns, columns are gathered for several batches at
+once, into the memory that becomes the tensor. Samples are decoded a third of a batch at a time if
+functions are called with them: that bounds the memory of what waits for the functions, and needs
+few readings of the clock.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
+from mds.dataset.filtering import SkippedSample
+from mds.dataset.reading import read_windows
+from mds.dataset.worker_epoch import PaddedWorkerEpoch
 from mds.errors import ConfigError
+from mds.loader.tensor_buffers import allocate
+from mds.process.stopwatch import Making, join_makings
+from mds.readers import cut_growing, gather, iterate_samples
+from mds.transforms.columns import join_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import torch
 
-    from mds.dataset.worker_epoch import KeyStream
-    from mds.loader.batch_groups import BatchInfo
+    from mds.dataset.samples import Samples
+    from mds.dataset.worker_epoch import KeyStream, WorkerEpoch
+    from mds.loader.tensor_buffers import Allocator
+    from mds.plan.position import Position
+    from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Stopwatch
     from mds.transforms.row_keys import Keys
 
     Mask = npt.NDArray[np.bool_]
+    Ids = npt.NDArray[np.int64]
+    FixedColumns = Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
+    Columns = dict[str, Any]
+
+
+#: Batches that are made together, and the bytes of their tensors if one batch is not larger.
+MAX_GROUP_BATCHES = 8
+MAX_GROUP_BYTES = 4 << 20
+SUM_BITS = (1 << 64) - 1
+
+
+class BatchInfo(NamedTuple):
+    """Bookkeeping of a batch, which travels with it.
+
+    ``samples``: places of the order that it took. ``order``: what it adds to the order hash, as
+    (sum modulo 2**64, samples). ``begin``: the position at which this iteration began.
+    ``skipped``: the first samples that were dropped on the way, and ``dropped``: how many there
+    were. ``is_empty``: nothing was kept; one masked sample stands for the batch. ``making``: how it
+    was made; of several batches in a message the first one tells it. ``end``: of a batch of packs,
+    the position after its step. ``given``: how many samples a wrapper made of them, with each list
+    of samples counted as one, and by its entries.
+    """
+
+    samples: int
+    order: tuple[int, int]
+    begin: Position | None = None
+    skipped: tuple[SkippedSample, ...] = ()
+    dropped: int = 0
+    is_empty: bool = False
+    making: Making | None = None
+    end: Position | None = None
+    given: tuple[int, int] = (0, 0)
+
+
+def batch_info(
+    epoch: WorkerEpoch, position: int, count: int, making: Making | None = None
+) -> BatchInfo:
+    """The bookkeeping of a batch of ``count`` places from ``position`` on."""
+    earlier = epoch.checksum_until(position)
+    added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
+    return BatchInfo(count, (added, count), epoch.begin, making=making)
+
+
+def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
+    """The bookkeeping of a message, whose first batch tells how all of them were made and sent.
+
+    The trainer waited for the message, and so for all of its batches.
+    """
+    made = [info.making for info in infos if info.making is not None]
+    if not made:
+        return [*infos]
+    first = infos[0]._replace(making=join_makings(made, crossing))
+    return [first, *(i if i.making is None else i._replace(making=None) for i in infos[1:])]
 
 
 class Rows:
@@ -156,8 +225,6 @@ def with_mask(batch: Any, mask: Mask) -> Any:
 
     Raises ConfigError for a batch that has a column of this name.
     """
-    import torch
-
     tensor = torch.from_numpy(mask)
     if not isinstance(batch, dict):
         return batch, tensor
@@ -168,3 +235,188 @@ def with_mask(batch: Any, mask: Mask) -> Any:
             "collate function."
         )
     return {**batch, "mask": tensor}
+
+
+class ChunkSize:
+    """Number of rows to gather at once: whole batches, more of them while they are small."""
+
+    def __init__(self, batch_size: int, most_batches: int = MAX_GROUP_BATCHES) -> None:
+        self._batch_size, self._most = batch_size, most_batches
+        self._batches = 1  # the first batch is made alone, so that it comes at once
+
+    def __call__(self) -> int:
+        """Return the number of rows of the next chunk."""
+        return self._batch_size * self._batches
+
+    def adapt(self, columns: Columns, count: int) -> None:
+        """Set the next size from a chunk of ``count`` rows."""
+        nbytes = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
+        fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)
+        self._batches = max(1, min(self._batches * 2, self._most, fit))
+
+
+def read_columns(
+    windows: Iterable[Window],
+    size: ChunkSize,
+    fixed: FixedColumns,
+    allocate: Allocator,
+    epoch: WorkerEpoch,
+    *,
+    copy: bool = False,
+) -> Iterator[Rows]:
+    """Yield chunks of columns of an epoch; the last one has the rows that remain.
+
+    Columns are tensors if all are of fixed width, else what `gather` returns. Without ``copy`` the
+    arrays of a list may be views of the files.
+    """
+    first = epoch.start
+    chunks = gather_chunks(windows, size, fixed, allocate, epoch.most_samples, copy=copy)
+    for count, columns in chunks:
+        mask = epoch.next_mask(count) if isinstance(epoch, PaddedWorkerEpoch) else None
+        sources = [*columns.values()] if fixed else []
+        size.adapt(columns, count)
+        first += count
+        yield Rows(first - count, count, columns, mask=mask, sources=sources)
+        del columns, sources
+
+
+def gather_chunks(
+    windows: Iterable[Window],
+    size: Callable[[], int],
+    fixed: FixedColumns = (),
+    allocate: Allocator = allocate,
+    most_rows: int = sys.maxsize,
+    *,
+    copy: bool = False,
+) -> Iterator[tuple[int, Columns]]:
+    """Yield the rows of windows in chunks of ``size()`` rows: their number and their columns.
+
+    ``most_rows``: an upper bound of the rows of all windows.
+    """
+    parts: list[Columns] = []
+    filled = rows = 0  # rows in the parts, and rows of the chunk
+    tensors: Columns = {}
+    for window in windows:
+        start, end = 0, len(window.ids)
+        while start < end:
+            if not filled:
+                rows = size()
+                tensors = {
+                    name: allocate((min(rows, most_rows), *shape), dtype)
+                    for name, dtype, shape in fixed
+                }
+            stop = min(end, start + rows - filled)
+            shards, stored_rows = window.shards[start:stop], window.rows[start:stop]
+            until = filled + stop - start
+            out = {name: t[filled:until].numpy() for name, t in tensors.items()}
+            parts.append(gather(window.readers, shards, stored_rows, out=out, copy=copy))
+            filled, start = until, stop
+            if filled == rows:
+                yield rows, tensors or join_columns(parts)
+                del tensors, out  # the consumer of the chunk is their only owner
+                parts, filled, tensors = [], 0, {}
+    if filled:
+        remaining = {name: tensor[:filled] for name, tensor in tensors.items()}
+        yield filled, remaining or join_columns(parts)
+
+
+class BatchParts:
+    """Cutter of windows into parts of batches.
+
+    Args:
+        size: Returns the number of places of the next batch.
+        parts: Number of parts of a batch, if it does not begin or end within a window.
+        first: The first place.
+        keys: Returns the row keys of the next places, if a function takes random numbers.
+        masks: Returns which of the next places are no padding, if there is padding.
+    """
+
+    def __init__(
+        self,
+        size: Callable[[], int],
+        parts: int = 1,
+        first: int = 0,
+        keys: Callable[[int], Keys] | None = None,
+        masks: Callable[[int], npt.NDArray[np.bool_]] | None = None,
+    ) -> None:
+        self._size, self._parts, self._place = size, parts, first
+        self._keys, self._masks = keys, masks
+        self._missing = self._most = 0  # places until the batch is complete, and of a part
+
+    def cut(self, count: int) -> Iterator[Rows]:
+        """Yield rows without values for the next ``count`` places."""
+        while count:
+            if not self._missing:
+                self._missing = self._size()
+                self._most = -(-self._missing // self._parts)
+            length = min(self._most, self._missing, count)
+            count -= length
+            self._missing -= length
+            rows = Rows(self._place, length, None, ends_batch=not self._missing)
+            self._place += length
+            if self._keys is not None:
+                rows.keys = self._keys(length)
+            if self._masks is not None:
+                rows.mask = self._masks(length)
+            yield rows
+            del rows
+
+
+def read_samples(
+    dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
+) -> Iterator[Rows]:
+    """Yield decoded samples."""
+    windows = read_windows(dataset, blocks, epoch)
+    for readers, shards, numbers in cut_growing((w.readers, w.shards, w.rows) for w in windows):
+        samples, _ = iterate_samples(readers, shards, numbers, epoch.fail)
+        for rows in parts.cut(len(numbers)):
+            rows.values = [*itertools.islice(samples, rows.size)]
+            yield rows
+            del rows
+
+
+def read_numbers(
+    dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
+) -> Iterator[Rows]:
+    """Yield sample numbers, whose shards are open for the functions that ``epoch`` lends to."""
+    try:
+        for window in read_windows(dataset, blocks, epoch):
+            epoch.begin_window(dataset._cache, window)
+            numbers = iter(dataset._shards.selected(window.ids).tolist())
+            for rows in parts.cut(len(window.ids)):
+                rows.values = [*itertools.islice(numbers, rows.size)]
+                yield rows
+                del rows
+            del window
+    finally:
+        epoch.end_windows()
+
+
+def count_places(dataset: Samples, epoch: WorkerEpoch, stage: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield rows of samples, and keep the position up to date that the dataset's state has."""
+
+    def count(rows: Rows) -> Rows:
+        epoch.filled_places = rows.first + rows.size
+        return rows
+
+    dataset._running = epoch
+    try:
+        yield from map(count, stage)
+        epoch.is_exhausted = True
+    finally:
+        epoch.is_over = True
+
+
+def fixed_columns(dataset: Any, schemas: Sequence[Any]) -> FixedColumns:
+    """Return the columns that a dataset reads if all are of fixed width, else none."""
+    from mds.encodings import parse_encoding
+
+    columns = schemas[0].columns
+    encodings = [parse_encoding(text) for text in columns.encodings]
+    fixed = []
+    for name, encoding in zip(columns.names, encodings, strict=True):
+        if encoding.size is None or encoding.dtype is None or encoding.shape is None:
+            return []
+        if name in dataset._columns:
+            fixed.append((name, encoding.dtype, encoding.shape))
+    return fixed if not any(schema.is_split for schema in schemas) else []

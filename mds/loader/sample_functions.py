@@ -13,7 +13,7 @@ import numpy as np
 from mds.dataset.filtering import DropCount, Fate, SkippedSample
 from mds.dataset.reading import item_getter, judge_numbers, time_sample
 from mds.errors import ConfigError, EncodingError, FormatError, FunctionError
-from mds.loader.batch_groups import batch_info
+from mds.loader.rows import batch_info
 from mds.transforms.runner import SampleRunner
 
 if TYPE_CHECKING:

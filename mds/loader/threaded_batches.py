@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from mds.loader.batch_groups import BatchIterator
+from mds.loader.messages import BatchIterator
 from mds.loader.tensor_buffers import TensorPool
 from mds.loader.threads import ThreadedWorkers
 

@@ -21,14 +21,15 @@ import numpy as np
 from mds.cache import policy
 from mds.cache.concurrency import Pool
 from mds.prefetch.acquire import ShardLease, ShardRequest, WindowFetcher
-from mds.prefetch.lookahead import Lookahead, working_set
-from mds.prefetch.next_use import MergedOrder, join_index, leave_index
-from mds.prefetch.window_size import (
+from mds.prefetch.lookahead import (
     MIN_WINDOW,
+    Lookahead,
     count_fitting,
     max_window_shards,
     sizes_under_limit,
+    working_set,
 )
+from mds.prefetch.next_use import MergedOrder, join_index, leave_index
 from mds.process.fork_safe import new_lock
 from mds.readers import unique_stable
 from mds.text.redaction import get_logger

@@ -17,9 +17,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mds.prefetch.lookahead import Lookahead
+from mds.prefetch.lookahead import Lookahead, join, leave
 from mds.prefetch.unlimited import UnlimitedPrefetch
-from mds.prefetch.window_size import join, leave
 from mds.readers import unique_stable
 
 if TYPE_CHECKING:

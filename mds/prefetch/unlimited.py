@@ -17,8 +17,7 @@ import numpy as np
 
 from mds.cache.concurrency import Pool
 from mds.errors import NoSpaceError
-from mds.prefetch.lookahead import Lookahead
-from mds.prefetch.window_size import count_fitting, max_window_shards
+from mds.prefetch.lookahead import Lookahead, count_fitting, max_window_shards
 from mds.process.fork_safe import new_event
 from mds.readers import unique_stable
 from mds.text.redaction import get_logger

@@ -379,7 +379,7 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
         sizes.append(len(rows))
         return mds.readers.gather(readers, shards, rows, **options)
 
-    monkeypatch.setattr("mds.loader.read_rows.gather", gather)
+    monkeypatch.setattr("mds.loader.rows.gather", gather)
     loader = StreamingDataLoader(StreamingDataset(local=make(samples=400), batch_size=10))
     assert [len(batch["id"]) for batch in loader] == [10] * 40
     assert sizes == [10, 20, 40, 80, 80, 80, 80, 10]
@@ -419,7 +419,7 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
         assert not [batch for batch in given if batch() is not None]
         return mds.readers.gather(*args, **options)
 
-    monkeypatch.setattr("mds.loader.read_rows.gather", gather)
+    monkeypatch.setattr("mds.loader.rows.gather", gather)
     more = {} if is_in_bundles else {"columns": MANY, "value": many}
     for batch in StreamingDataLoader(StreamingDataset(local=make(**more), batch_size=8)):
         given.append(weakref.ref(batch["id"]))

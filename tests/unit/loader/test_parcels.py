@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from mds.loader.batch_codec import decode, encode
-from mds.loader.batch_groups import BatchInfo, BatchIterator, BatchList
+from mds.loader.messages import BatchIterator, BatchList
 from mds.loader.parcels import ParcelSender
+from mds.loader.rows import BatchInfo
 from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from mds.prefetch.window_size import count_fitting
+from mds.prefetch.lookahead import count_fitting
 from mds.process import mmaps
 from mds.process.mmaps import count_maps, map_descriptor
 

@@ -8,8 +8,7 @@ import pytest
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.loader.batches import Batches
 from mds.loader.parcels import ParcelSender
-from mds.loader.read_rows import BatchParts
-from mds.loader.rows import join_samples, timed
+from mds.loader.rows import BatchParts, join_samples, timed
 from mds.process.stopwatch import COLLATE, DECODE, FUNCTIONS, PHASES, Stopwatch, running_watch
 from mds.report import WaitAccount
 from mds.storage.transfer_times import TransferSeconds, TransferTimes

@@ -7,9 +7,8 @@ from torch.utils.data import default_collate
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.errors import FunctionError
-from mds.loader.batch_groups import BatchGroup, BatchList
 from mds.loader.batches import Batches
-from mds.loader.messages import join_batches
+from mds.loader.messages import BatchGroup, BatchList, join_batches
 from mds.loader.tensor_buffers import TensorPool
 
 SAMPLES, SIZE, WIDTH = 210, 4, 16

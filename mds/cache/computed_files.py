@@ -28,8 +28,7 @@ from mds.storage.control_files import (
     read_control_file,
 )
 from mds.storage.files import despite_deletion
-from mds.storage.lock_holders import describe_processes, holders_of
-from mds.storage.locks import lock_within, open_locks
+from mds.storage.locks import describe_processes, holders_of, lock_within, open_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -204,7 +204,7 @@ class ShardDownloader:
                 check_file(packed, path, self.folder.hash_of(packed), path)
             except CorruptError:
                 if is_shard_name(packed.basename):  # else it may be anything of the user's
-                    from mds.storage.beneath import unlink_beneath
+                    from mds.storage.relative_name import unlink_beneath
 
                     unlink_beneath(self.folder.root, packed.basename)
             else:

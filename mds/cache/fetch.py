@@ -122,7 +122,7 @@ class ShardFetcher:
         if lock is None:
             # Alive but stuck. Two downloads of one shard are better than none; under a limit there
             # is room for one, so the second is not kept.
-            from mds.storage.lock_holders import describe_processes
+            from mds.storage.locks import describe_processes
 
             log.warning(
                 "Shard %s of %s is being fetched by %s, which did not end in %.0f s; this one %s.",
@@ -304,7 +304,7 @@ class ShardFetcher:
         if os.path.isdir(path):
             raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
         with contextlib.suppress(FileNotFoundError):
-            from mds.storage.beneath import unlink_beneath
+            from mds.storage.relative_name import unlink_beneath
 
             unlink_beneath(opened.folder.root, file.basename)
         remote = redact(opened.folder.remote)

@@ -183,7 +183,7 @@ class CacheFolder:
             return size
         # Files behind a link, and other users' files in a sticky folder, stay.
         with contextlib.suppress(ConfigError, PermissionError):
-            from mds.storage.beneath import unlink_beneath
+            from mds.storage.relative_name import unlink_beneath
 
             for file in self.files(info):
                 with contextlib.suppress(FileNotFoundError):
@@ -207,7 +207,7 @@ class CacheFolder:
 
         Before anything is made, replaced or removed under the names of the shard.
         """
-        from mds.storage.beneath import check_beneath
+        from mds.storage.relative_name import check_beneath
 
         for raw, packed in info.files:
             for file in (raw, packed):

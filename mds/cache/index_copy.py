@@ -486,7 +486,7 @@ def locked_folder(folder: str) -> Iterator[None]:
     path = os.path.join(control, "lock")
     lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
     if lock is None:  # safe without it: files appear by rename, and a folder has one note
-        from mds.storage.lock_holders import describe_processes, holders_of
+        from mds.storage.locks import describe_processes, holders_of
 
         owners = describe_processes(holders_of(path, _LOCK_AT))
         log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)

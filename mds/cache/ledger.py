@@ -41,8 +41,7 @@ from mds.errors import CacheError
 from mds.process.fork_safe import new_rlock
 from mds.storage.control_files import make_control_folder, make_shared_folder
 from mds.storage.files import despite_deletion, disk
-from mds.storage.lock_holders import describe_processes, holders_of
-from mds.storage.locks import LockFile, lock_within, open_locks
+from mds.storage.locks import LockFile, describe_processes, holders_of, lock_within, open_locks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,8 +18,7 @@ from mds.compat.shapes import Array
 from mds.errors import IndexFileError
 from mds.index import Index
 from mds.readers import make_decoder, open_reader
-from mds.storage.beneath import unlink_beneath
-from mds.storage.relative_name import RelativeName
+from mds.storage.relative_name import RelativeName, unlink_beneath
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -8,19 +8,26 @@ system call, about a microsecond.
 
 A forked child inherits descriptors; they are closed in the child at once, so that a lock never
 outlives the process that took it.
+
+A lock does not say which process holds it, but Linux lists the locks of each open file
+(``/proc/PID/fdinfo``). The list is read once a wait has become long: it takes some ten
+milliseconds on a machine with hundreds of processes. Processes of other users or containers are not
+visible.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import socket
 import struct
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol
 
 from mds.process.fork_safe import call_in_child, new_condition
@@ -30,8 +37,8 @@ from mds.storage.control_files import (
     open_control_file,
 )
 from mds.storage.files import despite_deletion, disk
-from mds.storage.lock_holders import describe_processes, holders_of, is_stopped
 from mds.storage.waiting import waiting
+from mds.text.redaction import printable
 
 _LOOK_SECONDS = 2.0  # between two looks at which process has a lock
 _STOPPED_SECONDS = 3.0  # for which a process must have been stopped before it is given up
@@ -280,3 +287,75 @@ def _close_inherited() -> None:
 
 
 call_in_child(_close_inherited)
+
+
+_STOPPED = {b"T", b"t"}  # by a signal, and by a debugger
+_LONGEST = 80  # letters of a command that are shown
+
+
+def holders_of(path: str, offset: int) -> list[int]:
+    """Return the visible processes that hold an exclusive lock on byte ``offset`` of a file."""
+    try:
+        inode = b"%d" % os.stat(path).st_ino
+        numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    except OSError:
+        return []
+    return [number for number in numbers if any(_holds(number, inode, offset))]
+
+
+def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
+    """For each lock of a process, whether it is an exclusive one on a byte of a file."""
+    folder = f"/proc/{number}/fdinfo"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as info:
+                for line in info:
+                    if line.startswith(b"lock:"):
+                        yield _is_lock(line.split(), inode, offset)
+
+
+def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
+    """Whether a line such as ``lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 5 5`` is that lock.
+
+    The device before the inode is not looked at: layered file systems tell another one here.
+    """
+    if len(words) != 9 or words[4] != b"WRITE" or words[6].rpartition(b":")[2] != inode:
+        return False
+    first, last = words[7], words[8]
+    return int(first) <= offset and (last == b"EOF" or offset <= int(last))
+
+
+def is_stopped(number: int) -> bool:
+    """Whether a process is stopped, by a signal or by a debugger, as far as it is seen."""
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            # The name, in parentheses, may hold anything; the state is behind it.
+            return file.read().rpartition(b")")[2].split()[0] in _STOPPED
+    except (OSError, IndexError):
+        return False
+
+
+def describe_processes(numbers: Sequence[int]) -> str:
+    """Describe processes by their numbers, what each runs, whether it is stopped, and where."""
+    names = [
+        "another thread of this process"
+        if number == os.getpid()
+        else f"process {number} ({', '.join(_facts(number))})"
+        for number in numbers
+    ]
+    return (
+        f"{', '.join(names) or 'a process that is not seen'} on {printable(socket.gethostname())}"
+    )
+
+
+def _facts(number: int) -> list[str]:
+    try:
+        with open(f"/proc/{number}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        words = []
+    # Leave the arguments out: they may contain secrets.
+    names = [os.path.basename(os.fsdecode(word)) for word in words[:1]]
+    names += [os.path.basename(os.fsdecode(word)) for word in words[1:] if word.endswith(b".py")]
+    command = printable(" ".join(names[:2]))[:_LONGEST] or "of another container, or gone"
+    return [command, "stopped"] if is_stopped(number) else [command]

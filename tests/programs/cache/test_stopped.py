@@ -13,7 +13,7 @@ from sharing import finish, start
 from mds.cache.tuning import CacheTuning
 from mds.errors import CacheError
 from mds.storage import control_files, locks
-from mds.storage.lock_holders import describe_processes, holders_of, is_stopped
+from mds.storage.locks import describe_processes, holders_of, is_stopped
 
 LIMIT = 90_000
 

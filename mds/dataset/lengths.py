@@ -109,7 +109,7 @@ def _of_source(source: Source, column: str) -> Lengths:
     in_place = source.remote is None
     folder = source.folder if in_place else control_folder(source.folder, CONTROL)
     path = os.path.join(folder, name)
-    file = map_file(path, most=most_bytes(samples) + _ROOM)
+    file = map_file(path, max_bytes=most_bytes(samples) + _ROOM)
     if file is not None:
         try:
             return parse_lengths_file(file, samples, column, fingerprint, path)
@@ -121,7 +121,7 @@ def _of_source(source: Source, column: str) -> Lengths:
         source.remote or source.folder, options=source.options, timeout=source.timeout
     )
     if not in_place:
-        sidecar = read_companion(store, name, KIND, fingerprint, most=most_bytes(samples))
+        sidecar = read_companion(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
         if sidecar is not None:
             lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
             return _keep(path, lengths, fingerprint)
@@ -140,7 +140,7 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
         mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
         with publish_control_file(path, mode) as file:
             file.write(data)
-        mapped = map_file(path, most=len(data))
+        mapped = map_file(path, max_bytes=len(data))
         if mapped is not None:
             return parse_lengths_file(mapped, len(lengths), lengths.column, fingerprint, path)
     return lengths

@@ -95,7 +95,7 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
 
     Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
     """
-    found = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, most=_LARGEST)
+    found = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST)
     where = store.url_of(TABLE_NAME)
     if found is None:
         raise IndexFileError(f"{where}: the table of the files is missing; run mds index anew.")

@@ -44,11 +44,11 @@ _ROOM = 64 << 10
 def read_index(
     path: str, sidecar: str | None = None, *, min_copied_bytes: int = MIN_COPIED_BYTES
 ) -> Index:
-    """The table of the index.json at ``path``.
+    """Read the index.json at ``path``.
 
-    With ``sidecar`` a binary copy of the table is taken from there if it was made from an index of
-    the same size and digest, and is written there if not; of an index of at least
-    ``min_copied_bytes``.
+    ``sidecar`` is the path of a binary copy of the table. It is used if it was made from an index
+    of the same size and digest, and written otherwise. An index of less than ``min_copied_bytes``
+    is parsed without it.
     """
     if sidecar is None:
         return Index.parse(_read(path), path)
@@ -58,7 +58,7 @@ def read_index(
     index = load(sidecar, size, digest)
     if index is None:
         index = Index.parse(_read(path), path)
-        # A folder that cannot be written to costs the next start its time, nothing else.
+        # If the folder is read-only, the next start only has to parse again.
         with contextlib.suppress(OSError, StoreError):
             save(index, sidecar, size)
     return index
@@ -71,11 +71,11 @@ def save(index: Index, path: str, size: int) -> None:
     from mds.index.emit import JsonShape
     from mds.storage.files import publish  # brings in what opening an index does not need
 
-    columns, at = [], 0
+    columns, offset = [], 0
     for name in Index.COLUMNS:
         column: npt.NDArray[Any] = getattr(index, name)
-        columns.append([name, column.dtype.str, at, len(column)])
-        at += -(-column.nbytes // 64) * 64
+        columns.append([name, column.dtype.str, offset, len(column)])
+        offset += -(-column.nbytes // 64) * 64
     header = json.dumps(
         {
             "version": _VERSION,
@@ -101,17 +101,17 @@ def save(index: Index, path: str, size: int) -> None:
 
 
 def load(path: str, size: int, digest: str) -> Index | None:
-    """The table at ``path``, or None unless it is whole, plausible, and of that very index.json."""
+    """Load the table at ``path``; return None if it is damaged, implausible or of another index."""
     import xxhash
 
-    # A table is smaller than the text it was made from, whatever a file there claims to be.
-    data = map_file(path, most=size + _ROOM)
+    # A table is smaller than the text that it was made from, so a larger file is not one.
+    data = map_file(path, max_bytes=size + _ROOM)
     if data is None or len(data) < _START or data[:8] != _MAGIC:
         return None
     view = memoryview(data)
     if xxhash.xxh3_64_intdigest(view[16:]) != int.from_bytes(view[8:16], "little"):
         return None
-    # The digest tells damage and not intent: a hostile file may hold anything.
+    # The digest detects damage, not malice: a hostile file may hold anything.
     try:
         start = _START + int.from_bytes(view[16:20], "little")
         header = json.loads(data[_START:start])
@@ -127,23 +127,28 @@ def load(path: str, size: int, digest: str) -> Index | None:
     return Index(columns, schemas, digest) if is_plausible(columns, schemas) else None
 
 
-def _columns(data: memoryview, told: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    """The columns by name; ValueError when they are not those of a table."""
-    if [name for name, *_ in told] != list(Index.COLUMNS):
+def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns by name; raise ValueError if they are not those of a table."""
+    if [name for name, *_ in descriptors] != list(Index.COLUMNS):
         raise ValueError("other columns")
     columns = {}
     from mds.index.table_check import dtype_of
 
-    for name, dtype, at, count in told:
-        if dtype != dtype_of(name) or type(at) is not int or type(count) is not int or count < 0:
+    for name, dtype, offset, count in descriptors:
+        if (
+            dtype != dtype_of(name)
+            or type(offset) is not int
+            or type(count) is not int
+            or count < 0
+        ):
             raise ValueError("another type, place or length")
-        columns[name] = np.frombuffer(data, dtype, count, at)
+        columns[name] = np.frombuffer(data, dtype, count, offset)
     return columns
 
 
-def map_file(path: str, most: int) -> mmap.mmap | None:
-    """A file mapped; None when there is none, or none of that kind and size."""
-    # A pipe in the place of the file must not block, and a link there is not ours.
+def map_file(path: str, max_bytes: int) -> mmap.mmap | None:
+    """Map a regular file of 1 to ``max_bytes`` bytes; return None if there is no such file."""
+    # A pipe under this name must not block, and a symbolic link is never ours.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         handle = os.open(path, flags)
@@ -151,7 +156,7 @@ def map_file(path: str, most: int) -> mmap.mmap | None:
         return None
     try:
         state = os.fstat(handle)
-        if not stat.S_ISREG(state.st_mode) or not 0 < state.st_size <= most:
+        if not stat.S_ISREG(state.st_mode) or not 0 < state.st_size <= max_bytes:
             return None
         return map_descriptor(handle, state.st_size)
     except (OSError, ValueError):

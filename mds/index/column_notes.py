@@ -26,9 +26,9 @@ _MAX_CLASSES = 1 << 20
 
 
 class ColumnNote(NamedTuple):
-    """What is known of a column beside its encoding.
+    """Description of a column, and the meaning of its numbers.
 
-    ``class_names[n]`` is what the number ``n`` means.
+    ``class_names[n]`` is the name of the class with number ``n``.
     """
 
     description: str = ""
@@ -38,11 +38,11 @@ class ColumnNote(NamedTuple):
 def make_notes(
     class_names: Mapping[str, Sequence[str]], descriptions: Mapping[str, str]
 ) -> dict[str, ColumnNote]:
-    """The notes of columns of a caller. Raises ConfigError for what are no texts."""
-    for what, given in (("class_names", class_names), ("descriptions", descriptions)):
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{what} is a dict from names of columns, got {given!r}.")
-    found: dict[str, ColumnNote] = {}
+    """Check and join a caller's notes on columns. Raises ConfigError for wrong types."""
+    for argument, value in (("class_names", class_names), ("descriptions", descriptions)):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{argument} is a dict from names of columns, got {value!r}.")
+    notes: dict[str, ColumnNote] = {}
     for column, names in class_names.items():
         is_list = isinstance(names, (list, tuple))
         if not is_list or not all(isinstance(name, str) for name in names):
@@ -50,12 +50,12 @@ def make_notes(
                 f"class_names[{column!r}] is a list of texts, the name of each number in turn, got "
                 f"{names!r}."
             )
-        found[column] = ColumnNote(class_names=tuple(names))
+        notes[column] = ColumnNote(class_names=tuple(names))
     for column, text in descriptions.items():
         if not isinstance(text, str):
             raise ConfigError(f"descriptions[{column!r}] is a text, got {text!r}.")
-        found[column] = found.get(column, ColumnNote())._replace(description=text)
-    for column, note in found.items():
+        notes[column] = notes.get(column, ColumnNote())._replace(description=text)
+    for column, note in notes.items():
         for text in (note.description, *note.class_names):
             if not _is_unicode(text):
                 raise ConfigError(
@@ -63,7 +63,7 @@ def make_notes(
                     "surrogate, which no file of text can hold. Leave it out, or decode the text "
                     "with errors='replace'."
                 )
-    return found
+    return notes
 
 
 def _is_unicode(text: str) -> bool:
@@ -76,17 +76,17 @@ def _is_unicode(text: str) -> bool:
 
 def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None:
     """Refuse notes of a column that there is not (ConfigError)."""
-    known = list(columns)
+    column_names = list(columns)
     for column in notes:
-        if column not in known:
+        if column not in column_names:
             raise ConfigError(
                 f"class_names and descriptions: there is no column {column!r}."
-                f"{did_you_mean(column, known)} There are {', '.join(known)}."
+                f"{did_you_mean(column, column_names)} There are {', '.join(column_names)}."
             )
 
 
 def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
-    """The bytes of the companion of an index of that fingerprint."""
+    """Return the bytes of the companion of notes; ``index`` is the fingerprint of the index."""
     payload = {
         column: {
             **({"description": note.description} if note.description else {}),
@@ -99,52 +99,61 @@ def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
 
 
 def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
-    """The notes beside an index of that fingerprint; none where there is no such file.
+    """Read the notes beside an index of that fingerprint; return an empty dict if there are none.
 
-    Raises IndexFileError for one that is damaged or of another index, and StoreError for a place
-    that cannot be asked.
+    Raises IndexFileError if the file is damaged or belongs to another index, and StoreError if the
+    store cannot be read.
     """
-    found = read_companion(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
-    return {} if found is None else parse_notes(found.payload, store.url_of(NAME))
+    companion = read_companion(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
+    return {} if companion is None else parse_notes(companion.payload, store.url_of(NAME))
 
 
 def join_notes(
     parts: Sequence[Mapping[str, ColumnNote]],
 ) -> tuple[dict[str, ColumnNote], list[str]]:
-    """The notes of datasets that become one, and the columns whose numbers mean other things.
+    """Join the notes of datasets; return them and the columns with contradicting class names.
 
-    The first description of a column stays. Names of classes stay where all parts that tell any
-    tell the same: a number must not mean two things.
+    The first description of a column stays. Class names stay only if all parts that have any agree:
+    a number must not mean two things.
     """
     joined: dict[str, ColumnNote] = {}
     differing: dict[str, None] = {}
     for notes in parts:
         for column, note in notes.items():
-            known = joined.setdefault(column, note)
-            if known.class_names and note.class_names and known.class_names != note.class_names:
+            first_note = joined.setdefault(column, note)
+            if (
+                first_note.class_names
+                and note.class_names
+                and first_note.class_names != note.class_names
+            ):
                 differing[column] = None
             joined[column] = ColumnNote(
-                known.description or note.description, known.class_names or note.class_names
+                first_note.description or note.description,
+                first_note.class_names or note.class_names,
             )
     for column in differing:
         joined[column] = joined[column]._replace(class_names=())
     return {name: note for name, note in joined.items() if any(note)}, list(differing)
 
 
-def parse_notes(payload: bytes | memoryview, where: str) -> dict[str, ColumnNote]:
-    """The notes that the payload of a companion tells. Raises IndexFileError."""
+def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnNote]:
+    """Parse the payload of a companion of notes. Raises IndexFileError."""
     try:
         columns = json.loads(bytes(payload))["columns"]
-        notes = {column: _note(given) for column, given in columns.items()}
+        notes = {column: _note(raw_note) for column, raw_note in columns.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise IndexFileError(f"{where}: does not tell columns: {error}. Remove it.") from error
+        raise IndexFileError(
+            f"{location}: does not describe columns: {error}. Remove it."
+        ) from error
     if len(notes) > _MAX_COLUMNS:
-        raise IndexFileError(f"{where}: tells of {len(notes)} columns. Remove it.")
+        raise IndexFileError(
+            f"{location}: describes {len(notes)} columns, more than {_MAX_COLUMNS}. Remove it."
+        )
     return notes
 
 
-def _note(given: Any) -> ColumnNote:
-    description, names = given.get("description", ""), given.get("class_names", [])
+def _note(raw_note: Any) -> ColumnNote:
+    description, names = raw_note.get("description", ""), raw_note.get("class_names", [])
     is_text = isinstance(description, str) and isinstance(names, list)
     if not is_text or not all(isinstance(name, str) for name in names):
         raise TypeError("a description is a text, and class_names is a list of texts")

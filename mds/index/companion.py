@@ -48,7 +48,7 @@ class Companion:
 
 
 def companion_name(kind: str, column: str | None = None, end: str = "bin") -> str:
-    """The name of the file of a kind, or of a kind and a column.
+    """Return the name of a companion file of a kind, or of a kind and a column.
 
     >>> companion_name("lengths", "tokens")
     'index.lengths-tokens.bin'
@@ -66,7 +66,7 @@ def is_companion(name: str) -> bool:
 
 
 def pack_companion(kind: str, version: int, index: str, payload: bytes | memoryview) -> bytes:
-    """The bytes of a companion; ``index`` is the fingerprint of its `Index`."""
+    """Return the bytes of a companion; ``index`` is the fingerprint of its `Index`."""
     header = {
         "kind": kind,
         "version": version,
@@ -75,63 +75,64 @@ def pack_companion(kind: str, version: int, index: str, payload: bytes | memoryv
         "bytes": memoryview(payload).nbytes,
     }
     line = json.dumps(header).encode("ascii")
-    # The payload begins at a multiple of 64 bytes: numbers are used as they lie in the file.
+    # The payload begins at a multiple of 64 bytes, so that numpy can map its numbers.
     return line + b" " * (-(len(line) + 1) % 64) + b"\n" + payload
 
 
 def parse_companion(
-    data: Any, where: str, kind: str | None = None, index: str | None = None, version: int = 1
+    data: Any, location: str, kind: str | None = None, index: str | None = None, version: int = 1
 ) -> Companion:
-    """What the bytes of a companion hold; ``where`` is named in errors.
+    """Parse the bytes of a companion; ``location`` is named in errors.
 
-    ``kind`` and ``index``: what it must be of, None for anything. ``version``: the highest that the
-    caller knows. Raises IndexFileError (a ValueError) for one that is damaged, of another kind, of
-    a later version, or of another index.json.
+    ``kind`` and ``index`` are the expected kind and fingerprint, None for any. ``version`` is the
+    highest version that the caller can read. Raises IndexFileError (a ValueError) for a companion
+    that is damaged, of another kind, of a later version, or of another index.json.
     """
     view = memoryview(data)
     end = bytes(view[:_MAX_HEADER_BYTES]).find(b"\n")
     try:
         header = json.loads(bytes(view[: max(end, 0)]))
-        found = (header["kind"], header["version"], header["index"], header["digest"])
-        size = header["bytes"]
+        header_kind, header_version = header["kind"], header["version"]
+        header_index, digest, size = header["index"], header["digest"], header["bytes"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise IndexFileError(
-            f"{where}: begins with no header of a file beside an index. Remove it."
+            f"{location}: begins with no header of a file beside an index. Remove it."
         ) from error
     payload = view[end + 1 :]
     is_header = (
-        isinstance(found[0], str)
-        and _KIND.fullmatch(found[0]) is not None
-        and type(found[1]) is int
-        and found[1] >= 1
-        and all(isinstance(text, str) and _DIGEST.fullmatch(text) for text in found[2:])
+        isinstance(header_kind, str)
+        and _KIND.fullmatch(header_kind) is not None
+        and type(header_version) is int
+        and header_version >= 1
+        and all(isinstance(t, str) and _DIGEST.fullmatch(t) for t in (header_index, digest))
     )
-    if not is_header or kind not in (None, found[0]):
+    if not is_header or kind not in (None, header_kind):
         raise IndexFileError(
-            f"{where}: is of kind {shown(found[0])}, version {shown(found[1])}; expected "
-            f"{kind or 'one of ours'}. Remove it."
+            f"{location}: is of kind {shown(header_kind)}, version {shown(header_version)}; "
+            f"expected {kind or 'one of ours'}. Remove it."
         )
-    if kind is not None and found[1] > version:
+    if kind is not None and header_version > version:
         raise IndexFileError(
-            f"{where}: has version {found[1]}, this library knows up to {version}: update it."
+            f"{location}: has version {header_version}, this library knows up to {version}: "
+            "update it."
         )
-    if index not in (None, found[2]):
+    if index not in (None, header_index):
         raise IndexFileError(
-            f"{where}: belongs to another {INDEX_NAME} than the one beside it. Make it anew, or "
+            f"{location}: belongs to another {INDEX_NAME} than the one beside it. Make it anew, or "
             "remove it."
         )
-    if type(size) is not int or size != len(payload) or fingerprint_of(payload) != found[3]:
+    if type(size) is not int or size != len(payload) or fingerprint_of(payload) != digest:
         raise IndexFileError(
-            f"{where}: is damaged: {len(payload)} bytes behind its header, and {shown(size)} of "
-            f"digest {found[3]} were written. Make it anew, or remove it."
+            f"{location}: is damaged: {len(payload)} bytes behind its header, and {shown(size)} of "
+            f"digest {digest} were written. Make it anew, or remove it."
         )
-    return Companion(found[0], found[1], found[2], payload)
+    return Companion(header_kind, header_version, header_index, payload)
 
 
 def write_companion(
     store: Store, name: str, kind: str, index: str, payload: bytes, version: int = 1
 ) -> None:
-    """Put a companion beside the index.json of a place, whole or not at all.
+    """Write a companion beside the index.json of a store, whole or not at all.
 
     ``name``: of `companion_name`. ``index``: the fingerprint of its `Index`. Raises StoreError.
     """
@@ -146,35 +147,34 @@ def read_companion(
     kind: str,
     index: str | None,
     version: int = 1,
-    most: int = MAX_PAYLOAD_BYTES,
+    max_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> Companion | None:
-    """A companion of the index.json of a place; None where there is none.
+    """Read a companion of the index.json of a store; return None if there is no such file.
 
-    ``most``: bytes of a payload that are plausible; a larger file is refused before it is read
-    whole. Raises IndexFileError as `parse_companion`, and the StoreError of a place that cannot be
-    asked.
+    A payload of more than ``max_bytes`` is refused before it is read whole. Raises IndexFileError
+    as `parse_companion` does, and StoreError if the store cannot be read.
     """
-    where = store.url_of(name)
+    location = store.url_of(name)
     pieces, size = [], 0
     try:
         with store.stream(name) as body:
             for piece in body:
                 size += len(piece)
-                if size > most + _MAX_HEADER_BYTES:
+                if size > max_bytes + _MAX_HEADER_BYTES:
                     raise IndexFileError(
-                        f"{where}: has more than {most} bytes, and its dataset has no room for "
-                        "so many. Remove it."
+                        f"{location}: has more than {max_bytes} bytes, the most that its dataset "
+                        "can need. Remove it."
                     )
                 pieces.append(bytes(piece))
     except (NotFoundError, DeniedError):
         return None
-    return parse_companion(b"".join(pieces), where, kind, index, version)
+    return parse_companion(b"".join(pieces), location, kind, index, version)
 
 
 def find_companions(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
-    """Those of the files of a place that are companions: by their names, and by what they hold.
+    """Yield the names of companions, recognized by their names and their headers.
 
-    A file of another program that has such a name is none.
+    ``read`` returns the bytes of a file. Files of other programs with such names are passed over.
     """
     for name in sorted(filter(is_companion, names)):
         try:
@@ -185,7 +185,7 @@ def find_companions(names: Iterable[str], read: Callable[[str], bytes]) -> Itera
 
 
 def companions_of(store: Store) -> list[str]:
-    """The names that companions of a place have, as far as it can be listed."""
+    """Return the names of companions in a store; none if the store cannot be listed."""
     if store.local_path is not None:
         names = os.listdir(store.local_path) if os.path.isdir(store.local_path) else []
         return sorted(filter(is_companion, names))
@@ -198,7 +198,7 @@ def companions_of(store: Store) -> list[str]:
 
 
 def remove_stale_companions(store: Store, index: str) -> None:
-    """Remove the companions of an index.json that another one, of a fingerprint, has replaced."""
+    """Delete companions of any index.json but the one of fingerprint ``index``."""
     for name in find_companions(companions_of(store), store.get):
         if parse_companion(store.get(name), name).index != index:
             store.delete(name)

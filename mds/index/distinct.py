@@ -30,31 +30,31 @@ class NamesSeen:
         if have_folders:
             self._folders.update(name.rpartition(b"/")[0] for name in names)
 
-    def check(self, names: Iterable[list[str]], where: str) -> None:
+    def check(self, names: Iterable[list[str]], location: str) -> None:
         """Raise IndexFileError for a name that occurs twice, given the names of all shards."""
         if not self._hashes:
             return
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
         twice = hashes[1:][hashes[1:] == hashes[:-1]]
         folders = set(_with_parents(self._folders))
-        wanted = np.fromiter(map(hash, folders), np.int64, len(folders))
-        found = hashes[np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)]
-        suspects = {*twice.tolist(), *wanted[found == wanted].tolist()}
+        folder_hashes = np.fromiter(map(hash, folders), np.int64, len(folders))
+        nearest_hashes = hashes[np.minimum(hashes.searchsorted(folder_hashes), len(hashes) - 1)]
+        suspects = {*twice.tolist(), *folder_hashes[nearest_hashes == folder_hashes].tolist()}
         if suspects:
-            _compare(names, suspects, folders, where)
+            _compare(names, suspects, folders, location)
 
 
 def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
-    seen: set[bytes] = set()
+    parents: set[bytes] = set()
     for folder in folders:
-        while folder and folder not in seen:
-            seen.add(folder)
+        while folder and folder not in parents:
+            parents.add(folder)
             yield folder
             folder = folder.rpartition(b"/")[0]  # noqa: PLW2901 - upwards
 
 
 def _compare(
-    names: Iterable[list[str]], suspects: set[int], folders: set[bytes], where: str
+    names: Iterable[list[str]], suspects: set[int], folders: set[bytes], location: str
 ) -> None:
     first: dict[bytes, int] = {}
     for number, of_shard in enumerate(names):
@@ -64,12 +64,12 @@ def _compare(
                 continue
             if key in folders:
                 raise IndexFileError(
-                    f"{where}, shard {number}: {shown(name)} is a file here and the folder of "
+                    f"{location}, shard {number}: {shown(name)} is a file here and the folder of "
                     "another shard. An index like this cannot be laid out on a disk."
                 )
             if key in first:
                 raise IndexFileError(
-                    f"{where}, shard {number}: {shown(name)} is also a file of shard "
-                    f"{first[key]}. Every shard needs files of its own."
+                    f"{location}, shard {number}: {shown(name)} is also a file of shard "
+                    f"{first[key]}. Two shards cannot share a file."
                 )
             first[key] = number

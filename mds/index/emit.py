@@ -22,7 +22,9 @@ class JsonShape:
     def __init__(self, schema: ShardSchema) -> None:
         self._stored = schema.stored
         self._pieces = _flatten(_object(schema))
-        place = {piece: at for at, piece in enumerate(self._pieces) if isinstance(piece, tuple)}
+        place = {
+            piece: index for index, piece in enumerate(self._pieces) if isinstance(piece, tuple)
+        }
         self._samples = place["samples",]
         self._files = [
             (
@@ -34,20 +36,20 @@ class JsonShape:
         ]
 
     def fill(self, samples: int, sizes: Sequence[int], names: Sequence[str], digests: str) -> str:
-        """The text of one shard. Sizes, names and digests are in the order of ``stored``."""
+        """Return the text of one shard. Sizes, names and digests are in the order of ``stored``."""
         out = self._pieces.copy()
         out[self._samples] = str(samples)
-        at = 0
+        offset = 0
         for (name, size, hashes), basename, bytes_ in zip(self._files, names, sizes, strict=True):
             out[name] = json.dumps(basename)
             out[size] = str(bytes_)
             for place, digits in hashes:
-                out[place] = f'"{digests[at : at + digits]}"'
-                at += digits
+                out[place] = f'"{digests[offset : offset + digits]}"'
+                offset += digits
         return "".join(out)
 
     def example(self) -> str:
-        """The text of a shard of no samples, which says all that the schema says."""
+        """Return the text of a shard without samples; it holds the whole schema."""
         digits = sum(digits for file in self._stored for _, digits in file.hashes)
         count = len(self._stored)
         return self.fill(0, [0] * count, ["-"] * count, "0" * digits)
@@ -84,7 +86,7 @@ def _object(schema: ShardSchema) -> dict[str, Any]:
 
 
 def _flatten(raw: Any) -> list[Any]:
-    """Text pieces, with the path of the hole as a tuple in between."""
+    """Return pieces of text; a tuple between them is the path of a hole."""
     if isinstance(raw, _Hole):
         return [raw.path]
     if not isinstance(raw, dict):

@@ -43,7 +43,7 @@ class Lengths:
 
     @classmethod
     def of(cls, column: str, lengths: Any) -> Lengths:
-        """Lengths that are given; in their smallest form, and as a file would have them."""
+        """Make a table of the given lengths, packed as in a file."""
         payload = emit_lengths(column, np.asarray(lengths))
         return parse_lengths(payload, len(lengths), column, "lengths")
 
@@ -51,26 +51,26 @@ class Lengths:
         return len(self._lengths)
 
     def take(self, numbers: Ids) -> Ids:
-        """The lengths of samples, int64."""
-        found = self._lengths[numbers].astype(np.int64)
+        """Return the lengths of the samples with these numbers, int64."""
+        lengths = self._lengths[numbers].astype(np.int64)
         if len(self._long):
             top = np.iinfo(self._lengths.dtype).max
-            at = np.flatnonzero(found == top)
-            found[at] = self._of_long[np.searchsorted(self._long, numbers[at])]
-        return found
+            long_rows = np.flatnonzero(lengths == top)
+            lengths[long_rows] = self._of_long[np.searchsorted(self._long, numbers[long_rows])]
+        return lengths
 
     def all(self) -> Ids:
-        """The lengths of all samples, int64."""
-        found = self._lengths.astype(np.int64)
-        found[self._long] = self._of_long
-        return found
+        """Return the lengths of all samples, int64."""
+        lengths = self._lengths.astype(np.int64)
+        lengths[self._long] = self._of_long
+        return lengths
 
     @property
     def total(self) -> int:
-        """The sum of all."""
+        """The sum of all lengths."""
         top = int(np.iinfo(self._lengths.dtype).max)
-        whole = int(self._lengths.sum(dtype=np.int64)) + int(self._of_long.sum())
-        return whole - top * len(self._long)
+        stored_sum = int(self._lengths.sum(dtype=np.int64)) + int(self._of_long.sum())
+        return stored_sum - top * len(self._long)
 
 
 class JoinedLengths:
@@ -88,25 +88,25 @@ class JoinedLengths:
         self.count = sum(map(len, parts))
 
     def take(self, numbers: Ids) -> Ids:
-        """The lengths of samples, int64."""
+        """Return the lengths of the samples with these numbers, int64."""
         if len(self._parts) == 1:
             return self._parts[0].take(numbers)
-        of = np.searchsorted(self._ends, numbers, side="right")
-        found = np.empty(len(numbers), np.int64)
-        for part in np.unique(of).tolist():
-            mine = of == part
+        part_of_sample = np.searchsorted(self._ends, numbers, side="right")
+        lengths = np.empty(len(numbers), np.int64)
+        for part in np.unique(part_of_sample).tolist():
+            is_in_part = part_of_sample == part
             before = int(self._ends[part - 1]) if part else 0
-            found[mine] = self._parts[part].take(numbers[mine] - before)
-        return found
+            lengths[is_in_part] = self._parts[part].take(numbers[is_in_part] - before)
+        return lengths
 
 
 def lengths_name(column: str) -> str:
-    """The name of the file of a column."""
+    """Return the name of the file of lengths of a column."""
     return companion_name(KIND, column)
 
 
 def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
-    """The payload of a file of lengths, which are not negative and below 2**32."""
+    """Return the payload of a file of lengths, which are at least 0 and below 2**32."""
     values = np.asarray(lengths, np.int64)
     width = 1 if not len(values) or int(values.max()) < 255 else 2
     dtype = np.dtype(f"<u{width}")
@@ -123,55 +123,56 @@ def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
 
 
 def emit_lengths_file(column: str, lengths: NDArray[Any], index: str) -> bytes:
-    """The whole file of lengths for the index of a fingerprint."""
+    """Return the bytes of a file of lengths; ``index`` is the fingerprint of the index."""
     return pack_companion(KIND, 1, index, emit_lengths(column, lengths))
 
 
 def most_bytes(samples: int) -> int:
-    """The most bytes that a payload for so many samples has."""
+    """Return the largest size, in bytes, of a payload for a number of samples."""
     return _MAX_HEADER_BYTES + 24 * samples
 
 
-def parse_lengths_file(data: Any, samples: int, column: str, index: str, where: str) -> Lengths:
-    """The lengths of a file, used where it lies.
+def parse_lengths_file(data: Any, samples: int, column: str, index: str, location: str) -> Lengths:
+    """Parse a file of lengths without copying it.
 
-    Raises IndexFileError for one that is damaged, or of another index, number of samples or column.
+    Raises IndexFileError if it is damaged, or of another index, number of samples or column.
     """
-    found = parse_companion(data, where, KIND, index)
-    return parse_lengths(found.payload, samples, column, where)
+    companion = parse_companion(data, location, KIND, index)
+    return parse_lengths(companion.payload, samples, column, location)
 
 
-def parse_lengths(payload: Any, samples: int, column: str | None, where: str) -> Lengths:
-    """The lengths of a payload, of any column for None. Raises IndexFileError."""
+def parse_lengths(payload: Any, samples: int, column: str | None, location: str) -> Lengths:
+    """Parse a payload of lengths, of any column if ``column`` is None. Raises IndexFileError."""
     view = memoryview(payload)
     try:
         end = bytes(view[:_MAX_HEADER_BYTES]).index(b"\n") + 1
         head = json.loads(bytes(view[:end]))
-        told = head["column"], head["samples"], head["width"], head["long"]
+        head_column, head_samples = head["column"], head["samples"]
+        width, longs = head["width"], head["long"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise IndexFileError(
-            f"{where}: holds no lengths. Make it anew with mds lengths."
+            f"{location}: holds no lengths. Make it anew with mds lengths."
         ) from error
-    column = told[0] if column is None and isinstance(told[0], str) else column
-    is_plausible = told[0] == column and told[1] == samples and str(told[2]) in ("1", "2")
-    is_plausible = is_plausible and type(told[3]) is int and 0 <= told[3] <= samples
-    small = samples * told[2] if is_plausible else 0
+    column = head_column if column is None and isinstance(head_column, str) else column
+    is_plausible = head_column == column and head_samples == samples and str(width) in ("1", "2")
+    is_plausible = is_plausible and type(longs) is int and 0 <= longs <= samples
+    small = samples * width if is_plausible else 0
     small += -small % 8
-    if not is_plausible or len(view) != end + small + 16 * told[3]:
+    if not is_plausible or len(view) != end + small + 16 * longs:
         raise IndexFileError(
-            f"{where}: holds lengths of column {told[0]!r:.60} of {told[1]!r:.30} samples; "
-            f"expected column {column!r} of {samples}. Make it anew with mds lengths."
+            f"{location}: holds lengths of column {head_column!r:.60} of {head_samples!r:.30} "
+            f"samples; expected column {column!r} of {samples}. Make it anew with mds lengths."
         )
-    dtype = np.dtype(f"<u{told[2]}")
+    dtype = np.dtype(f"<u{width}")
     lengths = np.frombuffer(view, dtype, samples, end)
-    long = np.frombuffer(view, "<i8", told[3], end + small)
-    of_long = np.frombuffer(view, "<i8", told[3], end + small + 8 * told[3])
-    _check_long(lengths, long, of_long, where)
+    long = np.frombuffer(view, "<i8", longs, end + small)
+    of_long = np.frombuffer(view, "<i8", longs, end + small + 8 * longs)
+    _check_long(lengths, long, of_long, location)
     return Lengths(str(column), lengths, long, of_long, fingerprint_of(view))
 
 
-def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, where: str) -> None:
-    """See that the long ones are where the short ones say so, and are long."""
+def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, location: str) -> None:
+    """Check that exactly the samples with the largest short length have a long one."""
     top = np.iinfo(lengths.dtype).max
     is_right = (
         np.array_equal(np.flatnonzero(lengths == top), long)
@@ -180,6 +181,6 @@ def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, where: str) -> N
     )
     if not is_right:
         raise IndexFileError(
-            f"{where}: its long lengths are not where the others say so. Make it anew with mds "
+            f"{location}: its long lengths are not where the others say so. Make it anew with mds "
             "lengths."
         )

@@ -39,10 +39,10 @@ class _RepeatedKeyError(Exception):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise _RepeatedKeyError(", ".join(sorted({key for key, _ in pairs})))
-    return found
+    return mapping
 
 
 _DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
@@ -71,11 +71,11 @@ class Builder:
         self.names_seen = NamesSeen()
         self.digests = bytearray()
 
-    def add(self, raw: object, where: str) -> ShardSchema:
+    def add(self, raw: object, location: str) -> ShardSchema:
         """Append one parsed JSON object."""
-        where = f"{where}, shard {len(self.samples)}"
-        schema, row = parse_shard(raw, where)
-        _check_sizes(schema, row.samples, row.sizes, where)
+        location = f"{location}, shard {len(self.samples)}"
+        schema, row = parse_shard(raw, location)
+        _check_sizes(schema, row.samples, row.sizes, location)
         self.schema_of.append(self.schemas.setdefault(schema, len(self.schemas)))
         self.samples.append(row.samples)
         sizes = dict(zip((file.kind for file in schema.stored), row.sizes, strict=True))
@@ -89,7 +89,7 @@ class Builder:
         return schema
 
     def extend(
-        self, schema: ShardSchema, template: Template, rows: list[tuple[bytes, ...]], where: str
+        self, schema: ShardSchema, template: Template, rows: list[tuple[bytes, ...]], location: str
     ) -> None:
         """Append what the expression of a schema has found."""
         first = len(self.samples)
@@ -98,13 +98,13 @@ class Builder:
         sizes = [[*map(int, columns[group])] for group in template.sizes]
         for i, row in enumerate(zip(samples, *sizes, strict=True)):
             if not _is_plausible(schema, row[0], row[1:]):
-                _check_sizes(schema, row[0], row[1:], f"{where}, shard {first + i}")
+                _check_sizes(schema, row[0], row[1:], f"{location}, shard {first + i}")
         self.schema_of.extend([self.schemas[schema]] * len(rows))
         self.samples.extend(samples)
-        known = dict(zip((file.kind for file in schema.stored), sizes, strict=True))
+        sizes_by_kind = dict(zip((file.kind for file in schema.stored), sizes, strict=True))
         for kind, column in self.sizes.items():
-            if kind in known:
-                column.extend(known[kind])
+            if kind in sizes_by_kind:
+                column.extend(sizes_by_kind[kind])
             else:
                 column.frombytes(bytes(8 * len(rows)))
         names = [columns[group] for group in template.names]
@@ -112,9 +112,9 @@ class Builder:
         packed = b"".join(joined)
         # The one name in plain letters that no shard may have, or a name that may be too long.
         if _INDEX_NAME in packed.lower() or max(map(len, joined)) > MAX_PLAIN_BYTES:
-            for i, one in enumerate(joined):
-                for name in one.decode().split("\0"):
-                    RelativeName(name, f"{where}, shard {first + i}", IndexFileError)
+            for i, packed_names in enumerate(joined):
+                for name in packed_names.decode().split("\0"):
+                    RelativeName(name, f"{location}, shard {first + i}", IndexFileError)
         for of_kind in names:
             self.names_seen.add(of_kind, have_folders=b"/" in packed)
         self.name_sizes.extend(map(len, joined))
@@ -124,28 +124,28 @@ class Builder:
             self.digests += bytes.fromhex(b"".join(map(b"".join, digests)).decode())
 
 
-def parse_index(data: bytes, where: str, largest_object: int = LARGEST_OBJECT_BYTES) -> Builder:
-    """All shards of an index; IndexFileError when it is not one.
+def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT_BYTES) -> Builder:
+    """Parse all shards of an index; raise IndexFileError if it is not an index.
 
-    A value of more than ``largest_object`` bytes is no shard, and in memory many times that.
+    A value of more than ``largest_object`` bytes is refused: parsed, it would take many times that.
     """
     try:
-        return _Parser(data, where, largest_object).run()
+        return _Parser(data, location, largest_object).run()
     except _RepeatedKeyError as error:
-        raise IndexFileError(f"{where}: an object repeats one of its keys {error}.") from error
+        raise IndexFileError(f"{location}: an object repeats one of its keys {error}.") from error
     except RecursionError:
         # Without the cause: its traceback holds thousands of frames.
-        raise IndexFileError(f"{where}: nested too deeply to be an index.") from None
+        raise IndexFileError(f"{location}: nested too deeply to be an index.") from None
 
 
 class _Parser:
     """A position in the text of an index, and the columns so far."""
 
-    def __init__(self, data: bytes, where: str, largest_object: int) -> None:
+    def __init__(self, data: bytes, location: str, largest_object: int) -> None:
         self.data = data
-        self.where = where
+        self.location = location
         self.largest_object = largest_object
-        self.at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        self.position = 3 if data.startswith(b"\xef\xbb\xbf") else 0
         self.builder = Builder()
         self.templates: list[tuple[ShardSchema, Template]] = []
         self.tried: set[ShardSchema] = set()
@@ -153,34 +153,36 @@ class _Parser:
     def run(self) -> Builder:
         """Walk the outermost object."""
         if not self.data.strip():
-            raise IndexFileError(f"{self.where}: the file is empty.")
-        if (found := _LAST_VERSION.search(self.data[-256:])) and int(found[1]) != VERSION:
-            self._check_version(int(found[1]))
+            raise IndexFileError(f"{self.location}: the file is empty.")
+        if (last_version := _LAST_VERSION.search(self.data[-256:])) and int(
+            last_version[1]
+        ) != VERSION:
+            self._check_version(int(last_version[1]))
         self._expect(b"{", "an object with 'shards' and 'version'")
-        seen: set[str] = set()
+        keys: set[str] = set()
         while self._peek() != b"}":
-            if seen:
+            if keys:
                 self._expect(b",", "a comma")
             key, _ = self._value()
-            if key not in ("shards", "version") or key in seen:
-                # An index.json of wids lies beside tars.
+            if key not in ("shards", "version") or key in keys:
+                # The wids library also names its index of tar files index.json.
                 hint = (
                     " Is it of tars? Say format='tar', or /*.tar behind."
                     if b'"shardlist"' in self.data
                     else ""
                 )
                 raise IndexFileError(
-                    f"{self.where}: the key {shown(key)} is unknown or repeated.{hint}"
+                    f"{self.location}: the key {shown(key)} is unknown or repeated.{hint}"
                 )
-            seen.add(str(key))
+            keys.add(str(key))
             self._expect(b":", "a colon")
             if key == "shards":
                 self._shards()
             else:
                 self._check_version(self._value()[0])
         self._expect(b"}", "the end")
-        if missing := {"shards", "version"} - seen:
-            raise IndexFileError(f"{self.where}: {' and '.join(sorted(missing))} missing.")
+        if missing := {"shards", "version"} - keys:
+            raise IndexFileError(f"{self.location}: {' and '.join(sorted(missing))} missing.")
         if self._peek():
             raise self._broken("the end of the file")
         return self.builder
@@ -188,7 +190,7 @@ class _Parser:
     def _check_version(self, version: object) -> None:
         if type(version) is not int or version != VERSION:
             raise IndexFileError(
-                f"{self.where}: the index has version {shown(version)}; "
+                f"{self.location}: the index has version {shown(version)}; "
                 f"only version {VERSION} is known."
             )
 
@@ -201,7 +203,7 @@ class _Parser:
             while any(self._run(schema, template) for schema, template in self.templates):
                 pass
             raw, text = self._value()
-            schema = self.builder.add(raw, self.where)
+            schema = self.builder.add(raw, self.location)
             if schema not in self.tried and len(self.templates) < _MAX_TEMPLATES:
                 self.tried.add(schema)
                 if (template := make_template(schema, text)) is not None:
@@ -214,33 +216,33 @@ class _Parser:
 
     def _run(self, schema: ShardSchema, template: Template) -> bool:
         """Take the objects at this position that one expression accepts."""
-        match, data, at = template.match, self.data, self.at
+        match, data, position = template.match, self.data, self.position
         rows: list[tuple[bytes, ...]] = []
-        while len(rows) < _BLOCK and (found := match(data, at)) is not None:
-            rows.append(found.groups())
-            at = found.end()
+        while len(rows) < _BLOCK and (row_match := match(data, position)) is not None:
+            rows.append(row_match.groups())
+            position = row_match.end()
         if rows:
-            self.builder.extend(schema, template, rows, self.where)
-        self.at = at
+            self.builder.extend(schema, template, rows, self.location)
+        self.position = position
         return bool(rows)
 
     def _peek(self) -> bytes:
-        """The next byte that is not a space, b"" at the end."""
-        self.at = _SPACE.match(self.data, self.at).end()  # type: ignore[union-attr]
-        return self.data[self.at : self.at + 1]
+        """Return the next byte that is not a space, b"" at the end."""
+        self.position = _SPACE.match(self.data, self.position).end()  # type: ignore[union-attr]
+        return self.data[self.position : self.position + 1]
 
-    def _expect(self, byte: bytes, what: str) -> None:
+    def _expect(self, byte: bytes, expectation: str) -> None:
         if self._peek() != byte:
-            raise self._broken(what)
-        self.at += 1
+            raise self._broken(expectation)
+        self.position += 1
 
     def _value(self) -> tuple[object, str]:
-        """The JSON value at this position, and its text."""
+        """Return the JSON value at this position, and its text."""
         self._peek()
         size = _WINDOW
         while True:
             # Wrong bytes become surrogates, and those inside of the value are found below.
-            piece = self.data[self.at : self.at + size]
+            piece = self.data[self.position : self.position + size]
             window = piece.decode("utf-8", "surrogateescape")
             try:
                 value, end = _DECODE(window)
@@ -255,24 +257,24 @@ class _Parser:
             size *= 4
         text = window[:end]
         try:
-            self.at += len(text.encode())
+            self.position += len(text.encode())
         except UnicodeEncodeError as error:
             raise self._broken("UTF-8", error) from error
         return value, text
 
-    def _broken(self, wanted: str, error: Exception | None = None) -> IndexFileError:
-        got = self.data[self.at : self.at + 40]
-        found = repr(got)[1:] if got else "the end of the file"
+    def _broken(self, expectation: str, error: Exception | None = None) -> IndexFileError:
+        next_bytes = self.data[self.position : self.position + 40]
+        actual = repr(next_bytes)[1:] if next_bytes else "the end of the file"
         reason = f" ({error})" if error else ""
         return IndexFileError(
-            f"{self.where}: expected {wanted} at byte {self.at:,} of {len(self.data):,}, "
-            f"found {found}{reason}. The file is cut short or is not an index."
+            f"{self.location}: expected {expectation} at byte {self.position:,} of "
+            f"{len(self.data):,}, found {actual}{reason}. The file is cut short or is not an index."
         )
 
 
 def make_template(schema: ShardSchema, text: str) -> Template | None:
-    """The expression that accepts objects which look like ``text``; None where there is none."""
-    pattern, at, fields = [], 0, list[tuple[str, ...]]()
+    """Make the expression that accepts objects of the form of ``text``; None if there is none."""
+    pattern, offset, fields = [], 0, list[tuple[str, ...]]()
     widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
     for start, end, path in _scalars(text):
         if path == ("samples",) or (path[0] in KINDS and path[1:] == ("bytes",)):
@@ -283,17 +285,17 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
             group = b'"([0-9a-f]{%d})"' % widths[path[0], path[2]]
         else:
             continue
-        pattern += [re.escape(text[at:start].encode()), group]
+        pattern += [re.escape(text[offset:start].encode()), group]
         fields.append(path)
-        at = end
-    whole = b"".join(pattern) + re.escape(text[at:].encode())
-    found = re.fullmatch(whole, text.encode())
-    if found is None or len(set(fields)) != len(fields):
+        offset = end
+    expression = b"".join(pattern) + re.escape(text[offset:].encode())
+    self_match = re.fullmatch(expression, text.encode())
+    if self_match is None or len(set(fields)) != len(fields):
         return None
     place = {path: group for group, path in enumerate(fields)}
     kinds = [file.kind for file in schema.stored]
     return Template(
-        match=re.compile(whole + rb"[ \t\n\r]*,[ \t\n\r]*").match,
+        match=re.compile(expression + rb"[ \t\n\r]*,[ \t\n\r]*").match,
         samples=place["samples",],
         sizes=tuple(place[kind, "bytes"] for kind in kinds),
         names=tuple(place[kind, "basename"] for kind in kinds),
@@ -330,15 +332,15 @@ def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> 
     )
 
 
-def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], where: str) -> None:
+def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], location: str) -> None:
     """Refuse counts that the file cannot hold, before memory is allocated for them."""
     if _is_plausible(schema, samples, sizes):
         return
     if sizes[0] >= 1 << 32:
         raise IndexFileError(
-            f"{where}: {sizes[0]:,} bytes of raw data; offsets of 32 bits end at 4 GiB."
+            f"{location}: {sizes[0]:,} bytes of raw data; offsets of 32 bits end at 4 GiB."
         )
     raise IndexFileError(
-        f"{where}: {samples:,} samples cannot be in a file of {sizes[schema.is_split]:,} bytes; "
+        f"{location}: {samples:,} samples cannot be in a file of {sizes[schema.is_split]:,} bytes; "
         f"their offsets alone take {4 + 4 * (samples + 1):,}."
     )

@@ -80,7 +80,7 @@ class ShardInfo(NamedTuple):
         return parts
 
 
-def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, where: str) -> None:
+def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, location: str) -> None:
     """Raise UnsafeTypeError for a schema with pickles, unless they are allowed."""
     if allow_unsafe_types:
         return
@@ -89,6 +89,7 @@ def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, wher
             columns = zip(schema.columns.names, schema.columns.encodings, strict=True)
             bad = [f"{n!r} ({e})" for n, e in columns if parse_encoding(e).is_unsafe]
             raise UnsafeTypeError(
-                f"{where}: column {', '.join(bad)} holds pickles, and to load a pickle is to run "
-                "whatever code its author chose. Pass allow_unsafe_types=True if you trust them."
+                f"{location}: column {', '.join(bad)} holds pickles, and to load a pickle is to "
+                "run whatever code its author chose. Pass allow_unsafe_types=True if you trust "
+                "them."
             )

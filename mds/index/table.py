@@ -61,26 +61,26 @@ class Index:
         )
 
     @classmethod
-    def parse(cls, data: bytes, where: str = "index.json") -> Index:
-        """The table of an index.json; ``where`` is named in errors.
+    def parse(cls, data: bytes, location: str = "index.json") -> Index:
+        """Parse the bytes of an index.json; ``location`` is named in errors.
 
         Raises IndexFileError (a ValueError) for anything that is not a plausible index.
         """
         fingerprint = fingerprint_of(data)
-        refuse_files_index(data, fingerprint, where)
-        return cls._of(parse_index(data, where), fingerprint, where)
+        refuse_files_index(data, fingerprint, location)
+        return cls._of(parse_index(data, location), fingerprint, location)
 
     @classmethod
-    def build(cls, shards: Iterable[object], where: str = "index.json") -> Index:
-        """The table of shard objects as they are in the JSON, checked like those of a file."""
+    def build(cls, shards: Iterable[object], location: str = "index.json") -> Index:
+        """Make a table of shard objects as in the JSON, checked like those of a file."""
         builder = Builder()
         for raw in shards:
-            builder.add(raw, where)
-        text = cls._of(builder, "", where).to_json()
-        return cls._of(builder, fingerprint_of(text), where)
+            builder.add(raw, location)
+        text = cls._of(builder, "", location).to_json()
+        return cls._of(builder, fingerprint_of(text), location)
 
     @classmethod
-    def _of(cls, builder: Builder, fingerprint: str, where: str) -> Index:
+    def _of(cls, builder: Builder, fingerprint: str, location: str) -> Index:
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
             "samples": np.frombuffer(builder.samples, np.int64),
@@ -94,7 +94,7 @@ class Index:
             "digests": np.frombuffer(builder.digests, np.uint8),
         }
         index = cls(columns, list(builder.schemas), fingerprint)
-        builder.names_seen.check(map(index._names, range(len(index))), where)
+        builder.names_seen.check(map(index._names, range(len(index))), location)
         return index
 
     def __len__(self) -> int:
@@ -113,17 +113,17 @@ class Index:
         return int(self.offsets[-1])
 
     def fingerprint(self) -> str:
-        """The xxh3_128 hex digest of the text of the index."""
+        """Return the xxh3_128 hex digest of the text of the index."""
         return self._fingerprint
 
     def largest(self) -> int:
-        """The bytes, raw and compressed together, of the largest shard."""
-        whole = self.raw_size + self.raw_meta_size + self.zip_size + self.zip_meta_size
-        return int(whole.max(initial=0))
+        """Return the bytes, raw and compressed together, of the largest shard."""
+        shard_bytes = self.raw_size + self.raw_meta_size + self.zip_size + self.zip_meta_size
+        return int(shard_bytes.max(initial=0))
 
-    def check_safe(self, allow_unsafe_types: bool, where: str = "index.json") -> None:
+    def check_safe(self, allow_unsafe_types: bool, location: str = "index.json") -> None:
         """Raise UnsafeTypeError (a ValueError) if a column holds pickles that are not allowed."""
-        refuse_unsafe(self.schemas, allow_unsafe_types, where)
+        refuse_unsafe(self.schemas, allow_unsafe_types, location)
 
     def shard(self, number: int) -> ShardInfo:
         """One shard as an object, made on demand; IndexError when there is no such shard."""
@@ -151,25 +151,27 @@ class Index:
         )
 
     def file_names(self) -> Iterator[Iterator[tuple[str, str]]]:
-        """The kind and the name of each file of every shard, without the rest of its facts."""
+        """Yield for each shard the kinds and names of its files, without making a ShardInfo."""
         kinds = [[file.kind for file in schema.stored] for schema in self.schemas]
-        for number, at in enumerate(self.schema_of.tolist()):
-            yield zip(kinds[at], self._names(number), strict=True)
+        for number, schema_number in enumerate(self.schema_of.tolist()):
+            yield zip(kinds[schema_number], self._names(number), strict=True)
 
     def __iter__(self) -> Iterator[ShardInfo]:
         return map(self.shard, range(len(self)))
 
     def to_json(self) -> bytes:
-        """The bytes of the index.json of this table: default separators, keys sorted, ASCII."""
+        """Return the bytes of index.json: default separators, keys sorted, ASCII."""
         from mds.index.emit import JsonShape
 
         shapes = [JsonShape(schema) for schema in self.schemas]
         shards = []
-        for number, at in enumerate(self.schema_of.tolist()):
-            stored = self.schemas[at].stored
+        for number, schema_number in enumerate(self.schema_of.tolist()):
+            stored = self.schemas[schema_number].stored
             sizes = [int(self._size(file.kind)[number]) for file in stored]
             names, digests = self._names(number), self._digests(number)
-            shards.append(shapes[at].fill(int(self.samples[number]), sizes, names, digests))
+            shards.append(
+                shapes[schema_number].fill(int(self.samples[number]), sizes, names, digests)
+            )
         return f'{{"shards": [{", ".join(shards)}], "version": 2}}'.encode("ascii")
 
     def _size(self, kind: str) -> Int64s:
@@ -189,7 +191,7 @@ class Index:
 
 
 def fingerprint_of(data: bytes | memoryview) -> str:
-    """The digest that tells one index from another."""
+    """Return the digest that identifies an index."""
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(data)

@@ -30,7 +30,7 @@ _SIZES = {
 }
 _DTYPES = {"schema_of": "<i4", "names": "|u1", "digests": "|u1"}
 _WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
-_NOT_PLAIN = (b'"', b"\\", b":")  # of what is printable
+_NOT_PLAIN = (b'"', b"\\", b":")  # printable characters that a plain name cannot have
 _NUL, _SLASH = 0, ord("/")
 _SPACE, _DELETE = 0x20, 0x7F  # all between are printable
 _BLOCK = 16_384
@@ -39,13 +39,13 @@ _may_begin[list(_WORD)] = True
 
 
 def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
-    """Whether the columns are a table that parsing an index.json could have given."""
+    """Whether the columns are a table that parsing an index.json could have produced."""
     shards = len(columns["samples"])
     per_shard = ("samples", "schema_of", "name_ends", *_SIZES.values())
     if any(len(columns[name]) != shards for name in per_shard):
         return False
     facts, name_bytes, digest_bytes = _Facts(schemas), 0, 0
-    # Block by block: the memory of the check is that of a block, and stays in the caches.
+    # Block by block, so that the arrays of the check stay small and fit into the CPU's caches.
     for first in range(0, shards, _BLOCK):
         block = {name: columns[name][first : first + _BLOCK] for name in per_shard}
         if not _has_numbers(block, facts):
@@ -62,12 +62,12 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
 
 
 def dtype_of(column: str) -> str:
-    """The type of the numbers of a column."""
+    """Return the dtype of a column, as numpy spells it."""
     return _DTYPES.get(column, "<i8")
 
 
 class _Facts:
-    """What the check has to know of the schemas, by their numbers."""
+    """Facts of the schemas as arrays, one entry a schema."""
 
     def __init__(self, schemas: Sequence[ShardSchema]) -> None:
         self.last = len(schemas) - 1
@@ -93,13 +93,13 @@ def _has_numbers(block: Columns, facts: _Facts) -> bool:
     if (4 * (block["samples"] + 2) > room).any():
         return False
     # A file that no shard has is the common case, and has a column of zeros.
-    given = [(kind, block[name]) for kind, name in _SIZES.items() if block[name].any()]
-    return not any(sizes[facts.lacks[kind][which]].any() for kind, sizes in given)
+    sizes_by_kind = [(kind, block[name]) for kind, name in _SIZES.items() if block[name].any()]
+    return not any(sizes[facts.lacks[kind][which]].any() for kind, sizes in sizes_by_kind)
 
 
-def _within(column: npt.NDArray[Any], most: int) -> bool:
+def _within(column: npt.NDArray[Any], maximum: int) -> bool:
     # Without its sign a number below zero is larger than every number that may be.
-    return int(column.view(f"u{column.itemsize}").max()) <= most
+    return int(column.view(f"u{column.itemsize}").max()) <= maximum
 
 
 def _has_names(names: Bytes, ends: Int64s, files: Int64s) -> bool:

@@ -6,7 +6,7 @@ import os
 
 
 def unfinished(folder: str) -> str:
-    """A sentence about what lies in a folder without an index; '' where nothing tells."""
+    """Return a sentence on why a folder has no index, or '' if its files do not show it."""
     try:
         names = os.listdir(folder)
     except OSError:

@@ -127,8 +127,8 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path):
 
     store.stream = counted
     with pytest.raises(IndexFileError, match="more than 1000 bytes"):
-        read_companion(store, name, "lengths", index.fingerprint(), most=1000)
-    assert came[0]._came < 10_000_000
+        read_companion(store, name, "lengths", index.fingerprint(), max_bytes=1000)
+    assert came[0]._received < 10_000_000
 
 
 def test_only_names_of_companions_are_written(tmp_path):

@@ -401,7 +401,7 @@ def test_damaged_notes_are_refused(payload):
     """What a digest covers may still be no notes."""
     store = MemoryStore("memory://notes")
     write_companion(store, column_notes.NAME, "columns", "0" * 32, payload)
-    with pytest.raises(IndexFileError, match="does not tell columns"):
+    with pytest.raises(IndexFileError, match="does not describe columns"):
         column_notes.read_notes(store, "0" * 32)
 
 

@@ -48,15 +48,15 @@ def cache_use_of(dataset: StreamingDataset, samples: int) -> CacheUse:
     world = dataset._world()
     # A rank fetches its part of what all need.
     part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks
-    came = int(stats["fetched_shards"] + stats["in_memory_shards"])
+    fetches = int(stats["fetched_shards"] + stats["in_memory_shards"])
     return CacheUse(
         limit=dataset.cache_limit,
         total=sum(int(index.raw_size.sum()) for index in indexes) // max(world.num_nodes, 1),
         shards=shards,
         is_compressed=any(index.zip_size.any() for index in indexes),
-        came=came,
+        fetches=fetches,
         needed=part * shards,
-        gone=int(stats["evicted_shards"] + stats["in_memory_shards"]),
-        bytes_came=int(stats["fetched_bytes"] + stats["ranged_bytes"]),
+        evictions=int(stats["evicted_shards"] + stats["in_memory_shards"]),
+        bytes_fetched=int(stats["fetched_bytes"] + stats["ranged_bytes"]),
         ranged_bytes=int(stats["ranged_bytes"]),
     )

@@ -1,8 +1,8 @@
-"""Account of a trainer's waits: each is charged to what the batch took for which it waited.
+"""Account of a trainer's waits: each wait is charged to the phases of making its batch.
 
-A batch tells the seconds of its making by phase (`mds.process.stopwatch`), and a wait is divided as
-they are: workers that are busy are what a trainer waits for, and phases are what they are busy
-with. Between two batches the trainer is at its own work.
+A batch comes with the seconds that each phase of its making took (`mds.process.stopwatch`). A wait
+is divided among the phases in the same proportions, because the trainer waits for workers that are
+busy with them. The time between two batches is the trainer's own work.
 """
 
 from __future__ import annotations
@@ -21,66 +21,67 @@ MUCH_IDLE = 0.75  # of `WaitAccount.idle`; two other programs on the same cores 
 class WaitAccount:
     """Sums of one iteration of a loader, in seconds.
 
-    ``batches`` came; for the first of them ``first`` passed, in which workers began. Of the others
-    ``waited`` is the sum of the waits and ``worked`` that of the time between them.
+    ``batches`` counts the batches. ``first`` is the wait for the first one, in which workers start.
+    For all later batches, ``waited`` is the sum of the waits and ``worked`` that of the time
+    between them.
     """
 
     def __init__(self) -> None:
         self.batches = 0
         self.first = self.waited = self.worked = 0.0
         self._charged = [0.0] * len(PHASES)
-        self._made = [0.0] * len(PHASES)
+        self._making_seconds = [0.0] * len(PHASES)
         self._processor = 0.0
         self._last = 0.0
 
     @property
     def charged(self) -> dict[str, float]:
-        """The seconds waited, by the phases of `PHASES` that they are charged to."""
+        """Seconds waited, by the phase of `PHASES` to which they are charged."""
         return _by_phase(self._charged)
 
     @property
-    def made(self) -> dict[str, float]:
-        """The seconds of making the batches, by phase; of several workers more than passed."""
-        return _by_phase(self._made)
+    def making_seconds(self) -> dict[str, float]:
+        """Seconds of making the batches, by phase, summed over all workers."""
+        return _by_phase(self._making_seconds)
 
     @property
     def idle(self) -> float:
         """Share of decoding, functions and collating in which the processor did nothing, 0 to 1."""
-        made = self.made
-        own = made["decode"] + made["functions"] + made["collate"]
+        own = sum(self.making_seconds[phase] for phase in ("decode", "functions", "collate"))
         return max(0.0, own - self._processor) / own if own > 0.0 else 0.0
 
     @property
     def cores(self) -> float:
         """Cores that the makers of batches kept busy on average while the trainer ran."""
-        whole = self.waited + self.worked
-        return self._processor / whole if whole > 0.0 else 0.0
+        elapsed = self.waited + self.worked
+        return self._processor / elapsed if elapsed > 0.0 else 0.0
 
-    def add(self, asked: float, came: float, making: Making | None) -> None:
-        """Record when a batch was asked for and when it came.
+    def add(self, request_time: float, arrival_time: float, making: Making | None) -> None:
+        """Record when a batch was requested and when it arrived, in seconds of one clock.
 
-        ``making`` is None for one that came with an earlier one.
+        ``making`` holds the seconds of making it; None if it was made together with an earlier one.
         """
         self.batches += 1
         if making is not None:
             *phases, processor = making
-            self._made = [a + b for a, b in zip(self._made, phases, strict=True)]
+            pairs = zip(self._making_seconds, phases, strict=True)
+            self._making_seconds = [a + b for a, b in pairs]
             self._processor += processor
         if self.batches == 1:
-            self.first = came - asked
+            self.first = arrival_time - request_time
         else:
-            self.worked += max(0.0, asked - self._last)
-            self.waited += max(0.0, came - asked)
-            self._charge(max(0.0, came - asked), making)
-        self._last = came
+            self.worked += max(0.0, request_time - self._last)
+            self.waited += max(0.0, arrival_time - request_time)
+            self._charge(max(0.0, arrival_time - request_time), making)
+        self._last = arrival_time
 
     def _charge(self, wait: float, making: Making | None) -> None:
         phases = () if making is None else making[:-1]
-        whole = sum(phases)
-        if whole <= 0.0:
-            self._charged[-1] += wait  # it was there: what is left is its way
+        total = sum(phases)
+        if total <= 0.0:
+            self._charged[-1] += wait  # it was made already: the wait is for its transport
             return
-        self._charged = [a + wait * b / whole for a, b in zip(self._charged, phases, strict=True)]
+        self._charged = [a + wait * b / total for a, b in zip(self._charged, phases, strict=True)]
 
     def __repr__(self) -> str:
         return (
@@ -91,6 +92,8 @@ class WaitAccount:
 
 def _by_phase(seconds: Sequence[float]) -> dict[str, float]:
     """Return sums by phase, none of which is below zero (see `Making`)."""
-    found = dict(zip(PHASES, seconds, strict=True))
-    too_few = min(found["decode"], 0.0)
-    return {**found, "decode": found["decode"] - too_few, "functions": found["functions"] + too_few}
+    by_phase = dict(zip(PHASES, seconds, strict=True))
+    below_zero = min(by_phase["decode"], 0.0)
+    by_phase["decode"] -= below_zero
+    by_phase["functions"] += below_zero
+    return by_phase

@@ -1,8 +1,8 @@
 """Diagnosis of a slow run: the one cause that costs the trainer most, in a paragraph.
 
 A pure function of an account of waits and facts of the setup. Thresholds: a trainer that waits less
-than a tenth of its time is limited by its own work; a cache is too small when a fifth of what came
-had been there before, or three tenths of the bytes came row by row.
+than a tenth of its time is limited by its own work; a cache is too small when a fifth of the
+fetched shards had been in it before, or three tenths of the bytes were fetched row by row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mds.report.setup import CacheUse, LoaderSetup
 
 #: Why a run is slow: the trainer's own work, the way to the remote (`latency`, `bandwidth`), a
-#: cache that is too small, or what is done to samples and batches. ``uncertain``: two causes cost
+#: cache that is too small, or the work on samples and batches. ``uncertain``: two causes cost
 #: about the same. ``none``: nothing was read yet.
 CAUSES = (
     "trainer",
@@ -89,28 +89,30 @@ class WaitReport:
 
 def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> WaitReport:
     """Find the cause of the waits of an iteration and its remedy."""
-    whole = account.waited + account.worked
-    if account.batches < 2 or whole <= 0.0:
+    elapsed = account.waited + account.worked
+    if account.batches < 2 or elapsed <= 0.0:
         return WaitReport(
             "none",
             f"Nothing can be said yet: {account.batches} of the batches of this iteration came. "
             "Ask again after some steps.",
         )
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
-    share = account.waited / whole
+    share = account.waited / elapsed
     cause = _find_cause(share, seconds, account, setup, cache)
     if share < _SOME_WAITS and _is_interpreter_held(account, setup):
-        made = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
-        cause = max(_OWN, key=made.__getitem__)
+        making_seconds = {
+            _CAUSE_OF_CHARGE[name]: spent for name, spent in account.making_seconds.items()
+        }
+        cause = max(_OWN, key=making_seconds.__getitem__)
         text = (
             f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
             f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
             "own work waits too. Set workers='processes'."
         )
         return WaitReport(cause, text, share, seconds)
-    told = [_headline(account, share), *_reason(cause, share, seconds, account, cache)]
-    told.append(remedies.REMEDIES[cause](account, setup, cache))
-    return WaitReport(cause, " ".join(told), share, seconds)
+    sentences = [_headline(account, share), *_reason(cause, share, seconds, account, cache)]
+    sentences.append(remedies.REMEDIES[cause](account, setup, cache))
+    return WaitReport(cause, " ".join(sentences), share, seconds)
 
 
 def _find_cause(
@@ -123,15 +125,17 @@ def _find_cause(
     if share < _FEW_WAITS:
         return "uncertain" if _is_core_shared(account, setup) else "trainer"
     for_bytes = sum(seconds[name] for name in _FOR_BYTES)
-    others = {name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")}
-    longest = max(others, key=others.__getitem__)
+    other_causes = {
+        name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")
+    }
+    longest = max(other_causes, key=other_causes.__getitem__)
     is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
-    if is_small and for_bytes >= others[longest]:
+    if is_small and for_bytes >= other_causes[longest]:
         return "cache_limit"
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
     if setup.kind == "threads" and first in _OWN:
         # Which of them a thread was at when the trainer waited is a matter of turns.
-        seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.made.items()}
+        seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.making_seconds.items()}
         second, first = sorted(_OWN, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
         return "uncertain"
@@ -153,7 +157,7 @@ def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
     return (
         setup.kind == "threads"
         and low < account.cores < high
-        and sum(account.made.values()) > _NO_PAUSE * (account.waited + account.worked)
+        and sum(account.making_seconds.values()) > _NO_PAUSE * (account.waited + account.worked)
         and (setup.workers == 1 or account.idle > _FEW_TURNS)
     )
 
@@ -189,24 +193,24 @@ def _reason(
         return ["The loader is not what limits."]
     waited = max(account.waited, 1e-12)
     parts = sorted(seconds.items(), key=lambda item: -item[1])
-    shown = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
-    shown = [text for text, (_, spent) in zip(shown, parts, strict=True) if spent >= waited / 100]
-    told = [f"It waited {', '.join(shown)}."]
+    shares = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
+    shares = [text for text, (_, spent) in zip(shares, parts, strict=True) if spent >= waited / 100]
+    sentences = [f"It waited {', '.join(shares)}."]
     if cause == "uncertain" and parts[0][0] == "decoding" and account.idle > MUCH_IDLE:
-        told.append(
+        sentences.append(
             f"The processor did nothing in {account.idle:.0%} of the decoding, which waited for a "
             "slow disk, or for a core that other threads and programs use."
         )
     elif cause == "uncertain" and share < _FEW_WAITS:
-        told.append(
+        sentences.append(
             "Its own work seems to limit, but the threads of the loader wait for their turn, or "
             "for a core that other programs use, as long as they compute."
         )
     elif cause == "uncertain":
-        told.append("Some of them cost about the same, so none is named as the cause.")
+        sentences.append("Some of them cost about the same, so none is named as the cause.")
     if cause == "cache_limit":
-        told.append(
+        sentences.append(
             f"cache_limit is too small: {cache.wasted:.0%} of the shards that came had been here "
             f"before, and {cache.ranged:.0%} of the bytes came sample by sample."
         )
-    return told
+    return sentences

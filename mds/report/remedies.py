@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
-_FEW_CORES = 3  # less than one in so many is busy where workers sleep; where they compute, more are
+_FEW_CORES = 3  # workers that sleep keep less than a third of the cores busy
 _MOST_IN_TURNS = 1.3  # cores of threads that wait for each other's Python code
 _MOST_WAITING = 8  # workers of a core that wait
 _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
@@ -25,49 +25,51 @@ _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
 
 def _trainer(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del cache
-    wanted = _workers_wanted(account)
-    if setup.workers > wanted:
-        return f"Make the step itself faster; num_workers={wanted} would feed it as well."
+    sufficient_workers = _sufficient_workers(account)
+    if setup.workers > sufficient_workers:
+        return (
+            f"Make the step itself faster; num_workers={sufficient_workers} would feed it as well."
+        )
     return "Make the step itself faster: no argument of the loader changes much."
 
 
 def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del account
-    told = []
+    advice = []
     if max(setup.workers, 1) < _FETCHING_WORKERS:
-        told.append(
+        advice.append(
             f"Have more requests under way: num_workers={_FETCHING_WORKERS} (each worker has up to "
             "16, a machine 48)."
         )
     mean = cache.total // max(cache.shards, 1)
     if mean < _SMALL_SHARD:
-        told.append(
+        advice.append(
             f"Write larger shards (size_limit='64mb'): these have {format_bytes(mean)}, and each "
             "takes a request."
         )
-    told.append("Fetch earlier with a larger predownload=, or read from a store that is nearer.")
-    return " ".join(told)
+    advice.append("Fetch earlier with a larger predownload=, or read from a store that is nearer.")
+    return " ".join(advice)
 
 
 def _bandwidth(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del setup
-    rate = cache.bytes_came / max(account.waited + account.worked + account.first, 1e-9)
-    told = [f"{format_bytes(rate)} came a second."]
+    rate = cache.bytes_fetched / max(account.waited + account.worked + account.first, 1e-9)
+    advice = [f"{format_bytes(rate)} came a second."]
     if not cache.is_compressed:
-        told.append("Write the shards compressed (compression='zstd'), if the data allow.")
-    told.append(
+        advice.append("Write the shards compressed (compression='zstd'), if the data allow.")
+    advice.append(
         "Read from a store that is nearer or a machine with a wider line; later epochs read from "
         "the cache folder, so keep local= between runs."
     )
-    return " ".join(told)
+    return " ".join(advice)
 
 
 def _cache_limit(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del account, setup
     limit = format_bytes(cache.limit or 0)
-    whole = format_bytes(cache.total * 1.05)
+    needed_limit = format_bytes(cache.total * 1.05)
     return (
-        f"Raise cache_limit from {limit}: with {whole!r} all fits and comes once. A smaller "
+        f"Raise cache_limit from {limit}: with {needed_limit!r} all fits and comes once. A smaller "
         "shuffle_block_size= needs less room at a time; dataset.explain() says how much."
     )
 
@@ -150,11 +152,11 @@ REMEDIES: dict[str, Remedy] = {
 }
 
 
-def _workers_wanted(account: WaitAccount) -> int:
-    """Workers that make batches as quickly as the trainer uses them, if there were cores enough."""
-    made = sum(account.made.values()) / max(account.batches, 1)
+def _sufficient_workers(account: WaitAccount) -> int:
+    """Return how many workers keep up with the trainer if there are enough cores."""
+    seconds_per_batch = sum(account.making_seconds.values()) / max(account.batches, 1)
     worked = account.worked / max(account.batches - 1, 1)
-    return max(1, math.ceil(1.1 * made / worked)) if worked > 0.0 else 1 << 30
+    return max(1, math.ceil(1.1 * seconds_per_batch / worked)) if worked > 0.0 else 1 << 30
 
 
 def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
@@ -176,17 +178,17 @@ def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
 
 
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
-    wanted, cores = _workers_wanted(account), max(setup.cores, 1)
-    most = _MOST_WAITING * cores if _is_waiting(account, setup) else cores
-    useful = min(wanted, most)
+    sufficient_workers, cores = _sufficient_workers(account), max(setup.cores, 1)
+    max_workers = _MOST_WAITING * cores if _is_waiting(account, setup) else cores
+    useful = min(sufficient_workers, max_workers)
     ways = "Make batches in more workers"
     if not setup.workers:
         ways = "Make batches beside the trainer"
     if useful <= setup.workers:
         return f"More than {setup.workers} workers do not help on {cores} cores: {cheaper}."
     advice = f"{ways}: num_workers={useful} instead of {setup.workers}"
-    if most > cores:
+    if max_workers > cores:
         advice += f" (they compute in {1 - account.idle:.0%} of their time, and wait in the rest)"
-    elif wanted > cores:
+    elif sufficient_workers > cores:
         advice += f" (this rank has {cores} cores; that alone will not do)"
     return f"{advice}. Or {cheaper}."

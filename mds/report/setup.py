@@ -1,4 +1,4 @@
-"""Facts of a run that an explanation of its waits goes by: plain values, nothing is measured."""
+"""Facts of a run that the diagnosis of its waits uses; plain values, not measured here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class LoaderSetup(NamedTuple):
-    """How a loader is set.
+    """Settings of a loader.
 
-    ``workers`` of a rank, which are ``kind`` ("processes" or "threads"); ``cores`` of the machine
-    for each rank on it. ``functions`` and ``collate`` are names of the caller's code, ``collate``
-    '' where there is none; ``columns`` tells each column's encoding.
+    ``workers`` is their number in a rank and ``kind`` "processes" or "threads"; ``cores`` is the
+    number of cores for each rank of the machine. ``functions`` and ``collate`` are names of the
+    caller's code, ``collate`` '' if there is none. ``columns`` holds (name, encoding) of columns.
     """
 
     workers: int = 0
@@ -22,33 +22,33 @@ class LoaderSetup(NamedTuple):
 
 
 class CacheUse(NamedTuple):
-    """What a rank had fetched, counted in shards and bytes.
+    """Shards and bytes that a rank fetched.
 
-    ``limit`` is None without one. ``needed``: shards that the samples read so far lie in, each
-    counted once. ``total``: bytes of the dataset on the disk of a node. ``gone``: shards that were
-    evicted, or were never kept.
+    ``limit`` is `cache_limit` in bytes, or None. ``total`` is the size of the dataset on disk in
+    bytes, ``fetches`` the number of fetched shards. ``needed`` counts the shards of the samples
+    read so far, each once. ``evictions`` counts shards that were evicted or never kept.
     """
 
     limit: int | None = None
     total: int = 0
     shards: int = 1
     is_compressed: bool = False
-    came: int = 0
+    fetches: int = 0
     needed: float = 0.0
-    gone: int = 0
-    bytes_came: int = 0
+    evictions: int = 0
+    bytes_fetched: int = 0
     ranged_bytes: int = 0
 
     @property
     def wasted(self) -> float:
-        """Share of the shards that came and were fetched for want of room, 0 to 1."""
-        if self.limit is None or not self.came:
+        """Share of the fetched shards that were fetched again because they were evicted, 0 to 1."""
+        if self.limit is None or not self.fetches:
             return 0.0
-        return min(1.0, max(0.0, self.gone - self.needed) / self.came)
+        return min(1.0, max(0.0, self.evictions - self.needed) / self.fetches)
 
     @property
     def ranged(self) -> float:
-        """Share of the bytes that came row by row for want of room, 0 to 1."""
-        if self.limit is None or not self.bytes_came:
+        """Share of the fetched bytes that were fetched row by row for lack of room, 0 to 1."""
+        if self.limit is None or not self.bytes_fetched:
             return 0.0
-        return self.ranged_bytes / self.bytes_came
+        return self.ranged_bytes / self.bytes_fetched

@@ -16,7 +16,7 @@ SETUP = LoaderSetup(
     collate="my_collate",
     columns=(("image", "jpeg"), ("label", "int")),
 )
-CACHE = CacheUse(total=1000 << 20, shards=100, came=50, needed=50, bytes_came=500 << 20)
+CACHE = CacheUse(total=1000 << 20, shards=100, fetches=50, needed=50, bytes_fetched=500 << 20)
 
 
 def recorded(batches=20, step=0.010, wait=0.030, busy=1.0, **phases):
@@ -106,7 +106,7 @@ def test_what_threads_did_most_is_their_cause():
     account = recorded(step=0.010, wait=0.002, decode=0.004, functions=0.030)
     account.add(100.25, 100.55, (*(0.3 if name == "decode" else 0.0 for name in PHASES), 0.3))
     assert account.charged["decode"] > account.charged["functions"]
-    assert account.made["decode"] < account.made["functions"]
+    assert account.making_seconds["decode"] < account.making_seconds["functions"]
     assert cause_of(account, SETUP._replace(workers=2, kind="threads")).cause == "functions"
     assert cause_of(account, SETUP._replace(workers=2)).cause == "decoding"
 
@@ -128,7 +128,7 @@ def test_a_batch_that_came_with_another_is_charged_to_its_way():
 
 def test_shards_that_come_again_are_the_limits_fault():
     """A fifth of what came had been here: the cache, whatever the requests took."""
-    cache = CACHE._replace(limit=250 << 20, came=200, needed=100, gone=150)
+    cache = CACHE._replace(limit=250 << 20, fetches=200, needed=100, evictions=150)
     found = cause_of(recorded(request=0.060), cache=cache)
     assert found.cause == "cache_limit"
     assert "cache_limit from 250.0 MB" in found.text
@@ -145,7 +145,7 @@ def test_a_limit_that_costs_nothing_is_no_cause():
     """What comes once has to come; and decoding is no matter of the cache."""
     enough = CACHE._replace(limit=250 << 20)
     assert cause_of(recorded(request=0.060), cache=enough).cause == "latency"
-    small = CACHE._replace(limit=250 << 20, came=200, needed=100, gone=150)
+    small = CACHE._replace(limit=250 << 20, fetches=200, needed=100, evictions=150)
     assert cause_of(recorded(request=0.010, decode=0.060), cache=small).cause == "decoding"
 
 

@@ -179,8 +179,8 @@ def test_one_slow_sample_among_quick_ones_is_right_on_average(clock):
         clock.now += 10 * (number != 3)
         watch.charge(DECODE)
         account.add(clock.now - 10, clock.now, watch.take(10))
-    assert account.made["functions"] == 100
-    assert account.made["decode"] == 0
+    assert account.making_seconds["functions"] == 100
+    assert account.making_seconds["decode"] == 0
     assert account.charged["functions"] == account.waited == 90
 
 
@@ -291,8 +291,8 @@ def test_a_class_of_the_callers_is_told_from_decoding(folder):
     loader = loader_of(dataset_of(folder, SlowItems), SlowItems.clock)
     list(loader)
     waits = loader._count.waits
-    assert waits.made["functions"] == SAMPLES * 2
-    assert waits.made["decode"] == 0
+    assert waits.making_seconds["functions"] == SAMPLES * 2
+    assert waits.making_seconds["decode"] == 0
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
@@ -307,7 +307,7 @@ def test_workers_tell_what_their_batches_took(folder, workers):
         workers=workers,
     )
     assert sorted(itertools.chain(*loader)) == [*range(SAMPLES)]
-    made = loader._count.waits.made
+    made = loader._count.waits.making_seconds
     assert made["functions"] == SAMPLES * 2
     assert made["collate"] == SAMPLES // SIZE * 5
 

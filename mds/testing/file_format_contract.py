@@ -1,10 +1,10 @@
-"""Contract test suite of formats: what every kind of files that is read as it lies must do.
+"""Contract test suite of formats, whose files are read in place as shards.
 
 class TestFasta(FormatContract):
     format = Fasta()
 
     @pytest.fixture
-    def folder(self, tmp_path):              # files of the format: ten samples or more, two shards
+    def folder(self, tmp_path):              # files of the format: at least ten samples, two shards
         ...
         return tmp_path
 
@@ -67,13 +67,13 @@ class FormatContract:
 
     def test_shards_come_twice_the_same(self, folder: pathlib.Path) -> None:
         """A shard that is read again, of a plan that was made again, has the same bytes."""
-        one, files = self._open(folder)
-        other, others = self._open(folder)
-        assert one.table.digest() == other.table.digest()
-        assert one.index().fingerprint() == other.index().fingerprint()
-        for number in range(len(one.table)):
-            first = self._bytes(one, number, files)
-            assert first == self._bytes(other, number, others)
+        first_data, files = self._open(folder)
+        other, other_files = self._open(folder)
+        assert first_data.table.digest() == other.table.digest()
+        assert first_data.index().fingerprint() == other.index().fingerprint()
+        for number in range(len(first_data.table)):
+            first = self._bytes(first_data, number, files)
+            assert first == self._bytes(other, number, other_files)
 
     def test_a_plan_survives_as_bytes_and_in_a_pickle(self, folder: pathlib.Path) -> None:
         """The table of a dataset comes back from its file and from another process the same."""
@@ -88,20 +88,21 @@ class FormatContract:
         """With one column wanted, samples have that column alone, with the values it had."""
         data, files = self._open(folder)
         for name in data.columns.names:
-            one = FormatData.of(self.format, data.table, [name])
-            found = self._reader(one, 0, files, folder)
-            whole = self._reader(data, 0, files, folder)
-            assert [*found[0]] == [name]
-            _same(found[0][name], whole[0][name])
-            _same(found[len(found) - 1][name], whole[len(whole) - 1][name])
+            single_column = FormatData.of(self.format, data.table, [name])
+            narrow_samples = self._reader(single_column, 0, files, folder)
+            full_samples = self._reader(data, 0, files, folder)
+            assert [*narrow_samples[0]] == [name]
+            _same(narrow_samples[0][name], full_samples[0][name])
+            last = len(full_samples) - 1
+            _same(narrow_samples[last][name], full_samples[last][name])
 
     def test_what_changed_is_told(self, folder: pathlib.Path) -> None:
-        """A file that is another one than was planned is refused, not read."""
+        """A file that changed after the plan was made is refused, not read."""
         data, files = self._open(folder)
         file = data.table.file_of(0)
         path = os.path.join(folder, file.key)
-        with open(path, "ab") as more:
-            more.write(b"\0")
+        with open(path, "ab") as stream:
+            stream.write(b"\0")
         _raises(lambda: self._reader(data, 0, files, folder), file.key)
 
     def test_what_is_damaged_is_told(self, damaged: tuple[pathlib.Path, str]) -> None:
@@ -128,8 +129,8 @@ class FormatContract:
     def _open(self, folder: pathlib.Path) -> tuple[FormatData, Files]:
         files = Files(open_store(str(folder)))
         place = self.format.narrow(parse_place(str(folder), self.format.endings))
-        chosen = self.format.find(place, files)
-        return FormatData.of(self.format, make_table(self.format, files, chosen)), files
+        contents = self.format.find(place, files)
+        return FormatData.of(self.format, make_table(self.format, files, contents)), files
 
     @staticmethod
     def _bytes(data: FormatData, number: int, files: Files) -> bytes:
@@ -159,10 +160,10 @@ def _raises(act: Any, words: str) -> None:
     assert len(text.splitlines()) == 1
 
 
-def _same(one: object, other: object) -> None:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        assert np.array_equal(np.asarray(one), np.asarray(other))
-    elif hasattr(one, "tobytes"):  # an image
-        assert one.tobytes() == other.tobytes()  # type: ignore[attr-defined]
+def _same(value: object, expected: object) -> None:
+    if isinstance(value, np.ndarray) or isinstance(expected, np.ndarray):
+        assert np.array_equal(np.asarray(value), np.asarray(expected))
+    elif hasattr(value, "tobytes"):  # an image
+        assert value.tobytes() == expected.tobytes()  # type: ignore[attr-defined]
     else:
-        assert one == other
+        assert value == expected

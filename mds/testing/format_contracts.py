@@ -40,8 +40,8 @@ def damaged(data: bytes, number: int, rng: random.Random) -> bytes:
     elif kind == 2:
         broken += rng.randbytes(rng.randrange(1, 9))
     else:
-        at = rng.randrange(len(data))
-        broken[at : at + 4] = b"\xff\xff\xff\x7f"[: len(data) - at]
+        offset = rng.randrange(len(data))
+        broken[offset : offset + 4] = b"\xff\xff\xff\x7f"[: len(data) - offset]
     return bytes(broken)
 
 
@@ -87,10 +87,10 @@ class EncodingContract:
     def test_damage_is_an_error(self, encoding: Encoding, values: Sequence[Any]) -> None:
         """Damaged bytes are a value or an EncodingError, and take no memory beyond their size."""
         if encoding.is_unsafe:
-            return  # what a pickle does is its writer's business
+            return  # a pickle may do anything
         rng = random.Random(encoding.name)
         packed = [encoding.pack(value) for value in values]
-        for data in (packed[0], b""):  # imports what it needs, for an error too
+        for data in (packed[0], b""):  # imports modules now, those of an error too
             with contextlib.suppress(EncodingError):
                 encoding.decode(data)
         for number in range(200):
@@ -114,7 +114,7 @@ class CodecContract:
         return [b"", b"x", noise(5000), bytes(300_000), noise(3000) * 40 + bytes(9)]
 
     def test_data_come_back(self, codec: Codec) -> None:
-        """What was compressed is what is decompressed, at once or in chunks of any size."""
+        """Decompression returns the compressed data, at once or in chunks of any size."""
         for data in self._samples():
             packed = codec.compress(data)
             assert codec.decompress(packed, len(data)) == data
@@ -124,7 +124,7 @@ class CodecContract:
                 assert b"".join([*out, stream.finish()]) == data
 
     def test_the_same_data_make_the_same_file(self, codec: Codec) -> None:
-        """Nothing of the time or the process gets into a file."""
+        """Output bytes depend only on the data."""
         for data in self._samples():
             assert codec.compress(data) == codec.compress(bytearray(data))
 
@@ -152,10 +152,10 @@ class CodecContract:
             packed = codec.compress(data)
             for number in range(100):
                 try:
-                    found = codec.decompress(damaged(packed, number, rng), len(data))
+                    decompressed = codec.decompress(damaged(packed, number, rng), len(data))
                 except ShardError:
                     continue
-                assert len(found) == len(data)
+                assert len(decompressed) == len(data)
 
 
 def _fails(codec: Codec, packed: bytes, size: int) -> bool:

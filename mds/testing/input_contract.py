@@ -1,4 +1,4 @@
-"""Contract test suite of inputs: what everything that mds-convert reads must do, to inherit.
+"""Contract test suite of inputs of mds-convert, to inherit.
 
 class TestFasta(InputContract):
     input = Fasta
@@ -60,17 +60,17 @@ class InputContract:
 
     def test_opening_it_again_finds_the_same(self, place: str) -> None:
         """Columns, splits, parts and digest; a conversion that goes on relies on them."""
-        one, two = self._open(place), self._open(place)
-        assert one.fingerprint() == two.fingerprint()
-        assert (list(one.infer_columns()), list(one.list_extra_columns())) == (
-            list(two.infer_columns()),
-            list(two.list_extra_columns()),
+        first_input, second_input = self._open(place), self._open(place)
+        assert first_input.fingerprint() == second_input.fingerprint()
+        assert (list(first_input.infer_columns()), list(first_input.list_extra_columns())) == (
+            list(second_input.infer_columns()),
+            list(second_input.list_extra_columns()),
         )
-        assert list(one.list_splits()) == list(two.list_splits())
-        for size in self._part_sizes(one):
-            parts = list(one.cut_parts(size))
-            assert pickle.dumps(parts) == pickle.dumps(list(one.cut_parts(size)))
-            assert pickle.dumps(parts) == pickle.dumps(list(two.cut_parts(size)))
+        assert list(first_input.list_splits()) == list(second_input.list_splits())
+        for size in self._part_sizes(first_input):
+            parts = list(first_input.cut_parts(size))
+            assert pickle.dumps(parts) == pickle.dumps(list(first_input.cut_parts(size)))
+            assert pickle.dumps(parts) == pickle.dumps(list(second_input.cut_parts(size)))
 
     def test_parts_are_numbered_and_bounded(self, place: str) -> None:
         """From 0, with no more bytes in all than the input has, each of a split that there is."""
@@ -86,12 +86,12 @@ class InputContract:
     def test_records_do_not_depend_on_the_parts(self, place: str) -> None:
         """The same records in the same order, however large the parts are."""
         opened = self._open(place)
-        found = [
+        records_by_size = [
             [record for part in opened.cut_parts(size) for _, record in _read(opened, part)]
             for size in self._part_sizes(opened)
         ]
-        assert len(found[0]) >= 10, "the place must hold ten records or more"
-        assert all(records == found[0] for records in found)
+        assert len(records_by_size[0]) >= 10, "the place must hold ten records or more"
+        assert all(records == records_by_size[0] for records in records_by_size)
 
     def test_a_part_is_read_anywhere_and_again(self, place: str) -> None:
         """In any order, twice, and by a pickled copy in another process."""
@@ -127,14 +127,14 @@ class InputContract:
         assert len(set(places)) == len(places)
 
     def test_a_conversion_writes_every_record(self, place: str) -> None:
-        """As samples, with the same bytes for parts of any size."""
+        """Every record becomes a sample, with the same bytes for parts of any size."""
         opened = self._open(place)
         records = sum(len(_read(opened, part)) for part in opened.cut_parts(1 << 40))
         with tempfile.TemporaryDirectory() as folder:
             written = []
             for number, size in enumerate(self._part_sizes(opened)):
-                made = self._prepare(place, f"{folder}/{number}", part_size=size)
-                assert made.run().samples == records
+                conversion = self._prepare(place, f"{folder}/{number}", part_size=size)
+                assert conversion.run().samples == records
                 written.append(_files(f"{folder}/{number}"))
         assert all(files == written[0] for files in written)
 
@@ -156,7 +156,7 @@ class InputContract:
         raise AssertionError("the place holds too much to be tried")
 
     def test_damage_is_named_with_its_place(self, damaged: tuple[str, str]) -> None:
-        """What is broken stops the conversion by an error of ours that says where; no index."""
+        """A broken file stops the conversion with an error that names the place; no index."""
         place, words = damaged
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -174,17 +174,17 @@ class InputContract:
         with tempfile.TemporaryDirectory() as folder:
             return self._prepare(place, f"{folder}/out").source
 
-    def _prepare(self, place: str, out: str, part_size: int = 0, **more: Any) -> Conversion:
-        known = dict(inputs)
+    def _prepare(self, place: str, out: str, part_size: int = 0, **options: Any) -> Conversion:
+        registered_inputs = dict(inputs)
         inputs[_NAME] = self.input
         try:
-            options = {"durable": False, "size_limit": 4000, **self.options, **more}
-            made = prepare(place, out, kind=_NAME, **options)
+            options = {"durable": False, "size_limit": 4000, **self.options, **options}
+            conversion = prepare(place, out, kind=_NAME, **options)
         finally:
             inputs.clear()
-            inputs.update(known)
-        assert made.source.name == place
-        return dataclasses.replace(made, part_size=part_size)
+            inputs.update(registered_inputs)
+        assert conversion.source.name == place
+        return dataclasses.replace(conversion, part_size=part_size)
 
     def _part_sizes(self, opened: Input) -> tuple[int, ...]:
         return opened.size // 7 + 1, opened.size // 2 + 1, 1 << 40
@@ -195,23 +195,23 @@ class _StoppedError(Exception):
 
 
 def _stop_after(steps: int) -> Callable[[object], None]:
-    left = iter(range(steps))
+    remaining_steps = iter(range(steps))
 
     def progress(_: object) -> None:
-        if next(left, None) is None:
+        if next(remaining_steps, None) is None:
             raise _StoppedError
 
     return progress
 
 
 def _read(opened: Input, part: InputPart) -> list[tuple[Any, dict[str, Any]]]:
-    found = []
+    records = []
     for position, record in opened.read_records(part):
         assert not isinstance(record, BadRecord), opened.describe_record(
             part, position, str(record)
         )
-        found.append((position, {name: _comparable(value) for name, value in record.items()}))
-    return found
+        records.append((position, {name: _comparable(value) for name, value in record.items()}))
+    return records
 
 
 def _comparable(value: Any) -> Any:

@@ -40,29 +40,29 @@ class ShuffleContract:
     def test_every_sample_comes_exactly_once(self) -> None:
         """On any number of canonical nodes, each of which has its share of the positions."""
         for spec in self._specs():
-            whole = self._whole(spec)
-            assert np.array_equal(np.sort(whole), np.arange(spec.samples))
+            full_order = self._full_order(spec)
+            assert np.array_equal(np.sort(full_order), np.arange(spec.samples))
             starts = self.algorithm(spec).starts
             for node in range(spec.num_canonical_nodes):
                 share = self._node(self.algorithm(spec), node)
-                assert np.array_equal(share, whole[starts[node] : starts[node + 1]])
+                assert np.array_equal(share, full_order[starts[node] : starts[node + 1]])
 
     def test_no_samples_are_no_windows(self) -> None:
         """Shards without samples, and no shards, are an empty order."""
         for sizes in ([], [0, 0]):
             spec = ShuffleSpec(np.array(sizes, np.int64), 2, 1, 0, self.block_size)
-            assert len(self._whole(spec)) == 0
+            assert len(self._full_order(spec)) == 0
 
     def test_the_order_follows_from_the_spec(self) -> None:
         """The same numbers give the same order; another seed or epoch gives another."""
         sizes = _sizes()
         orders = {
-            (seed, epoch): self._whole(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
+            (seed, epoch): self._full_order(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
             for seed in (0, 1, 1 << 40)
             for epoch in (0, 1, 7)
         }
         for (seed, epoch), ids in orders.items():
-            again = self._whole(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
+            again = self._full_order(ShuffleSpec(sizes, 2, seed, epoch, self.block_size))
             assert np.array_equal(again, ids)
         assert len({ids.tobytes() for ids in orders.values()}) > len(orders) // 2
 
@@ -75,17 +75,17 @@ class ShuffleContract:
                 assert np.array_equal(self._node(shuffle, node), nodes[node])
 
     def test_positions_are_found_again(self) -> None:
-        """Of a random-access shuffle: any position alone, and back from its id."""
+        """A random-access shuffle gives the id at any position alone, and the position of an id."""
         for spec in self._specs():
             shuffle = self.algorithm(spec)
             if isinstance(shuffle, RandomAccessShuffle) and spec.samples:
-                whole = self._whole(spec)
-                some = np.arange(spec.samples)[::-7]
-                assert np.array_equal(shuffle.ids_at(some), whole[some])
-                assert np.array_equal(shuffle.find(whole[some]), some)
+                full_order = self._full_order(spec)
+                positions = np.arange(spec.samples)[::-7]
+                assert np.array_equal(shuffle.ids_at(positions), full_order[positions])
+                assert np.array_equal(shuffle.find(full_order[positions]), positions)
 
     def test_orders_are_asked_together(self) -> None:
-        """Of random-access shuffles: several in one call, and some in other epochs."""
+        """Random-access shuffles answer several in one call, and some in other epochs."""
         if not issubclass(self.algorithm, RandomAccessShuffle):
             return
         specs = [spec for spec in self._specs() if spec.samples]
@@ -97,40 +97,40 @@ class ShuffleContract:
         numbers = rng.integers(0, len(specs), 300)
         positions = rng.integers(0, 1 << 40, 300) % np.array([s.samples for s in specs])[numbers]
         other = {number: shuffles[number].at_epoch(5 + number) for number in (0, 2)}
-        for found, each in (
+        for orders, each in (
             (group, shuffles),
             (group.at_epochs(np.array([0, 2]), np.array([5, 7])), {**shuffles, **other}),
-            (group, shuffles),  # that of other epochs is another
+            (group, shuffles),  # the group of other epochs has not changed this one
         ):
             inside = positions % np.array([each[k].spec.samples for k in numbers.tolist()])
             alone = [
                 each[int(k)].ids_at(np.array([p]))[0] for k, p in zip(numbers, inside, strict=True)
             ]
-            assert found.ids_at(numbers, inside).tolist() == alone
+            assert orders.ids_at(numbers, inside).tolist() == alone
 
     def test_another_epoch_of_the_same_shards(self) -> None:
-        """Of random-access shuffles: as one that is made for that epoch."""
+        """A random-access shuffle moved to an epoch equals one that was made for that epoch."""
         for spec in self._specs():
             shuffle = self.algorithm(spec)
             if isinstance(shuffle, RandomAccessShuffle):
-                whole = self._whole(dataclasses.replace(spec, epoch=4))
+                full_order = self._full_order(dataclasses.replace(spec, epoch=4))
                 positions = np.arange(spec.samples)
-                assert np.array_equal(shuffle.at_epoch(4).ids_at(positions), whole)
-                assert np.array_equal(shuffle.ids_at(positions), self._whole(spec))
+                assert np.array_equal(shuffle.at_epoch(4).ids_at(positions), full_order)
+                assert np.array_equal(shuffle.ids_at(positions), self._full_order(spec))
 
     def test_a_run_resumes_at_any_position(self) -> None:
         """The rest of an epoch is the same, from any step and on another number of nodes."""
-        whole = self._plan(World(2, 1, 2, 0))
-        steps = [whole.batch(step) for step in range(whole.steps)]
-        for seen in range(0, whole.steps, 3):
-            state = emit_state(whole.state(seen * whole.shape.global_batch))
+        full_plan = self._plan(World(2, 1, 2, 0))
+        steps = [full_plan.batch(step) for step in range(full_plan.steps)]
+        for steps_before in range(0, full_plan.steps, 3):
+            state = emit_state(full_plan.state(steps_before * full_plan.shape.global_batch))
             for world in (World(2, 1, 2, 0), World(1, 2, 1, 0)):
-                rest = self._plan(world, resume=state)
-                assert rest.steps == whole.steps - seen
-                for step in range(rest.steps):
+                remaining_plan = self._plan(world, resume=state)
+                assert remaining_plan.steps == full_plan.steps - steps_before
+                for step in range(remaining_plan.steps):
                     ids, want = (
-                        np.sort(rest.batch(step).ravel()),
-                        np.sort(steps[seen + step].ravel()),
+                        np.sort(remaining_plan.batch(step).ravel()),
+                        np.sort(steps[steps_before + step].ravel()),
                     )
                     assert np.array_equal(ids, want)
 
@@ -161,7 +161,7 @@ class ShuffleContract:
             for nodes in _NODES
         ]
 
-    def _whole(self, spec: ShuffleSpec) -> Ids:
+    def _full_order(self, spec: ShuffleSpec) -> Ids:
         shuffle = self.algorithm(spec)
         return _joined(w for k in range(spec.num_canonical_nodes) for w in _copies(shuffle, k))
 
@@ -169,7 +169,7 @@ class ShuffleContract:
         return _joined(_copies(shuffle, node))
 
     def _plan(self, world: World, **order: Any) -> EpochPlan:
-        known = algos.get(_NAME)
+        former_algorithm = algos.get(_NAME)
         algos[_NAME] = self.algorithm
         try:
             plan = EpochPlan(
@@ -184,7 +184,7 @@ class ShuffleContract:
             )
             assert len(plan.orders) == 1  # made while the name is known
         finally:
-            if known is None:
+            if former_algorithm is None:
                 del algos[_NAME]
         return plan
 

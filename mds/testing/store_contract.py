@@ -1,4 +1,4 @@
-"""Contract test suite of stores, as tests to inherit: the one that all providers pass.
+"""Contract test suite of stores, to inherit; all built-in providers pass it.
 
     class TestMine(StoreContract):
         @pytest.fixture
@@ -29,7 +29,7 @@ from mds.storage.base import is_same_object
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Bytes that no two places of which are alike."""
+    """Return random bytes, so that no two places are alike."""
     return random.Random(seed).randbytes(size)
 
 
@@ -53,8 +53,8 @@ class StoreContract:
         for size in (0, 12345, (5 << 20) + 7):
             (tmp_path / "out").write_bytes(noise(size))
             store.put_file("folder/file", str(tmp_path / "out"))
-            for known in (None, size):
-                info = store.get_file("folder/file", str(tmp_path / "in"), known)
+            for expected_size in (None, size):
+                info = store.get_file("folder/file", str(tmp_path / "in"), expected_size)
                 assert info.size == size
                 assert (tmp_path / "in").read_bytes() == noise(size)
 
@@ -106,10 +106,10 @@ class StoreContract:
         store.part_size = 1 << 16
         for size in (0, 1000, 500_000):
             store.put("sized", noise(size))
-            for wanted in (size + 1, size + 200_000, max(0, size - 1)):
-                if wanted != size:
+            for wrong_size in (size + 1, size + 200_000, max(0, size - 1)):
+                if wrong_size != size:
                     path = str(tmp_path / "in")
-                    _raises(CorruptError, partial(store.get_file, "sized", path, wanted))
+                    _raises(CorruptError, partial(store.get_file, "sized", path, wrong_size))
 
     def test_head_tells_size_and_version(self, store: Store) -> None:
         """The size is the object's; the version is another after another content."""
@@ -160,7 +160,7 @@ class StoreContract:
         assert list(store.list("none/")) == []
 
     def test_delete(self, store: Store) -> None:
-        """What is deleted is gone; deleting what is not there is fine."""
+        """A deleted object is gone; deleting one that does not exist is no error."""
         store.put("gone", b"x")
         store.delete("gone")
         _raises(NotFoundError, lambda: store.get("gone"))
@@ -266,12 +266,12 @@ class _Meanwhile(Wrapper):
 def _raises(kind: type[BaseException], act: Callable[[], object], *names: str) -> BaseException:
     """Return the error that a call raises, without pytest."""
     caught: BaseException | None = None
-    got: object = None
+    result: object = None
     try:
-        got = act()
+        result = act()
     except kind as error:
         caught = error
-    assert caught is not None, f"expected {kind.__name__}, got {got!r}"
+    assert caught is not None, f"expected {kind.__name__}, got {result!r}"
     for name in names:
         assert name in str(caught), f"{caught!r} does not name {name}"
     if isinstance(caught, StoreError):
@@ -286,7 +286,7 @@ def _read_as_child(
     wrong = 0
     for _ in range(20):
         wrong += store.get(f"fork-{number}") != data[number]
-    # A transfer that the parent began goes on here on a connection of the child's own.
+    # The child continues a transfer of its parent on a new connection.
     wrong += b"".join(half_read) != data[0][:150_000]
     answers.put((number, wrong))
     # No exit handlers: the parent's fixtures are not the child's to end.

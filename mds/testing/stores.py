@@ -1,4 +1,4 @@
-"""Fault injection for tests of what stands on stores: one is slow, one fails as told."""
+"""Stores for tests that inject faults: one is slow, one raises given errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mds.storage import Body, ObjectInfo, Store, Wrapper
 
 
 class Slow(Wrapper):
-    """A store that thinks for some seconds before it does anything."""
+    """A store that waits some seconds before every operation."""
 
     def __init__(self, inner: Store, seconds: float) -> None:
         super().__init__(inner)
         self.seconds = seconds
-        self.local_path = None  # what is slow is not read in place
+        self.local_path = None  # so that its files are not read in place
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Return the bytes in chunks after a delay."""
@@ -23,12 +23,12 @@ class Slow(Wrapper):
         return super().stream(key, start, end)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version, later."""
+        """Return size and version after a delay."""
         self._think()
         return super().head(key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix, later."""
+        """List every object below a prefix after a delay."""
         self._think()
         return super().list(prefix)
 
@@ -41,15 +41,15 @@ class Slow(Wrapper):
 
 
 class Flaky(Wrapper):
-    """A store whose operations raise the errors of a list, one each; None passes, as does the end.
+    """A store whose operations raise the errors of a list in turn; None stands for no error.
 
-    ``asked`` counts the operations: a stream, a head, an upload, an object of a listing.
+    ``operations`` counts them: a stream, a head, an upload, an object of a listing.
     """
 
     def __init__(self, inner: Store, errors: Iterable[Exception | None] = ()) -> None:
         super().__init__(inner)
         self.errors = list(errors)
-        self.asked = 0
+        self.operations = 0
         self.local_path = None
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -58,12 +58,12 @@ class Flaky(Wrapper):
         return super().stream(key, start, end)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version, unless it is time for an error."""
+        """Return size and version, or raise the next error."""
         self._trouble()
         return super().head(key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix, each unless it is time for an error."""
+        """List every object below a prefix; each may raise the next error."""
         for info in super().list(prefix):
             self._trouble()
             yield info
@@ -75,7 +75,7 @@ class Flaky(Wrapper):
         super()._write(key, file, size)
 
     def _trouble(self) -> None:
-        self.asked += 1
+        self.operations += 1
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Near names: what may have been meant by a name that does not exist."""
+"""Suggestions for a name that does not exist: the one that is spelled most alike."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def did_you_mean(name: object, names: Iterable[object], form: str = "{!r}") -> s
     """
     import difflib  # on the way to an error only
 
-    known = {str(each).lower(): str(each) for each in names}
-    found = difflib.get_close_matches(str(name).lower(), known, 1, 0.6)
-    return f" Did you mean {form.format(known[found[0]])}?" if found else ""
+    spellings = {str(each).lower(): str(each) for each in names}
+    matches = difflib.get_close_matches(str(name).lower(), spellings, 1, 0.6)
+    return f" Did you mean {form.format(spellings[matches[0]])}?" if matches else ""

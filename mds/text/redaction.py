@@ -1,12 +1,12 @@
 """Text that is fit to be shown: secrets are masked, control characters are escaped.
 
-What a terminal or a log shows comes from strangers too: answers of servers, names of files,
-samples. An escape sequence in it could rewrite the screen or forge a line of the log, and the text
-of a foreign exception may hold a signed URL. Every error of the library and every line that it logs
-passes here; text without anything to hide costs one look at its characters.
+Terminals and logs also show text of strangers: answers of servers, names of files, samples. An
+escape sequence in it could rewrite the screen or forge a line of the log, and the text of a foreign
+exception may hold a signed URL. Every error of the library and every line that it logs passes here.
+Text without anything to hide costs one scan of its characters.
 
-Secrets are known in two ways: by their place (a login or a query in a URL, a value after a telling
-name), and by themselves: what was given as a password is masked wherever it turns up later.
+Secrets are recognized by their place (a login or a query in a URL, a value after a telling name)
+and by their value: a text that was once given as a password is masked wherever it appears later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MASK = "***"
 _SHORTEST = 6  # characters; a shorter one would mask pieces of ordinary words
 _MOST = 1000
 
-# With the count of what was given before each; the oldest goes first.
+# Values count up, so that the oldest secret is dropped first.
 _secrets: dict[str, int] = {}
 _counter = itertools.count(1)
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
@@ -73,7 +73,7 @@ def is_telling(name: str) -> bool:
 
 
 def remember_secret(secret: object) -> None:
-    """Have a secret masked in every text from now on, also in its usual encodings."""
+    """Mask a secret in every later text, also in its usual encodings."""
     if not isinstance(secret, str) or len(secret) < _SHORTEST:
         return
     if not secret.split():
@@ -130,7 +130,7 @@ class _SafeLines(logging.Filter):
     """Makes the arguments of a line safe; its text is ours."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass."""
+        """Escape the arguments of a record, and return True so that it is logged."""
         if isinstance(record.args, tuple):
             record.args = tuple(
                 each if isinstance(each, (int, float)) else safe(str(each)) for each in record.args
@@ -139,7 +139,7 @@ class _SafeLines(logging.Filter):
 
 
 def _known() -> re.Pattern[str] | None:
-    """All secrets as one pattern, which is made anew when there are others."""
+    """Return one pattern for all secrets, compiled again after a secret was added."""
     global _pattern  # noqa: PLW0603 - one pattern a process, replaced whole
     secrets = dict(_secrets)
     state = max(secrets.values(), default=0)

@@ -37,7 +37,7 @@ def test_what_passes_is_tried_again():
     """As often as the policy says, and no wait is made longer than needed."""
     store, inner = troubled(TransientError("1"), StalledError("2"))
     assert store.get("x") == b"content"
-    assert inner.asked == 3
+    assert inner.operations == 3
 
 
 def test_a_wait_draws_nothing_from_the_generator_of_the_program():
@@ -45,7 +45,7 @@ def test_a_wait_draws_nothing_from_the_generator_of_the_program():
     before = random.getstate()
     store, inner = troubled(TransientError("1"), TransientError("2"), first_wait=0.001)
     assert store.get("x") == b"content"
-    assert inner.asked == 3
+    assert inner.operations == 3
     assert random.getstate() == before
 
 
@@ -55,7 +55,7 @@ def test_what_stays_is_not_tried_again(kind):
     store, inner = troubled(kind("no"))
     with pytest.raises(kind):
         store.get("x")
-    assert inner.asked == 1
+    assert inner.operations == 1
 
 
 def test_the_attempts_are_a_floor_under_the_deadline():
@@ -64,10 +64,10 @@ def test_the_attempts_are_a_floor_under_the_deadline():
     store, inner = troubled(*errors, attempts=3, within=0)
     with pytest.raises(TransientError, match="Given up after 3 tries"):
         store.head("x")
-    assert inner.asked == 3
+    assert inner.operations == 3
     store, inner = troubled(*errors, attempts=3, within=3600)
     assert store.head("x").size == 7
-    assert inner.asked == 51
+    assert inner.operations == 51
 
 
 def test_an_upload_starts_from_its_beginning_at_each_try(tmp_path):
@@ -81,9 +81,9 @@ def test_an_upload_starts_from_its_beginning_at_each_try(tmp_path):
 def test_an_upload_that_arrived_is_not_sent_again_because_the_check_failed():
     """The check of its size has tries of its own."""
     store, inner = troubled(None, TransientError("head"), TransientError("head"))
-    assert inner.asked == 0
+    assert inner.operations == 0
     store.put("up", b"1")
-    assert inner.asked == 4
+    assert inner.operations == 4
 
 
 def test_an_upload_that_lost_bytes_is_an_error():

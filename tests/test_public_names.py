@@ -20,7 +20,7 @@ mds.formats:Arrow Delta Iceberg JsonLines Megatron Parquet RawFiles Tar TextLine
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus
-mds.plan:EpochPlan OrderHash PackPlan
+mds.plan:EpochPlan OrderHash PackPlan register_packer
 mds.plan.audit:OrderHash
 mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle get_shuffle register_shuffle
 mds.storage:RetryPolicy Store open_store register_store
@@ -28,6 +28,7 @@ mds.storage.memory:MemoryStore
 mds.testing.contract:StoreContract
 mds.testing.format_contracts:CodecContract EncodingContract
 mds.testing.input_contract:InputContract
+mds.testing.packer_contract:PackerContract
 mds.testing.shuffle_contract:ShuffleContract
 mds.testing.store_contract:StoreContract
 mds.transforms:RowGenerator images pad ragged seeded stack

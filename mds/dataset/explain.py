@@ -12,6 +12,7 @@ from mds.errors import ConfigError
 from mds.plan.edits import drops_of, skips_of
 from mds.plan.gaps import Gaps
 from mds.plan.mixture import MAX_STEPS
+from mds.plan.packers import BEST_FIT
 from mds.transforms.costs import describe_costs
 from mds.units import format_bytes
 from mds.world import World, find_ranks
@@ -247,6 +248,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
         "drop": "longer documents are left out",
         "error": "a longer document is an error",
     }[packing.overflow]
+    kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
     alike = f", {packing.balance} alike on ranks" if packing.balance else ""
     why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
     why += f"filled to {packs.filled:.2%}; {long}{alike}".replace("%", " %")

@@ -292,6 +292,7 @@ def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
         overflow=order.get("packing_overflow", ""),
         balance=named.get("balance"),
         budget=order.get("packing_budget"),
+        packer=Packing.packer_of(order),
     )
 
 

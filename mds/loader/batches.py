@@ -218,7 +218,7 @@ class Batches(IterableDataset[Any]):
     def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
         """Read the documents of each step, and pack them."""
         from mds.loader.pack_documents import SampleDocuments, StoredDocuments, is_columnar
-        from mds.loader.packed_batches import Packer, PackSteps
+        from mds.loader.packed_batches import BatchPacker, PackSteps
 
         dataset, order = self.dataset, epoch.order
         assert isinstance(order, PackPlan)
@@ -242,7 +242,7 @@ class Batches(IterableDataset[Any]):
             dropped = judge.dropped
             numbers = read_numbers(dataset, epoch, steps.blocks(), parts)
             rows = join_samples(map(judge.judge, numbers))
-        packer = Packer(
+        packer = BatchPacker(
             dataset, epoch, self._maker, watch, self._pack_as or "", allocate, documents, dropped
         )
         return map(packer.pack, steps.join(timed(rows, watch, DECODE)))

@@ -89,7 +89,7 @@ class PackSteps:
             yield self._waiting.popleft(), None
 
 
-class Packer:
+class BatchPacker:
     """Stage that makes a batch of the documents of a step.
 
     Args:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mds.plan.epoch import EpochPlan
     from mds.plan.full_epoch import epoch_order, get_partitions
     from mds.plan.pack_plan import PackPlan
+    from mds.plan.packers import register_packer
     from mds.plan.packing import Packing
     from mds.plan.sampling import get_sampling
     from mds.plan.schedule import Schedule
@@ -34,6 +35,7 @@ _HOMES = {
     "get_partitions": "full_epoch",
     "get_sampling": "sampling",
     "no_weights": "weights",
+    "register_packer": "packers",
     "resolve_passes": "weights",
     "resolve_weights": "weights",
     "summands": "audit",
@@ -52,6 +54,7 @@ __all__ = [
     "get_partitions",
     "get_sampling",
     "no_weights",
+    "register_packer",
     "resolve_passes",
     "resolve_weights",
     "summands",

@@ -1,14 +1,8 @@
 """Packing: documents to packs of at most so many tokens, one window of the order at a time.
 
-A window is a stretch of consecutive samples of one canonical node. Its documents are put into packs
-best fit, longest first; documents of one length go by their place in the order. Windows exchange
-nothing, so any of them is packed alone, from the lengths of its own samples. Measured with lengths
-of texts and sources and a capacity of 8,192, best fit needs the fewest packs that there can be for
-the tokens of a window. Half a pack of each window is padding, so a window has some thousand packs.
-
-Best fit is a search for the smallest room that is large enough. Rooms are bits of a few integers,
-found by shifts; documents of one length are placed together, which changes nothing: what is left
-of the best room is still the best for the next of them. About 0.5 us a document.
+A window is a stretch of consecutive samples of one canonical node. A packer (`packers.py`) puts its
+documents into packs. Windows exchange nothing, so any of them is packed alone, from the lengths of
+its own samples. Half a pack of each window is padding, so a window has some thousand packs.
 """
 
 from __future__ import annotations
@@ -21,10 +15,13 @@ import numpy as np
 
 from mds.arguments import plain_fields, takes_names
 from mds.errors import ConfigError, PlanError
+from mds.plan.packers import BEST_FIT, find_packer, radix_argsort
 from mds.process.fork_safe import cached_property
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
@@ -55,6 +52,8 @@ class Packing:
     - ``budget`` (int | None, default None, tokens): Instead of a capacity: a pack is a batch of
       documents of like lengths that takes at most so many tokens when all are padded to the
       longest; for models that take one document a row.
+    - ``packer`` (str, default 'best_fit'): Policy by which documents are put into packs; see
+      `mds.plan.packers`.
     - ``window`` (int | None, default None, packs): Least packs that are made together, of
       consecutive documents; None is 1,024. A schedule takes effect where a window begins, and half
       a pack of each window is padding.
@@ -71,6 +70,7 @@ class Packing:
     balance: str | None = None
     budget: int | None = None
     window: int | None = None
+    packer: str = BEST_FIT
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -94,12 +94,23 @@ class Packing:
         column: Any = self.lengths
         if not isinstance(column, str) or not column:
             raise ConfigError(f"lengths {self.lengths!r} of Packing must be the name of a column.")
+        self._check_packer()
         for name, choices in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
             if getattr(self, name) not in choices:
                 raise ConfigError(
                     f"{name} {getattr(self, name)!r} of Packing: choose one of "
                     f"{', '.join(map(repr, choices))}."
                 )
+
+    def _check_packer(self) -> None:
+        if not isinstance(self.packer, str):
+            raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
+        find_packer(self.packer)
+        if self.packer != BEST_FIT and self.budget is not None:
+            raise ConfigError(
+                f"packer {self.packer!r} of Packing fills packs of a capacity, and budget= makes "
+                "batches of like lengths: give a capacity, or leave packer out."
+            )
 
     @property
     def room(self) -> int:
@@ -125,12 +136,18 @@ class Packing:
             lengths = lengths[lengths <= self.room]
         return int(lengths.sum())
 
+    @staticmethod
+    def packer_of(facts: Mapping[str, Any]) -> str:
+        """Return the packer of recorded `facts`."""
+        recorded = facts.get("packing", _ALGORITHM)
+        return BEST_FIT if recorded == _ALGORITHM else str(recorded)
+
     def facts(self) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON."""
         kind = {"packing_capacity": self.capacity} if self.capacity else {}
         kind |= {"packing_budget": self.budget} if self.budget else {}
         return {
-            "packing": _ALGORITHM,
+            "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
             **kind,
             "packing_overflow": self.overflow,
         }
@@ -179,7 +196,7 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     """
     places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
     if packing.capacity is not None:
-        pack_of, count = best_fit_decreasing(sizes, packing.room)
+        pack_of, count = find_packer(packing.packer).pack(sizes, packing.room)
     else:
         pack_of, count = _like_lengths(sizes, packing.room)
     if key is None:
@@ -193,7 +210,7 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     new = np.empty(count, np.int64)
     new[order_of_packs] = np.arange(count)
     pack_of = new[pack_of]
-    order = _sorted(pack_of, count)
+    order = radix_argsort(pack_of, count)
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
     places = places[order]
@@ -202,95 +219,9 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     )
 
 
-def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
-    """Return the pack of each document, and the number of packs; every document fits a pack."""
-    order = _sorted(capacity - sizes, capacity)
-    ordered = sizes[order]
-    # No two of the long ones fit together, so each begins a pack.
-    long = int(np.searchsorted(-ordered, -(capacity // 2), side="left"))
-    packs, counts, total = _place(ordered, long, capacity)
-    pack_of = np.empty(len(sizes), np.int64)
-    pack_of[order[:long]] = np.arange(long)
-    pack_of[order[long:]] = np.repeat(np.array(packs, np.int64), np.array(counts, np.int64))
-    return pack_of, total
-
-
-def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int], int]:
-    """Return the packs of all documents but the ``long`` first, as runs, and their number."""
-    packs: list[int] = []
-    counts: list[int] = []
-    total = long
-    if long == len(ordered):
-        return packs, counts, total
-    changes = np.flatnonzero(np.diff(ordered[long:])) + 1 + long
-    first = np.concatenate([[long], changes])
-    lengths = ordered[first].tolist()
-    repeats = np.diff(np.concatenate([first, [len(ordered)]])).tolist()
-    shortest = lengths[-1]
-    stacks: list[list[int]] = [[] for _ in range(capacity + 1)]
-    # Of 1,024 rooms each: with longer ones shifts cost more than a second level.
-    words = [0] * ((capacity >> 10) + 1)
-    # The first of the packs with the same room is on top.
-    rooms = (capacity - ordered[:long]).tolist()
-    for pack in range(long - 1, -1, -1):
-        room = rooms[pack]
-        if room >= shortest:
-            stacks[room].append(pack)
-            words[room >> 10] |= 1 << (room & 1023)
-    summary = sum(1 << number for number, word in enumerate(words) if word)
-
-    def put_back(room: int, packs_of_room: range | tuple[int]) -> None:
-        nonlocal summary
-        if room >= shortest and packs_of_room:
-            if not stacks[room]:
-                words[room >> 10] |= 1 << (room & 1023)
-                summary |= 1 << (room >> 10)
-            stacks[room].extend(packs_of_room)
-
-    for length, repeat in zip(lengths, repeats, strict=True):
-        count = repeat
-        high, low = length >> 10, length & 1023
-        while count:
-            word_above = words[high] >> low
-            if word_above:
-                room = length + (word_above & -word_above).bit_length() - 1
-                index = high
-            else:
-                above = summary >> (high + 1)
-                if not above:
-                    # No open pack has room: the rest go into new packs of this length alone.
-                    each = capacity // length
-                    full_packs, last = divmod(count, each)
-                    packs.extend(range(total, total + full_packs))
-                    counts.extend([each] * full_packs)
-                    put_back(capacity - each * length, range(total + full_packs - 1, total - 1, -1))
-                    total += full_packs
-                    if last:
-                        packs.append(total)
-                        counts.append(last)
-                        put_back(capacity - last * length, (total,))
-                        total += 1
-                    break
-                index = high + (above & -above).bit_length()
-                word = words[index]
-                room = (index << 10) + (word & -word).bit_length() - 1
-            stack = stacks[room]
-            pack = stack.pop()
-            if not stack:
-                words[index] ^= 1 << (room & 1023)
-                if not words[index]:
-                    summary ^= 1 << index
-            fit = min(room // length, count)
-            packs.append(pack)
-            counts.append(fit)
-            count -= fit
-            put_back(room - fit * length, (pack,))
-    return packs, counts, total
-
-
 def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
     """Return the same for batches that are padded to their longest document."""
-    order = _sorted(budget - sizes, budget)
+    order = radix_argsort(budget - sizes, budget)
     ordered = sizes[order].tolist()
     bounds, next_document = [0], 0
     while next_document < len(ordered):
@@ -381,11 +312,6 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
         members[heavy][i], members[light][j] = members[light][j], members[heavy][i]
         loads[heavy] -= moved
         loads[light] += moved
-
-
-def _sorted(keys: Ids, top: int) -> NDArray[np.intp]:
-    """Return a stable argsort of numbers from 0 to ``top``, by a radix sort if they are short."""
-    return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
 
 
 def _sums(values: Ids, bounds: Ids) -> Ids:

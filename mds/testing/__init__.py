@@ -1,9 +1,10 @@
-"""Contract tests for stores, encodings, shuffles, inputs, formats of your own; stores that fail.
+"""Contract tests for what you add, such as stores, encodings and shuffles; stores that fail.
 
-`store_contract.StoreContract` is what every store must do, `shuffle_contract.ShuffleContract` every
-shuffle, `input_contract.InputContract` every input, `format_contracts.EncodingContract` and
-`CodecContract` the same for encodings and compressions, `file_format_contract.FormatContract` for
-formats of files. `stores` has slow and flaky stores.
+Inherit the contract of what you add: `store_contract.StoreContract`,
+`format_contracts.EncodingContract` and `CodecContract` (compressions),
+`shuffle_contract.ShuffleContract`, `packer_contract.PackerContract`,
+`input_contract.InputContract`, or `file_format_contract.FormatContract` for formats of files.
+`stores` has slow and flaky stores.
 """
 
 from __future__ import annotations

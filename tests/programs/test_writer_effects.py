@@ -24,6 +24,7 @@ from mds import (
     XSVWriter,
 )
 from mds.errors import MdsError
+from mds.plan import register_packer
 
 COLUMNS = {"id": "int", "label": "int", "tokens": "ndarray:int32"}
 
@@ -248,6 +249,8 @@ def packs(folder, *arguments, **settings):
     return outcome(lambda: [batch["tokens"].tolist() for batch in StreamingDataLoader(dataset)])
 
 
+register_packer("alone", lambda sizes, room: (np.arange(len(sizes)), len(sizes)))
+
 PACKINGS = {
     "capacity": (((16,), {}), ((12,), {})),
     "lengths": (((16,), {}), ((16,), {"lengths": "label"})),
@@ -255,6 +258,7 @@ PACKINGS = {
     "balance": (((16,), {}), ((16,), {"balance": "attention"})),
     "budget": ((((16,), {})), ((), {"budget": 32})),
     "window": (((16,), {}), ((16,), {"window": 2})),
+    "packer": (((16,), {}), ((16,), {"packer": "alone"})),
 }
 
 

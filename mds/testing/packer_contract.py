@@ -1,0 +1,167 @@
+"""Contract test suite of packers: the laws that every packer keeps, as tests to inherit.
+
+    class TestMine(PackerContract):
+        packer = "mine"
+
+The packer is registered by `register_packer` before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from mds.plan import EpochPlan, OrderHash, Packing, PackPlan
+from mds.plan.packing import pack_window
+from mds.plan.state import emit_state, parse_state
+from mds.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from mds.plan.packing import Packs
+    from mds.plan.state import ResumePoint
+
+    Ids = NDArray[np.int64]
+
+_ROOM, _BATCH, _DOCUMENTS = 100, 8, 3000
+_ALONE = World(1, 1, 1, 0)
+_WORLDS = (_ALONE, World(1, 4, 1, 0), World(2, 2, 1, 0), World(2, 4, 2, 0))
+
+
+class _ArrayLengths:
+    """Lengths of documents in an array."""
+
+    digest = "under contract"
+
+    def __init__(self, lengths: Ids) -> None:
+        self._lengths = lengths
+        self.total, self.count = int(lengths.sum()), len(lengths)
+
+    def take(self, ids: Ids) -> Ids:
+        """Return the lengths of documents."""
+        taken: Ids = self._lengths[ids]
+        return taken
+
+    def packed(self, counts: Sequence[int], packing: Packing) -> Any:
+        """Return nothing: there is no schedule."""
+        raise NotImplementedError
+
+
+class PackerContract:
+    """Inherit it, name it ``Test...`` and give it the name of the ``packer``."""
+
+    packer: ClassVar[str]
+    #: Further arguments of Packing with which it is tried.
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def test_every_token_comes_exactly_once(self) -> None:
+        """Packs are not empty, none is longer than its room, and pieces make whole documents."""
+        for lengths in self._windows():
+            packs = self._pack(lengths)
+            assert not len(packs) or packs.tokens.min() > 0
+            assert not len(packs) or packs.tokens.max() <= _ROOM
+            ends = np.zeros(len(lengths), np.int64)
+            for row in np.lexsort((packs.starts, packs.ids)).tolist():
+                document, start = int(packs.ids[row]), int(packs.starts[row])
+                assert start == ends[document]
+                ends[document] += int(packs.sizes[row])
+            assert np.array_equal(ends, lengths)
+
+    def test_packs_follow_from_lengths_and_room(self) -> None:
+        """The same lengths give the same packs."""
+        for lengths in self._windows():
+            first, second = self._pack(lengths), self._pack(lengths.copy())
+            for name in ("ids", "starts", "sizes", "bounds", "places"):
+                assert np.array_equal(getattr(first, name), getattr(second, name))
+
+    def test_every_world_has_the_same_steps(self) -> None:
+        """And each worker reads its own packs, which are those of the plan."""
+        expected = None
+        for world in _WORLDS:
+            plan = self._plan(world)
+            steps = [self._step(plan, step) for step in range(plan.steps)]
+            expected = expected or steps
+            assert steps == expected
+            order_hash = OrderHash()
+            shape = plan.shape
+            for node, rank, worker in itertools.product(
+                range(shape.nodes), range(shape.ranks), range(shape.workers)
+            ):
+                for packs in plan.rank_packs(node, rank, worker):
+                    order_hash.take(*packs.order)
+            assert str(order_hash) == str(plan.order_hash(plan.steps))
+
+    def test_a_run_resumes_at_any_step_in_any_world(self) -> None:
+        """What remains is what had not come, found from the cursors of the state."""
+        whole = self._plan(_ALONE)
+        steps = [self._step(whole, step) for step in range(whole.steps)]
+        ends = [packs.end for packs in whole.rank_packs(0, 0, 0)]
+        for step in {0, 1, len(ends) // 2, len(ends) - 2}:
+            state = emit_state(whole.plan.state(0).at(ends[step]))
+            for world in _WORLDS:
+                plan = self._plan(world, resume=parse_state(state))
+                remaining = [self._step(plan, later) for later in range(plan.steps)]
+                assert remaining == steps[step + 1 :]
+
+    def test_epochs_and_seeds_differ(self) -> None:
+        """Each epoch makes other packs, and so does another seed."""
+        orders = {
+            str(self._step(self._plan(_ALONE, epoch=epoch, seed=seed), 0))
+            for epoch, seed in ((0, 1), (1, 1), (2, 1), (0, 2))
+        }
+        assert len(orders) == 4
+
+    # ------------------------------------------------------------------ how it is tried
+
+    @property
+    def _packing(self) -> Packing:
+        return Packing(_ROOM, packer=self.packer, **{"overflow": "split", **self.settings})
+
+    def _pack(self, lengths: Ids) -> Packs:
+        return pack_window(np.arange(len(lengths)), lengths, self._packing, 7)
+
+    @staticmethod
+    def _windows() -> list[Ids]:
+        rng = np.random.default_rng(3)
+        drawn = [
+            rng.integers(1, most + 1, count)
+            for most in (1, 7, 60, 99, 100, 350)
+            for count in (1, 2, 40, 700)
+        ]
+        return [np.zeros(0, np.int64), np.array([0, 5, 0]), *drawn]
+
+    def _plan(
+        self,
+        world: World,
+        *,
+        epoch: int = 0,
+        seed: int = 1,
+        resume: ResumePoint | None = None,
+    ) -> PackPlan:
+        lengths = np.random.default_rng(5).integers(0, 150, _DOCUMENTS)
+        plan = EpochPlan(
+            [{"shards": [100] * (_DOCUMENTS // 100)}],
+            world,
+            epoch=epoch,
+            resume=resume,
+            batch_size=_BATCH // world.num_ranks,
+            shuffle=True,
+            shuffle_seed=seed,
+            shuffle_block_size=500,
+            num_canonical_nodes=2,
+            shuffle_algo="seekable",
+            packing=self._packing,
+        )
+        return PackPlan(plan, _ArrayLengths(lengths))
+
+    @staticmethod
+    def _step(plan: PackPlan, step: int) -> list[tuple[int, int, int]]:
+        """Return the pieces of a global batch, sorted."""
+        return sorted(
+            (sample, *bounds) for _, sample, bounds in plan.step_rows(step) if bounds is not None
+        )

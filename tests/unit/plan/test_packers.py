@@ -1,0 +1,112 @@
+"""Packers keep the laws of every packer, and what is no packer is refused by name."""
+
+import numpy as np
+import pytest
+
+from mds.errors import ConfigError, PlanError, UnknownNameError
+from mds.plan import Packing, PackPlan, register_packer
+from mds.plan.packers import _registered, find_packer
+from mds.plan.packing import pack_window
+from mds.testing.packer_contract import PackerContract
+
+
+def alone(sizes, room):
+    """A pack for each document."""
+    return np.arange(len(sizes)), len(sizes)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Registrations of a test end with it."""
+    before = dict(_registered)
+    register_packer("alone", alone)
+    yield
+    _registered.clear()
+    _registered.update(before)
+
+
+class TestBestFit(PackerContract):
+    """The default."""
+
+    packer = "best_fit"
+
+
+class TestOwn(PackerContract):
+    """A function of the user."""
+
+    packer = "alone"
+
+
+def test_the_default_is_not_recorded():
+    """Facts, and so states, of runs without the argument stay as they were."""
+    facts = Packing(100).facts()
+    assert facts == Packing(100, packer="best_fit").facts()
+    assert "best_fit" not in str(facts)
+    assert Packing.packer_of(facts) == "best_fit"
+    own = Packing(100, packer="alone").facts()
+    assert own != facts
+    assert Packing.packer_of(own) == "alone"
+
+
+def test_an_unknown_name_gets_the_nearest():
+    """And all that there are."""
+    with pytest.raises(UnknownNameError, match=r"no packer 'best_fitt'.*best_fit.*alone"):
+        Packing(100, packer="best_fitt")
+    with pytest.raises(ConfigError, match="must be the name of a packer"):
+        Packing(100, packer=3)
+
+
+def test_what_is_no_packer_is_refused():
+    """A name of ours, and what cannot be called."""
+    with pytest.raises(ConfigError, match="'best_fit' is built in"):
+        register_packer("best_fit", alone)
+    with pytest.raises(ConfigError, match="'mine' is 5: give a function"):
+        register_packer("mine", 5)
+
+
+def test_a_budget_has_a_way_of_its_own():
+    """Batches of like lengths are not made by a packer."""
+    with pytest.raises(ConfigError, match=r"packer 'alone'.*budget="):
+        Packing(budget=100, packer="alone")
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda sizes, room: (np.zeros(len(sizes), np.int64), 1), "tokens for 100"),
+        (lambda sizes, room: (np.arange(len(sizes)), 2), "packs 0 to 2 of 2"),
+        (lambda sizes, room: (np.arange(len(sizes)) - 1, 2), "packs -1 to 1 of 2"),
+        (lambda sizes, room: (np.arange(2), 2), r"shape \(2,\)"),
+        (lambda sizes, room: (np.arange(3) * 1.0, 3), "float64"),
+        (lambda sizes, room: (np.arange(3), 4), "packs of 0 to"),
+        (lambda sizes, room: (np.arange(3), "3"), "'3'"),
+    ],
+)
+def test_wrong_packs_are_refused_by_name(function, says):
+    """Before a batch is made of them."""
+    register_packer("wrong", function)
+    with pytest.raises(PlanError, match=f"packer 'wrong' returned .*{says}"):
+        pack_window(np.arange(3), np.array([60, 70, 80]), Packing(100, packer="wrong"), 1)
+
+
+def test_an_entry_point_is_a_packer(monkeypatch):
+    """Of the group mds.packers, loaded when the name is first used."""
+    monkeypatch.setattr(
+        "mds.plugins.load_plugin", lambda group, name, what: alone if name == "theirs" else None
+    )
+    assert find_packer("theirs").pack(np.array([5]), 10)[1] == 1
+    assert Packing(10, packer="theirs").packer == "theirs"
+
+
+def test_a_run_keeps_its_packer():
+    """A state of another packer is refused, with both names."""
+    plans = [TestOwn()._plan(*_one()), TestBestFit()._plan(*_one())]
+    assert all(isinstance(plan, PackPlan) for plan in plans)
+    with pytest.raises(ValueError, match="packing"):
+        plans[0].check(plans[1].plan.state(0))
+
+
+def _one():
+    from mds.world import World
+
+    return (World(1, 1, 1, 0),)

@@ -139,7 +139,7 @@ class HfStore(Store):
             body = self._http.stream(
                 source.url, key, start, end, safe_url=safe_url, min_rate=self.min_rate
             )
-        # The CDN answers with an etag of its own; the Hub's etag is the version.
+        # The CDN answers with another etag; the Hub's etag is the version.
         body.info = replace(body.info, version=source.info.version)
         return body
 
@@ -259,7 +259,7 @@ class HfStore(Store):
         if (env("HF_HUB_OFFLINE") or "").upper() in _TRUE:
             url = self.url_of(key)
             raise StoreError(
-                f"{verb} {url}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub. Unset it, "
+                f"{verb} {url}: HF_HUB_OFFLINE is set, so the Hub is not asked. Unset it, "
                 "or read a dataset that is in the cache whole.",
                 url=url,
                 verb=verb,

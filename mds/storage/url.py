@@ -12,23 +12,63 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds.errors import ConfigError
 from mds.text.redaction import mask_secrets, remember_secret
 
-# Where the name before an '@' is a person's more often than a token.
-_NAMED_USERS = {"ftp", "ftps", "hdfs", "scp", "sftp", "smb", "ssh"}
-_PLAIN = {"s3", "gs", "oci", "hf", "dbfs", "azure", "azure-dl", "memory", "file", "hdfs"}
+
+class _Scheme(NamedTuple):
+    """Facts about the URLs of a scheme.
+
+    ``has_query``: a '?' begins a query, and a '#' a fragment. ``is_plain``: a '?' is an ordinary
+    character of an object's name. ``has_login``: the text before an '@' is a login, and not a
+    container, bucket or revision. ``shows_user``: a user there is a person more often than a token.
+    ``port``: the port that need not be written, with its colon; '' where a host is a bucket, whose
+    case may count.
+    """
+
+    has_query: bool = False
+    is_plain: bool = False
+    has_login: bool = True
+    shows_user: bool = False
+    port: str = ""
+
+
+_UNKNOWN = _Scheme()
+_BUCKET = _Scheme(is_plain=True)
+_NO_LOGIN = _Scheme(is_plain=True, has_login=False)
+_HOST = _Scheme(shows_user=True)
+_SCHEMES = {
+    "abfs": _NO_LOGIN,
+    "abfss": _NO_LOGIN,
+    "azure": _NO_LOGIN,
+    "azure-dl": _NO_LOGIN,
+    "dbfs": _NO_LOGIN,
+    "file": _BUCKET,
+    "ftp": _HOST,
+    "ftps": _HOST,
+    "gs": _BUCKET,
+    "hdfs": _Scheme(is_plain=True, shows_user=True),
+    "hf": _NO_LOGIN,
+    "http": _Scheme(has_query=True, port=":80"),
+    "https": _Scheme(has_query=True, port=":443"),
+    "memory": _BUCKET,
+    "oci": _NO_LOGIN,
+    "s3": _BUCKET,
+    "scp": _HOST,
+    "sftp": _Scheme(shows_user=True, port=":22"),
+    "smb": _HOST,
+    "ssh": _HOST,
+    "wasb": _NO_LOGIN,
+    "wasbs": _NO_LOGIN,
+}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _NO_SLASH = re.compile(r"(s3|gs|oci|hf|azure|azure-dl|https?|sftp):(?=[^/])", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]+")
 _ONE_SLASH_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)([^\s'\"<>()]+)")
-_QUERY_SCHEMES = {"http", "https"}
-_PORTS = {"http": ":80", "https": ":443", "sftp": ":22"}
-# Schemes in which the text before '@' is a container, bucket or revision, not a login.
-_NO_LOGIN = {"abfs", "abfss", "azure", "azure-dl", "dbfs", "hf", "oci", "wasb", "wasbs"}
 _SIGNATURE = 12  # characters of a value that may be one
 # What a query says of a request and not of the object, in lower case: its signature (S3, Google,
 # CloudFront, OSS, COS, Akamai, a token of any server), until when, and how the answer shall look.
@@ -112,7 +152,7 @@ def parse_url(text: str) -> Location:
     scheme = scheme_of(url)
     if not scheme:
         return Location(safe_url, "", "", url)
-    if scheme == "dbfs" or scheme not in _QUERY_SCHEMES:
+    if not _facts(scheme).has_query:
         # A '?' or '#' is an ordinary character of an object's name everywhere but in http.
         remainder = url.split(":", 1)[1]
         host, _, path = (
@@ -223,7 +263,7 @@ def join(url: str, key: str) -> str:
     if not key:
         return url
     query = ""
-    if scheme_of(url) in _QUERY_SCHEMES and "?" in url:
+    if "?" in url and _facts(scheme_of(url)).has_query:
         url, mark, old_query = url.partition("?")
         query = mark + old_query
     return f"{url.rstrip('/')}/{key}{query}" if url else key
@@ -267,17 +307,22 @@ def _redacted(url: str) -> str:
     login, address, path, query = _cut(scheme, remainder)
     if login is not None:
         user = login.partition(":")[0]
-        named = scheme in _NAMED_USERS and user
+        named = _facts(scheme).shows_user and user
         login = (user if ":" not in login else f"{user}:***") if named else "***"
         address = f"{login}@{address}"
     return f"{head}{mark}{address}{path}{'?...' if query else ''}"
 
 
+def _facts(scheme: str) -> _Scheme:
+    return _SCHEMES.get(scheme, _UNKNOWN)
+
+
 def _cut(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
-    """Login, address, path and query of what stands after ``://``, however badly it is escaped."""
-    match = re.search(r"[/?#]" if scheme in _QUERY_SCHEMES else r"/", remainder)
+    """Split the text after ``://`` into login, address, path and query, however it is escaped."""
+    facts = _facts(scheme)
+    match = re.search(r"[/?#]" if facts.has_query else r"/", remainder)
     authority = remainder[: match.start()] if match else remainder
-    if scheme not in _NO_LOGIN:
+    if facts.has_login:
         port = authority.rpartition(":")[2]
         if "@" not in authority and ":" in authority and not port.isdecimal() and "@" in remainder:
             # No port: a password with a slash in it, which should have been escaped.
@@ -286,12 +331,12 @@ def _cut(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
                 + re.split(r"[/?#]", remainder[remainder.rindex("@") :])[0]
             )
     login, mark, address = authority.rpartition("@")
-    if scheme in _NO_LOGIN:
+    if not facts.has_login:
         login, mark, address = "", "", authority
     after = remainder[len(authority) :]
-    if scheme in _QUERY_SCHEMES:
+    if facts.has_query:
         path, _, query = after.partition("#")[0].partition("?")
-    elif scheme in _PLAIN or scheme in _NO_LOGIN:
+    elif facts.is_plain:
         # A '?' is an ordinary character there, but people paste signed links.
         path, query = re.sub(r"\?(?=[^/?]*[Ss]ignature=|[^/?]*sig=).*", "?...", after), ""
     else:
@@ -308,7 +353,7 @@ def _secrets_of(url: str) -> Iterator[str]:
     login, _, _, query = _cut(scheme, address)
     if login is not None:
         user, _, password = login.partition(":")
-        for each in (password,) if scheme in _NAMED_USERS else (login, user, password):
+        for each in (password,) if _facts(scheme).shows_user else (login, user, password):
             yield from (each, unquote(each))
     yield from (value for _, value in parse_qsl(query, True) if len(value) >= _SIGNATURE)
 
@@ -338,14 +383,14 @@ def source_name(url: str) -> str:
     host, slash, path = (
         address[2:].partition("/") if address.startswith("//") else ("", "", address)
     )
-    query = ""
-    if scheme in _QUERY_SCHEMES:
+    query, facts = "", _facts(scheme)
+    if facts.has_query:
         host, path, query = _split(scheme, url)
         slash, query = "", _kept_query(query)
-    if scheme not in _NO_LOGIN:
+    if facts.has_login:
         host = host.rpartition("@")[2]
-    if scheme in _PORTS:  # elsewhere it is a bucket, whose case may count
-        host = host.lower().removesuffix(_PORTS[scheme])
+    if facts.port:
+        host = host.lower().removesuffix(facts.port)
     return f"{scheme}://{host}{(slash + path).rstrip('/')}{query}"
 
 
@@ -380,7 +425,7 @@ def _address(url: str, address: str) -> tuple[str, int | None]:
         return address.strip("[]"), None
     if not digits.isdecimal() or len(digits) > 5 or int(digits) > 65535:
         raise ConfigError(
-            f"{redact(url)!r}: what stands after the last ':' of the host is not a port. Escape "
+            f"{redact(url)!r}: the text after the last ':' of the host is not a port. Escape "
             f"'@', ':' and '/' of a password (%40, %3A, %2F)."
         )
     return name.strip("[]"), int(digits)

@@ -32,7 +32,7 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
     except FilesIndexError as error:
         kind = pinned_format(error)
         root = url if error.remote == HERE else error.remote
-        data = FormatData.of(kind, read_pinned(store, error, kind), where=Url(url))
+        data = FormatData.of(kind, read_pinned(store, error, kind), location=Url(url))
         return data, Files(open_store(root))
     except (NotFoundError, NotADirectoryError):
         format_name = format_of_files(url)

@@ -309,8 +309,8 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
     files = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
     why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
     rows = [(costs.format, files, "read in place" if costs.is_in_place else why)]
-    if costs.whole and not costs.is_in_place:
-        rows.append(("whole files", "all bytes come", costs.whole))
+    if costs.whole_file_reason and not costs.is_in_place:
+        rows.append(("whole files", "all bytes come", costs.whole_file_reason))
     if costs.slow_columns:
         names = ", ".join(costs.slow_columns)
         rows.append(("slow columns", names, "nested, decoded value by value"))

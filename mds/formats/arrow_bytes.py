@@ -38,26 +38,26 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
     return _present(column, encoding)
 
 
-def block_of_batch(batch: Any, shard: ShardPlace, where: str) -> Block:
+def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
     """Return the rows of a record batch as samples; a column that it lacks is None.
 
     Raises FormatError for a value that its column does not take.
     """
     values: list[ColumnBytes] = []
     for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
-        at = batch.schema.get_field_index(name)
-        if at < 0:
+        position = batch.schema.get_field_index(name)
+        if position < 0:
             values.append([b"null" if encoding == "json" else b"\0"] * batch.num_rows)
             continue
         try:
-            values.append(bytes_of(batch.column(at), encoding))
+            values.append(bytes_of(batch.column(position), encoding))
         except (EncodingError, UnicodeDecodeError) as error:
-            told = str(error).replace("NAME", repr(name))
-            raise FormatError(f"{where}, column {name!r}: {told}") from error
+            reason = str(error).replace("NAME", repr(name))
+            raise FormatError(f"{location}, column {name!r}: {reason}") from error
     return join_columns(batch.num_rows, values)
 
 
-def with_wide_times(batch: Any, other: Any, where: str) -> Any:
+def with_wide_times(batch: Any, other: Any, location: str) -> Any:
     """Return a batch with text for times that its nanoseconds cannot hold.
 
     There a time is beyond what nanoseconds hold; a nested column with such a time is that of
@@ -66,11 +66,11 @@ def with_wide_times(batch: Any, other: Any, where: str) -> Any:
     """
     pa = pyarrow()
     for name in other.schema.names:
-        at = batch.schema.get_field_index(name)
-        narrow, wide = batch.column(at), other.column(name)
+        position = batch.schema.get_field_index(name)
+        narrow, wide = batch.column(position), other.column(name)
         if not pa.types.is_timestamp(narrow.type):
             if not _holds(narrow.type, wide):
-                batch = batch.set_column(at, name, wide)
+                batch = batch.set_column(position, name, wide)
             continue
         numbers = [numbers_of(each.cast("int64").fill_null(0)) for each in (narrow, wide)]
         is_same = numbers[0] // 1000 == numbers[1]
@@ -81,10 +81,10 @@ def with_wide_times(batch: Any, other: Any, where: str) -> Any:
             for row in np.flatnonzero(~is_same).tolist():
                 (texts[row],) = values_for(wide.slice(row, 1), "str")
         except EncodingError as error:
-            raise FormatError(f"{where}, column {name!r}: {error}") from error
-        there = narrow.is_valid().to_pylist()
-        told = [text if has else None for text, has in zip(texts, there, strict=True)]
-        batch = batch.set_column(at, name, pa.array(told, pa.string()))
+            raise FormatError(f"{location}, column {name!r}: {error}") from error
+        is_valid = narrow.is_valid().to_pylist()
+        corrected = [text if has else None for text, has in zip(texts, is_valid, strict=True)]
+        batch = batch.set_column(position, name, pa.array(corrected, pa.string()))
     return batch
 
 
@@ -97,10 +97,10 @@ def _holds(kind: pa.DataType, column: pa.Array) -> bool:
     return True
 
 
-def unreadable(where: str, what: str, error: BaseException) -> FormatError:
+def unreadable(location: str, problem: str, error: BaseException) -> FormatError:
     """Return an error of one line for damage that pyarrow reported."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return FormatError(f"{where}: {what}: {lines[0][:300]}")
+    return FormatError(f"{location}: {problem}: {lines[0][:300]}")
 
 
 def _optional(column: pa.Array, inner: str) -> ColumnBytes:
@@ -109,15 +109,15 @@ def _optional(column: pa.Array, inner: str) -> ColumnBytes:
         marks = numbers_of(column.is_valid()).tolist()
     else:
         present, marks = column, [True] * len(column)
-    found = iter(_pieces(_present(present, inner)))
-    return [b"\1" + bytes(next(found)) if is_there else b"\0" for is_there in marks]
+    pieces = iter(_pieces(_present(present, inner)))
+    return [b"\1" + bytes(next(pieces)) if is_there else b"\0" for is_there in marks]
 
 
 def _pieces(values: ColumnBytes) -> list[Any]:
     if not isinstance(values, np.ndarray):
         return list(values)
     data, width = values.tobytes(), values.shape[1]
-    return [data[at : at + width] for at in range(0, len(data), width)]
+    return [data[offset : offset + width] for offset in range(0, len(data), width)]
 
 
 def _present(column: pa.Array, encoding: str) -> ColumnBytes:
@@ -154,19 +154,19 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     if values.dtype == dtype or not values.size:
         return values.astype(dtype, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
-        made = values.astype(dtype)
+        converted = values.astype(dtype)
         if dtype.kind == "f":
-            is_wrong = np.isinf(made) & ~np.isinf(values.astype(np.float64))
+            is_wrong = np.isinf(converted) & ~np.isinf(values.astype(np.float64))
         elif {values.dtype.kind, dtype.kind} == {"i", "u"}:
-            is_wrong = (made != values) | ((made < 0) != (values < 0))
+            is_wrong = (converted != values) | ((converted < 0) != (values < 0))
         else:
-            is_wrong = made != values
+            is_wrong = converted != values
     if is_wrong.any():
         raise EncodingError(
             f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type with "
             "format=Parquet(encodings={NAME: ENCODING})."
         )
-    return made
+    return converted
 
 
 def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
@@ -197,15 +197,15 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
     else:
         lengths = numbers_of(column.value_lengths()).tolist()
     heads: dict[int, bytes] = {}
-    out, at = [], 0
+    out, offset = [], 0
     for length in lengths:
         head = heads.get(length)
         if head is None:
-            whole = kind.encode(np.zeros(length, dtype))
-            head = heads[length] = whole[: len(whole) - length * dtype.itemsize]
-        end = at + length * dtype.itemsize
-        out.append(head + data[at:end])
-        at = end
+            encoded = kind.encode(np.zeros(length, dtype))
+            head = heads[length] = encoded[: len(encoded) - length * dtype.itemsize]
+        end = offset + length * dtype.itemsize
+        out.append(head + data[offset:end])
+        offset = end
     return out
 
 
@@ -221,7 +221,7 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
     if types.is_fixed_size_binary(kind):
         data, width = memoryview(column.buffers()[1] or b""), kind.byte_width
         first = column.offset
-        return [data[at * width : (at + 1) * width] for at in range(first, first + len(column))]
+        return [data[row * width : (row + 1) * width] for row in range(first, first + len(column))]
     is_long = types.is_large_string(kind) or types.is_large_binary(kind)
     if not is_long and not types.is_string(kind) and not types.is_binary(kind):
         return None
@@ -235,14 +235,14 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
 
 def _file_bytes(column: pa.Array) -> pa.Array:
     """Return the bytes of files that `datasets` stores; each may be a path alone."""
-    found = (
+    contents = (
         column.field("bytes")
         if not column.offset
         else column.flatten()[column.type.get_field_index("bytes")]
     )
-    if found.null_count:
+    if contents.null_count:
         raise EncodingError(
             "a value is the path of a file, whose bytes are not in the table; embed them "
             "(datasets: embed_external_files=True)."
         )
-    return found
+    return contents

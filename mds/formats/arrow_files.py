@@ -62,8 +62,10 @@ class Arrow(Columnar):
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """All of them, but for what `datasets` left of its own work (``cache-...arrow``)."""
-        found = super().choose(files, source)
-        return [file for file in found if not file.key.rpartition("/")[2].startswith("cache-")]
+        files_by_ending = super().choose(files, source)
+        return [
+            file for file in files_by_ending if not file.key.rpartition("/")[2].startswith("cache-")
+        ]
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """All of a file behind a network."""
@@ -100,17 +102,17 @@ class Arrow(Columnar):
         """Return a reader of a record batch, which makes values of rows that are asked for."""
         from mds.formats.arrow_reader import ArrowReader, map_batch
 
-        where = f"{path}, {self.shard_of(shard)}"
+        location = f"{path}, {self.shard_of(shard)}"
         names = shard.columns.names
-        batch = map_batch(path, shard.span, shard.note[1:], names, where)
+        batch = map_batch(path, shard.span, shard.note[1:], names, location)
         if batch.num_rows != shard.samples:
             raise FormatError(
-                f"{where}: it has {batch.num_rows:,} rows, {shard.samples:,} were planned."
+                f"{location}: it has {batch.num_rows:,} rows, {shard.samples:,} were planned."
             )
-        return ArrowReader(shard, batch, where, columns)
+        return ArrowReader(shard, batch, location, columns)
 
     def batches(
-        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+        self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
         """Yield the rows of a shard, some thousands at a time."""
         del names  # a batch is decoded whole, and lent out column by column
@@ -124,7 +126,7 @@ class Arrow(Columnar):
         except (MdsError, MemoryError):
             raise
         except Exception as error:
-            raise unreadable(where, "it cannot be decoded", error) from error
+            raise unreadable(location, "it cannot be decoded", error) from error
 
 
 def _plan_by_footer(body: Any, size: int) -> FilePlan:
@@ -154,11 +156,11 @@ def _of_file(body: bytes) -> Iterator[pa.RecordBatch]:
 def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
     pa = pyarrow()
     with pa.ipc.open_stream(pa.BufferReader(shard.note[1:] + body)) as reader:
-        left = shard.samples
+        remaining_rows = shard.samples
         for batch in reader:
             yield batch
-            left -= batch.num_rows
-            if left <= 0:
+            remaining_rows -= batch.num_rows
+            if remaining_rows <= 0:
                 break
 
 
@@ -228,7 +230,7 @@ def _decoded_size(batch: pa.RecordBatch) -> int:
 
 def _can_take(kind: pa.DataType) -> bool:
     """Whether pyarrow takes values of a type by their numbers: no views, no runs."""
-    inside = [kind.field(at).type for at in range(kind.num_fields)]
+    inside = [kind.field(position).type for position in range(kind.num_fields)]
     if isinstance(kind, pyarrow().BaseExtensionType):
         inside = [kind.storage_type]
     no_views = not str(kind).endswith("_view") and not str(kind).startswith("run_end_encoded")
@@ -255,8 +257,8 @@ def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, st
             feature = "audio"
         elif name in features and is_file(kind) and column.null_count < len(column):
             check_column(column)
-            whole = column.drop_null().field("bytes").drop_null()
-            feature = encoding_of_file(whole[0].as_py()[:16]) if len(whole) else ""
+            present = column.drop_null().field("bytes").drop_null()
+            feature = encoding_of_file(present[0].as_py()[:16]) if len(present) else ""
         is_list = list_dtype(kind) is not None and not pyarrow().types.is_fixed_size_list(kind)
         lengths = column.value_lengths().drop_null() if is_list else None
         out[name] = encoding_of(

@@ -35,7 +35,7 @@ Get = Callable[[int], Any]
 
 
 def map_batch(
-    path: str, span: tuple[int, int], schema: bytes, names: Sequence[str], where: str
+    path: str, span: tuple[int, int], schema: bytes, names: Sequence[str], location: str
 ) -> pa.RecordBatch:
     """Map the columns ``names`` of the record batch in these bytes of a file.
 
@@ -50,17 +50,17 @@ def map_batch(
     try:
         mapped = map_descriptor(descriptor, end - page, start=page)
     except ValueError as error:
-        raise unreadable(where, "the file is shorter than it was", error) from error
+        raise unreadable(location, "the file is shorter than it was", error) from error
     finally:
         os.close(descriptor)
     try:
         body = pa.BufferReader(pa.py_buffer(memoryview(mapped)[start - page :]))
-        known = pa.ipc.read_schema(pa.py_buffer(schema))
-        batch = pa.ipc.read_record_batch(pa.ipc.read_message(body), known)
-        batch = batch.select([name for name in known.names if name in names])
+        file_schema = pa.ipc.read_schema(pa.py_buffer(schema))
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(body), file_schema)
+        batch = batch.select([name for name in file_schema.names if name in names])
         check_batch(batch)
     except Exception as error:
-        raise unreadable(where, "it cannot be decoded", error) from error
+        raise unreadable(location, "it cannot be decoded", error) from error
     return batch
 
 
@@ -68,13 +68,13 @@ class ArrowReader(MadeReader):
     """The rows of a record batch."""
 
     def __init__(
-        self, shard: ShardPlace, batch: pa.RecordBatch, where: str, selection: ColumnSelection
+        self, shard: ShardPlace, batch: pa.RecordBatch, location: str, selection: ColumnSelection
     ) -> None:
         self._batch: pa.RecordBatch | None = batch
         self._shard = shard
 
         def make(row: int) -> bytes:
-            return block_of_batch(batch.slice(row, 1), shard, where).data
+            return block_of_batch(batch.slice(row, 1), shard, location).data
 
         getters = [
             (field.name, _getter(field, batch)) for field in fields_of(
@@ -85,7 +85,7 @@ class ArrowReader(MadeReader):
         def sample(row: int) -> dict[str, Any]:
             return {name: get(row) for name, get in getters}
 
-        super().__init__(shard.columns, shard.samples, where, make, selection, sample)
+        super().__init__(shard.columns, shard.samples, location, make, selection, sample)
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Many samples as columns; see Reader.rows."""
@@ -93,11 +93,11 @@ class ArrowReader(MadeReader):
         assert self._batch is not None
         numbers = self._numbers(rows)
         pa, places = pyarrow(), np.ascontiguousarray(numbers, np.int64)
-        taken = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
-        sizes, data = block_of_batch(self._batch.take(taken), self._shard, self.where)
+        row_numbers = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        sizes, data = block_of_batch(self._batch.take(row_numbers), self._shard, self.where)
         offsets = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        found = joint_reader(
+        reader = joint_reader(
             self.schema,
             len(numbers),
             data,
@@ -105,7 +105,7 @@ class ArrowReader(MadeReader):
             columns=self._selection,
             offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more
         )
-        return found.rows(range(len(numbers)), copy=copy)
+        return reader.rows(range(len(numbers)), copy=copy)
 
     def close(self) -> None:
         """Release the file; values that were given out have memory of their own."""
@@ -115,10 +115,10 @@ class ArrowReader(MadeReader):
 
 def _getter(field: Field, batch: pa.RecordBatch) -> Get:
     """Return a getter of a column's values that agrees with readers of MDS shards."""
-    at = batch.schema.get_field_index(field.name)
-    if at < 0:
+    position = batch.schema.get_field_index(field.name)
+    if position < 0:
         return lambda _: None
-    column, encoding = batch.column(at), field.encoding.name
+    column, encoding = batch.column(position), field.encoding.name
     inner = field
     if encoding.startswith("optional["):
         kind = parse_encoding(encoding[len("optional[") : -1])
@@ -130,8 +130,8 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
         return get
     if inner is field:
         raise ValueError("a null where none was planned")
-    found, there = get, numbers_of(column.is_valid()).data
-    return lambda row: found(row) if there[row] else None
+    get_valid, is_valid = get, numbers_of(column.is_valid()).data
+    return lambda row: get_valid(row) if is_valid[row] else None
 
 
 def _stored(column: pa.Array, row: int, encoding: str) -> bytes:

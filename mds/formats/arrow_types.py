@@ -140,13 +140,13 @@ def is_file(kind: pa.DataType) -> bool:
 def features_of(schema: pa.Schema) -> dict[str, str]:
     """Return the columns that `datasets` declares as Image or Audio, with that kind."""
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        found = told["info"]["features"].items()
+        metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata["info"]["features"].items()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {
         name: feature["_type"]
-        for name, feature in found
+        for name, feature in features
         if isinstance(feature, dict) and feature.get("_type") in ("Image", "Audio")
     }
 
@@ -154,5 +154,7 @@ def features_of(schema: pa.Schema) -> dict[str, str]:
 def encoding_of_file(start: bytes) -> str:
     """Return the encoding of files by their first bytes."""
     magic = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-    found = {name: at for name, letters in magic.items() if (at := start.find(letters)) >= 0}
-    return min(found, key=lambda name: found[name]) if found else "bytes"
+    offsets = {
+        name: offset for name, letters in magic.items() if (offset := start.find(letters)) >= 0
+    }
+    return min(offsets, key=lambda name: offsets[name]) if offsets else "bytes"

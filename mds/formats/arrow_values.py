@@ -30,11 +30,11 @@ def python_values(column: pa.Array) -> Sequence[Any]:
     column = plain(column)
     types, kind = pyarrow().types, column.type
     if is_file(kind):
-        found: list[Any] = column.flatten()[kind.get_field_index("bytes")].to_pylist()
-        return found
+        values: list[Any] = column.flatten()[kind.get_field_index("bytes")].to_pylist()
+        return values
     if types.is_temporal(kind):
         texts = iter(values_for(column.drop_null(), "str"))
-        return [next(texts) if there else None for there in column.is_valid().to_pylist()]
+        return [next(texts) if is_valid else None for is_valid in column.is_valid().to_pylist()]
     if list_dtype(kind) is None or column.null_count or column.flatten().null_count:
         return _python(column)
     flat = numbers_of(column.flatten())
@@ -51,8 +51,8 @@ def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
     """
     name = number_name(column.type)
     if name is None and not pyarrow().types.is_boolean(column.type):
-        found: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)  # such as decimals
-        return found
+        numbers: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)  # such as decimals
+        return numbers
     if not len(column):
         return np.zeros(0, name or np.bool_)
     data, first, end = column.buffers()[1], column.offset, column.offset + len(column)
@@ -103,22 +103,22 @@ def _python(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     except (OverflowError, ValueError, KeyError) as error:
-        told = str(error).strip("\"'").rstrip(".")
+        reason = str(error).strip("\"'").rstrip(".")
         raise EncodingError(
-            f"a value is none that Python has ({told}); leave it out with columns=."
+            f"a value is none that Python has ({reason}); leave it out with columns=."
         ) from error
     return values
 
 
 def _time_of_day(nanoseconds: int) -> str:
     """Return a time as ISO 8601 has it, with the digits that Python's does not hold."""
-    seconds, rest = divmod(nanoseconds, 10**9)
-    told = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
-    return f"{told}.{rest:09}" if rest % 1000 else _with_micros(told, rest // 1000)
+    seconds, remainder = divmod(nanoseconds, 10**9)
+    text = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
+    return f"{text}.{remainder:09}" if remainder % 1000 else _with_micros(text, remainder // 1000)
 
 
-def _with_micros(told: str, microseconds: int) -> str:
-    return f"{told}.{microseconds:06}" if microseconds else told
+def _with_micros(text: str, microseconds: int) -> str:
+    return f"{text}.{microseconds:06}" if microseconds else text
 
 
 def _text(value: Any) -> str:

@@ -170,8 +170,8 @@ class Format(ABC):
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that change samples, as JSON; not the columns."""
-        told = dataclasses.asdict(self)
-        return {name: value for name, value in sorted(told.items()) if name != "columns"}
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in sorted(fields.items()) if name != "columns"}
 
     # ------------------------------------------------------------------ what follows from it
 
@@ -182,34 +182,36 @@ class Format(ABC):
             return False
         return parts[-1].lower().endswith(self.endings)
 
-    def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
         """Return the columns of a dataset, given those of its files, each with a file's name.
 
         Raises FormatError for files that do not go together.
         """
         from mds.formats.columns import merge_encodings
 
-        merged = dict(found[0][1]) if found else {}
-        first = found[0][0] if found else ""
-        for key, columns in found[1:]:
+        merged = dict(file_columns[0][1]) if file_columns else {}
+        first = file_columns[0][0] if file_columns else ""
+        for key, columns in file_columns[1:]:
             for name in sorted({*merged, *columns}):
-                one, other = merged.get(name), columns.get(name)
-                if one is None or other is None:
+                merged_encoding, other = merged.get(name), columns.get(name)
+                if merged_encoding is None or other is None:
                     if self.missing != "null":
-                        where, there = (first, key) if one is None else (key, first)
-                        raise FormatError(
-                            f"{where}: there is no column {name!r}, which {there} has. "
-                            f"{self.allow_missing}"
+                        file_without_column, file_with_column = (
+                            (first, key) if merged_encoding is None else (key, first)
                         )
-                    given = one or other or ""
-                    is_optional = given == "json" or given.startswith("optional[")
-                    merged[name] = given if is_optional else f"optional[{given}]"
+                        raise FormatError(
+                            f"{file_without_column}: there is no column {name!r}, which "
+                            f"{file_with_column} has. {self.allow_missing}"
+                        )
+                    encoding = merged_encoding or other or ""
+                    is_optional = encoding == "json" or encoding.startswith("optional[")
+                    merged[name] = encoding if is_optional else f"optional[{encoding}]"
                     continue
-                both = merge_encodings(one, other)
+                both = merge_encodings(merged_encoding, other)
                 if both is None:
                     raise FormatError(
-                        f"{key}: column {name!r} is {other}, and {one} in {first}. Leave it out "
-                        f"with columns=, or read the files as streams of their own."
+                        f"{key}: column {name!r} is {other}, and {merged_encoding} in {first}. "
+                        f"Leave it out with columns=, or read the files as streams of their own."
                     )
                 merged[name] = both
         return merged

@@ -28,11 +28,11 @@ class Columnar(Format):
 
     @abstractmethod
     def batches(
-        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+        self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
         """Yield the rows of a shard as record batches of those columns that it has.
 
-        Raises FormatError where it cannot be decoded; ``where`` names the shard.
+        Raises FormatError where it cannot be decoded; ``location`` names the shard.
         """
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
@@ -46,14 +46,14 @@ class Columnar(Format):
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """Yield the rows of a shard, of the columns that were chosen."""
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         try:
-            for batch in self.batches(shard, shard.columns.names, files, where):
-                yield block_of_batch(batch, shard, where)
+            for batch in self.batches(shard, shard.columns.names, files, location):
+                yield block_of_batch(batch, shard, location)
         except (MdsError, MemoryError):
             raise
         except Exception as error:
-            raise unreadable(where, "it cannot be decoded", error) from error
+            raise unreadable(location, "it cannot be decoded", error) from error
         finally:
             # Otherwise each thread that decodes keeps the memory of one shard.
             pyarrow().default_memory_pool().release_unused()

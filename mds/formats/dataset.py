@@ -51,21 +51,27 @@ class FormatData:
 
     @classmethod
     def of(
-        cls, kind: Format, table: FileTable, wanted: Sequence[str] | None = None, where: str = ""
+        cls,
+        kind: Format,
+        table: FileTable,
+        selected: Sequence[str] | None = None,
+        location: str = "",
     ) -> FormatData:
-        """Return the dataset of a table of files at ``where``.
+        """Return the dataset of a table of files at ``location``.
 
-        It has the ``wanted`` columns, else those of the format, else all. Raises ConfigError for
+        It has the ``selected`` columns, else those of the format, else all. Raises ConfigError for
         one that no file has.
         """
-        chosen = kind.columns if kind.columns is not None else wanted
-        found = table.found_columns()
-        if chosen is not None:
-            _check_known(where, table, found, chosen)
+        column_names = kind.columns if kind.columns is not None else selected
+        file_columns = table.found_columns()
+        if column_names is not None:
+            _check_known(location, table, file_columns, column_names)
             # Files may differ in columns that are not wanted.
-            found = [(k, {n: e for n, e in c.items() if n in set(chosen)}) for k, c in found]
-        columns = kind.merge(found) | _in_no_file(kind, table, found, chosen)
-        return cls(kind, table, as_columns(columns, chosen), chosen is not None)
+            file_columns = [
+                (k, {n: e for n, e in c.items() if n in set(column_names)}) for k, c in file_columns
+            ]
+        columns = kind.merge(file_columns) | _in_no_file(kind, table, file_columns, column_names)
+        return cls(kind, table, as_columns(columns, column_names), column_names is not None)
 
     def index(self) -> Index:
         """Return the shards as an index."""
@@ -87,8 +93,10 @@ class FormatData:
             "names": np.frombuffer(b"".join(names), np.uint8),
             "digests": np.zeros(0, np.uint8),
         }
-        told = repr((self.format.name, self.format.revision, self.format.settings(), self.columns))
-        digest = xxhash.xxh3_128_hexdigest((told + self.table.digest()).encode())
+        description = repr(
+            (self.format.name, self.format.revision, self.format.settings(), self.columns)
+        )
+        digest = xxhash.xxh3_128_hexdigest((description + self.table.digest()).encode())
         return Index(columns, [schema] if count else [], digest)
 
     def _place(self, number: int) -> ShardPlace:
@@ -97,13 +105,13 @@ class FormatData:
 
     def _sizes(self) -> Any:
         """About how many bytes shards take, within what a shard may have."""
-        least = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
+        minimum = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
-        least += self.table.samples * (fixed + 4 * self.columns.variable)
+        minimum += self.table.samples * (fixed + 4 * self.columns.variable)
         first = self._place(0) if len(self.table) else None
         share = min(max(self.format.share(first), 0.0), 1.0) if first is not None else 1.0
-        told = (self.table.decoded * share).astype(np.int64)
-        return np.minimum(np.maximum(told, least), LARGEST_DECODED).astype(np.int64)
+        estimate = (self.table.decoded * share).astype(np.int64)
+        return np.minimum(np.maximum(estimate, minimum), LARGEST_DECODED).astype(np.int64)
 
     def pin(self) -> dict[str, Any]:
         """Return what a state records of the files: their count, a digest, and their version."""
@@ -124,7 +132,7 @@ class FormatData:
             int(self._sizes().sum()),
             is_in_place=self.is_in_place,
             slow_columns=tuple(self.format.slow_columns(self.columns)),
-            whole=self.format.comes_whole(first) if first is not None else "",
+            whole_file_reason=self.format.comes_whole(first) if first is not None else "",
         )
 
     def where(self, number: int, files: Files) -> str:
@@ -160,15 +168,15 @@ class FormatData:
         place = self._place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
-        found = self.format.reader(place, path, columns)
-        assert found is not None, "what is read in place has readers"
-        return found
+        reader = self.format.reader(place, path, columns)
+        assert reader is not None, "what is read in place has readers"
+        return reader
 
 
 def make_table(
     kind: Format,
     files: Files,
-    found: FoundFiles,
+    listing: FoundFiles,
     old: FileTable | None = None,
     header: Mapping[str, Any] | None = None,
     most_bytes: int | None = None,
@@ -179,80 +187,87 @@ def make_table(
     ``most_bytes`` would have to come over a network.
     """
     header = {**(header or {}), "reads": reads_of(kind)}
-    if found.pin or found.schema:
-        header |= {"pin": dict(found.pin), "schema": found.schema, "columns": [*found.columns]}
-    known = {}
+    if listing.pin or listing.schema:
+        header |= {
+            "pin": dict(listing.pin),
+            "schema": listing.schema,
+            "columns": [*listing.columns],
+        }
+    old_plans = {}
     if old is not None and all(
         old.header.get(name) == header.get(name) for name in ("reads", "schema")
     ):
         is_final = kind.has_final_files
-        known = {file: plan for file, plan in old.plans().items() if file.version or is_final}
-    files.facts = found.facts
+        old_plans = {file: plan for file, plan in old.plans().items() if file.version or is_final}
+    files.facts = listing.facts
 
     def look(file: DataFile) -> Any:
-        return known.get(file) or kind.plan_file(file, files)
+        return old_plans.get(file) or kind.plan_file(file, files)
 
     workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(min(workers, max(len(found.files), 1)), "mds-table") as pool:
+    with ThreadPoolExecutor(min(workers, max(len(listing.files), 1)), "mds-table") as pool:
         try:
             if files.is_far:
-                new = [file for file in found.files if file not in known]
+                new = [file for file in listing.files if file not in old_plans]
                 sizes = pool.map(lambda file: kind.plan_bytes(file, files), new)
                 _check_bytes(kind, files, len(new), sum(sizes), most_bytes)
-            plans = list(pool.map(look, found.files))
+            plans = list(pool.map(look, listing.files))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return FileTable.build(header, found.files, plans)
+    return FileTable.build(header, listing.files, plans)
 
 
 def _check_known(
-    where: str,
+    location: str,
     table: FileTable,
-    found: Sequence[tuple[str, Mapping[str, str]]],
-    chosen: Sequence[str],
+    file_columns: Sequence[tuple[str, Mapping[str, str]]],
+    selected: Sequence[str],
 ) -> None:
     """Raise ConfigError for a column that neither a file nor the table has."""
-    known = {name for _, columns in found for name in columns}
-    known.update(table.header.get("columns", ()))
-    if found:
-        check_columns(sorted(known), chosen, where or found[0][0])
+    column_names = {name for _, columns in file_columns for name in columns}
+    column_names.update(table.header.get("columns", ()))
+    if file_columns:
+        check_columns(sorted(column_names), selected, location or file_columns[0][0])
 
 
 def _in_no_file(
     kind: Format,
     table: FileTable,
-    found: Sequence[tuple[str, Mapping[str, str]]],
-    chosen: Sequence[str] | None,
+    file_columns: Sequence[tuple[str, Mapping[str, str]]],
+    selected: Sequence[str] | None,
 ) -> dict[str, str]:
     """Return the columns of a table that no file has yet and that are None for now.
 
     Raises FormatError where they are not.
     """
-    there = {name for _, columns in found for name in columns}
-    told = table.header.get("columns", ()) if found else ()
-    lacking = [n for n in told if n not in there and (chosen is None or n in chosen)]
+    names_in_files = {name for _, columns in file_columns for name in columns}
+    table_columns = table.header.get("columns", ()) if file_columns else ()
+    lacking = [
+        n for n in table_columns if n not in names_in_files and (selected is None or n in selected)
+    ]
     if lacking and kind.missing != "null":
         raise FormatError(
-            f"{found[0][0]}: there is no column {lacking[0]!r}, nor in another file, and the table "
-            f"has it. {kind.allow_missing}"
+            f"{file_columns[0][0]}: there is no column {lacking[0]!r}, nor in another file, and "
+            f"the table has it. {kind.allow_missing}"
         )
     return dict.fromkeys(lacking, NULLS)
 
 
-def _check_bytes(kind: Format, files: Files, count: int, size: int, most: int | None) -> None:
+def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: int | None) -> None:
     """Say how much has to be read to plan, or raise FormatError where that is too much."""
     if size < _TOLD_BYTES:
         return
-    what = (
+    message = (
         f"{files.url('')}: to count the samples of {count:,} {kind.name} files, "
         f"{format_bytes(size)} have to be read"
     )
-    if most is not None and size > most:
+    if byte_limit is not None and size > byte_limit:
         raise FormatError(
-            f"{what}, more than {format_bytes(most)}. Do it once: mds index {files.url('')}"
+            f"{message}, more than {format_bytes(byte_limit)}. Do it once: mds index "
+            f"{files.url('')}"
         )
-    log.warning("%s; mds index does it once for all machines.", what)
+    log.warning("%s; mds index does it once for all machines.", message)
 
 
 def reads_of(kind: Format) -> list[Any]:

@@ -70,9 +70,9 @@ class Delta(TableFormat):
         """Return the files of the version, as its log has them."""
         url = source.url("")
         log = source.find(place)
-        version, wanted = _log_of(log, self.version, url)
+        version, log_files = _log_of(log, self.version, url)
         with tempfile.TemporaryDirectory(prefix="mds-delta-") as folder:
-            _copy(wanted, source, folder)
+            _copy(log_files, source, folder)
             try:
                 return _read(folder, version, url)
             except MdsError:
@@ -81,41 +81,43 @@ class Delta(TableFormat):
                 raise unreadable(url, f"version {version} cannot be read", error) from error
 
 
-def _log_of(log: Sequence[DataFile], asked: int | None, url: str) -> tuple[int, list[DataFile]]:
+def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[int, list[DataFile]]:
     """Return the version, and the files of the log that define it: checkpoint and commits."""
     commits = {int(m[1]): file for file in log if (m := _COMMIT.fullmatch(file.key))}
     parts: dict[int, list[DataFile]] = {}
     for file in log:
-        if found := _CHECKPOINT.fullmatch(file.key):
-            parts.setdefault(int(found[1]), []).append(file)
-    known = [*commits, *parts]
-    if not known:
+        if match := _CHECKPOINT.fullmatch(file.key):
+            parts.setdefault(int(match[1]), []).append(file)
+    versions = [*commits, *parts]
+    if not versions:
         raise FormatError(f"{url}: this is not a Delta table: there is no {LOG}/.")
-    version = max(known) if asked is None else asked
-    first = max((at for at in parts if at <= version and _is_whole(parts[at])), default=-1)
+    version = max(versions) if requested is None else requested
+    first = max(
+        (number for number in parts if number <= version and _is_whole(parts[number])), default=-1
+    )
     needed = range(first + 1, version + 1)
-    if version > max(known) or any(at not in commits for at in needed):
-        readable = [at for at in parts if _is_whole(parts[at])] + [0] * (0 in commits)
-        oldest = min(readable, default=max(known))
+    if version > max(versions) or any(number not in commits for number in needed):
+        readable = [number for number in parts if _is_whole(parts[number])] + [0] * (0 in commits)
+        oldest = min(readable, default=max(versions))
         raise FormatError(
             f"{url}: there is no version {version} of the table any more, or not yet: its log "
-            f"goes from {oldest} to {max(known)}."
+            f"goes from {oldest} to {max(versions)}."
         )
-    wanted = [*parts.get(first, ()), *(commits[at] for at in needed)]
+    log_files = [*parts.get(first, ()), *(commits[number] for number in needed)]
     if first in commits:
-        wanted.append(commits[first])
+        log_files.append(commits[first])
     if first >= 0:
-        wanted += [file for file in log if file.key.startswith(_SIDECARS)]
-    return version, wanted
+        log_files += [file for file in log if file.key.startswith(_SIDECARS)]
+    return version, log_files
 
 
 def _is_whole(parts: Sequence[DataFile]) -> bool:
     """Whether all parts of a checkpoint are there, or one that has no parts."""
-    told = [found[2] for file in parts if (found := _CHECKPOINT.fullmatch(file.key))]
-    return None in told or any(told.count(each) == int(each) for each in told)
+    part_counts = [match[2] for file in parts if (match := _CHECKPOINT.fullmatch(file.key))]
+    return None in part_counts or any(part_counts.count(each) == int(each) for each in part_counts)
 
 
-def _copy(wanted: Sequence[DataFile], source: Files, folder: str) -> None:
+def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
     def copy(file: DataFile) -> None:
         path = os.path.join(folder, *file.key.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -123,7 +125,7 @@ def _copy(wanted: Sequence[DataFile], source: Files, folder: str) -> None:
             out.writelines(source.stream(file))
 
     with ThreadPoolExecutor(SIDE_BY_SIDE, "mds-delta") as pool:
-        list(pool.map(copy, wanted))
+        list(pool.map(copy, log_files))
 
 
 def _read(folder: str, version: int, url: str) -> FoundFiles:
@@ -148,9 +150,15 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
     for row, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         key = _key_of(path, folder, url)
         files.append(DataFile(key, size))
-        one = [] if constants is None else [field.slice(row, 1) for field in constants.flatten()]
-        told = [] if constants is None else [field.name for field in constants.type]
-        batch = pa.record_batch(one, names=told) if one else pa.record_batch([], names=[])
+        constant_columns = (
+            [] if constants is None else [field.slice(row, 1) for field in constants.flatten()]
+        )
+        constant_names = [] if constants is None else [field.name for field in constants.type]
+        batch = (
+            pa.record_batch(constant_columns, names=constant_names)
+            if constant_columns
+            else pa.record_batch([], names=[])
+        )
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
     columns = tuple(tree[1] for tree in trees)
     return FoundFiles(files, {"version": version}, facts, digest_of(schema), columns)

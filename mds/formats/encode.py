@@ -34,8 +34,8 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
     """Join the bytes of columns, in their order, to a block of ``rows`` samples."""
     variable = [each for each in values if not isinstance(each, np.ndarray)]
     sizes = np.zeros((rows, len(variable)), "<u4")
-    for at, pieces in enumerate(variable):
-        sizes[:, at] = np.fromiter(map(len, pieces), np.int64, rows)
+    for column, pieces in enumerate(variable):
+        sizes[:, column] = np.fromiter(map(len, pieces), np.int64, rows)
     head: Bytes = sizes.view(np.uint8).reshape(rows, 4 * len(variable))
     lengths = sizes.sum(axis=1, dtype=np.int64) + 4 * len(variable)
     parts: list[list[Any]] = []
@@ -60,13 +60,13 @@ def _cut(fixed: Sequence[Bytes]) -> list[list[bytes]]:
     if not width:
         return []
     data = np.concatenate(fixed, axis=1).tobytes()
-    return [[data[at : at + width] for at in range(0, len(data), width)]]
+    return [[data[offset : offset + width] for offset in range(0, len(data), width)]]
 
 
 def encode_records(
-    columns: Columns, records: Iterable[Mapping[str, Any]], where: str
+    columns: Columns, records: Iterable[Mapping[str, Any]], location: str
 ) -> Iterator[Block]:
-    """Blocks of samples that are dicts; ``where`` names the shard in errors.
+    """Blocks of samples that are dicts; ``location`` names the shard in errors.
 
     Raises FormatError for a value that its column does not take, and for one that is not there.
     """
@@ -74,7 +74,7 @@ def encode_records(
     samples: list[bytes] = []
     waiting = 0
     for row, record in enumerate(records):
-        sample = encode(record, lambda row=row: f"{where}, sample {row}")  # type: ignore[misc]
+        sample = encode(record, lambda row=row: f"{location}, sample {row}")  # type: ignore[misc]
         samples.append(sample)
         waiting += len(sample)
         if len(samples) == _ROWS or waiting >= _BYTES:
@@ -96,17 +96,17 @@ def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[]
         )
     ]
 
-    def encode(record: Mapping[str, Any], where: Callable[[], str]) -> bytes:
+    def encode(record: Mapping[str, Any], describe_place: Callable[[], str]) -> bytes:
         heads, values = [], []
         for name, size, pack in packers:
             try:
                 value = pack(record[name])
             except KeyError as error:
                 if name in record:
-                    raise FormatError(f"{where()}, column {name!r}: {error}") from error
-                raise FormatError(f"{where()}: there is no column {name!r}.") from error
+                    raise FormatError(f"{describe_place()}, column {name!r}: {error}") from error
+                raise FormatError(f"{describe_place()}: there is no column {name!r}.") from error
             except EncodingError as error:
-                raise FormatError(f"{where()}, column {name!r}: {error}") from error
+                raise FormatError(f"{describe_place()}, column {name!r}: {error}") from error
             if size is None:
                 heads.append(len(value).to_bytes(4, "little"))
             values.append(value)
@@ -125,7 +125,7 @@ def write_shard(
     samples: int,
     columns: Columns,
     blocks: Iterable[Block],
-    where: str,
+    location: str,
     grow: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Write an MDS shard of blocks; its bytes.
@@ -136,26 +136,26 @@ def write_shard(
     config = shard_config(columns)
     first = header_size(samples) + len(config)
     if first + 4 * samples * columns.variable > LARGEST_DECODED:
-        raise _too_large(where)
+        raise _too_large(location)
     lengths = np.zeros(samples + 1, np.int64)
     row, end = 0, first
     file.seek(first)
     for sizes, data in blocks:
         end += len(data)
         if row + len(sizes) > samples:
-            raise ShardError(f"{where}: there are more than the {samples:,} samples planned.")
+            raise ShardError(f"{location}: there are more than the {samples:,} samples planned.")
         if end > LARGEST_DECODED:
-            raise _too_large(where)
+            raise _too_large(location)
         grow(end)
         file.write(data)
         lengths[row + 1 : row + 1 + len(sizes)] = sizes
         row += len(sizes)
     if row != samples:
-        raise ShardError(f"{where}: there are {row:,} samples, {samples:,} were planned.")
+        raise ShardError(f"{location}: there are {row:,} samples, {samples:,} were planned.")
     lengths[0] = first
     offsets = np.cumsum(lengths, out=lengths)
     if int(offsets[-1]) != end:
-        raise ShardError(f"{where}: its blocks have {end - first:,} bytes, not what they say.")
+        raise ShardError(f"{location}: its blocks have {end - first:,} bytes, not what they say.")
     file.seek(0)
     file.write(samples.to_bytes(4, "little"))
     file.write(offsets.astype("<u4").data)
@@ -163,18 +163,18 @@ def write_shard(
     return end
 
 
-def _too_large(where: str) -> ShardError:
+def _too_large(location: str) -> ShardError:
     return ShardError(
-        f"{where}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes whole. Leave "
-        f"columns out with columns=, or write the file anew with fewer rows together (pyarrow: "
-        f"row_group_size=)."
+        f"{location}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes whole. "
+        f"Leave columns out with columns=, or write the file anew with fewer rows together "
+        f"(pyarrow: row_group_size=)."
     )
 
 
-def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], where: str) -> bytes:
+def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], location: str) -> bytes:
     """Return an MDS shard of blocks, in memory; see `write_shard`."""
     file = io.BytesIO()
-    write_shard(file, samples, columns, blocks, where)
+    write_shard(file, samples, columns, blocks, location)
     return file.getvalue()
 
 

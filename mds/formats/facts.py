@@ -41,8 +41,8 @@ class FoundFiles(NamedTuple):
 class FileCosts(NamedTuple):
     """Cost of reading files of a format: ``size`` bytes of them, ``decoded`` in the cache.
 
-    ``slow_columns`` are decoded value by value, where others are not. ``whole``: why all of a file
-    comes, where a part of it is wanted; '' where that is not so.
+    ``slow_columns`` are decoded value by value, where others are not. ``whole_file_reason`` says
+    why a reader of a part needs the whole file; it is '' if a part is enough.
     """
 
     format: str
@@ -51,7 +51,7 @@ class FileCosts(NamedTuple):
     decoded: int
     is_in_place: bool = False
     slow_columns: tuple[str, ...] = ()
-    whole: str = ""
+    whole_file_reason: str = ""
 
 
 class Block(NamedTuple):

@@ -88,24 +88,26 @@ class Iceberg(TableFormat):
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the files of the snapshot, as its manifests have them."""
         url = source.url("")
-        chosen = _metadata_file(source.find(place), source, url)
+        metadata_file = _metadata_file(source.find(place), source, url)
         try:
-            return _read(chosen, self.snapshot, source)
+            return _read(metadata_file, self.snapshot, source)
         except (MdsError, MemoryError):
             raise
         except Exception as error:
-            raise unreadable(source.url(chosen), "the table cannot be read", error) from error
+            raise unreadable(
+                source.url(metadata_file), "the table cannot be read", error
+            ) from error
 
 
-def _metadata_file(found: Sequence[DataFile], source: Files, url: str) -> DataFile:
+def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFile:
     """Return the newest metadata file: that of the hint, else the one of highest number."""
-    named = {file.key: file for file in found if file.key.endswith(_ENDING)}
+    named = {file.key: file for file in files if file.key.endswith(_ENDING)}
     if len(named) == 1:
         return next(iter(named.values()))
-    hint = next((file for file in found if file.key == _HINT), None)
+    hint = next((file for file in files if file.key == _HINT), None)
     if hint is not None:
-        told = source.get(hint).decode("ascii", "replace").strip()
-        for name in (told, f"v{told}{_ENDING}", f"{told}{_ENDING}"):
+        hinted_name = source.get(hint).decode("ascii", "replace").strip()
+        for name in (hinted_name, f"v{hinted_name}{_ENDING}", f"{hinted_name}{_ENDING}"):
             if f"{_FOLDER}{name}" in named:
                 return named[f"{_FOLDER}{name}"]
     numbers = {key: int(match[1]) for key in named if (match := _NUMBERED.fullmatch(key))}
@@ -120,27 +122,31 @@ def _metadata_file(found: Sequence[DataFile], source: Files, url: str) -> DataFi
     return named[newest[0]]
 
 
-def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
+def _read(metadata_file: DataFile, requested: int | None, source: Files) -> FoundFiles:
     try:
         from pyiceberg.serializers import FromInputFile
     except ImportError as error:
         raise need("pyiceberg", "lake", "Iceberg tables") from error
-    url = source.url(chosen)
+    url = source.url(metadata_file)
     reads = _reads(source)
-    metadata = FromInputFile.table_metadata(reads.new_input(chosen.key))
+    metadata = FromInputFile.table_metadata(reads.new_input(metadata_file.key))
     reads.location = metadata.location.rstrip("/") + "/"
-    snapshot = metadata.current_snapshot() if asked is None else metadata.snapshot_by_id(asked)
+    snapshot = (
+        metadata.current_snapshot() if requested is None else metadata.snapshot_by_id(requested)
+    )
     if snapshot is None:
-        if asked is None:
+        if requested is None:
             raise FormatError(f"{url}: the table has no snapshot, so no files.")
-        known = ", ".join(str(each.snapshot_id) for each in metadata.snapshots[-5:])
-        raise FormatError(f"{url}: there is no snapshot {asked} any more; the last are {known}.")
+        newest_ids = ", ".join(str(each.snapshot_id) for each in metadata.snapshots[-5:])
+        raise FormatError(
+            f"{url}: there is no snapshot {requested} any more; the last are {newest_ids}."
+        )
     schema = metadata.schema()
-    if asked is not None and snapshot.schema_id is not None:
+    if requested is not None and snapshot.schema_id is not None:
         own = metadata.schema_by_id(snapshot.schema_id)
         if own is None:
             raise FormatError(
-                f"{url}: the schema {snapshot.schema_id} of snapshot {asked} is not there."
+                f"{url}: the schema {snapshot.schema_id} of snapshot {requested} is not there."
             )
         schema = own
     _refuse_defaults(schema, url)
@@ -152,9 +158,9 @@ def _read(chosen: DataFile, asked: int | None, source: Files) -> FoundFiles:
         files.append(DataFile(key, file.file_size_in_bytes))
         batch = _constants(file, metadata, schema)
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
-    told = digest_of(schema.model_dump_json() + json.dumps(fields[1]))
+    digest = digest_of(schema.model_dump_json() + json.dumps(fields[1]))
     names = tuple(field.name for field in schema.fields)
-    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, told, names)
+    return FoundFiles(files, {"snapshot": snapshot.snapshot_id}, facts, digest, names)
 
 
 def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
@@ -192,11 +198,11 @@ def _constants(file: Any, metadata: Any, schema: Any) -> Any:
     spec = metadata.specs()[file.spec_id]
     tops = {field.field_id: field.name for field in schema.fields}
     fields, values = [], []
-    for at, field in enumerate(spec.fields):
+    for position, field in enumerate(spec.fields):
         name = tops.get(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
             kind = schema_to_pyarrow(schema.find_type(field.source_id))
-            values.append(pa.array([file.partition[at]], kind))
+            values.append(pa.array([file.partition[position]], kind))
             is_rough = kind == pa.float64() and not _reads_doubles()
             fields.append(pa.field(name, kind, metadata={ROUGH: "1"} if is_rough else None))
     return pa.record_batch(values, schema=pa.schema(fields))

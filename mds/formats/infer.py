@@ -47,15 +47,15 @@ def infer_columns(
     With ``is_text`` every value is a str and numbers are recognised in it; those in ``nulls`` are
     missing ones.
     """
-    seen: dict[str, list[Any]] = {}
+    values_by_name: dict[str, list[Any]] = {}
     count = 0
     for sample in samples:
         for name, value in sample.items():
-            seen.setdefault(name, []).append(value)
+            values_by_name.setdefault(name, []).append(value)
         count += 1
     columns = []
-    for name in sorted(seen):
-        values = seen[name]
+    for name in sorted(values_by_name):
+        values = values_by_name[name]
         encoding, note = _of_table(values, nulls) if is_text else encoding_of(values)
         if len(values) < count and encoding != "json":
             encoding, note = "json", "missing in some records, stored there as null"
@@ -79,8 +79,10 @@ def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
             return _of_arrays(values)
         return kind, {"json": _why_json(values)}.get(kind, "")
     if "null" in kinds:
-        rest = sorted(kinds - {"null"})
-        return "json", "sometimes null" + ("" if len(rest) < 2 else f", else {_or(rest)}")
+        other_kinds = sorted(kinds - {"null"})
+        return "json", "sometimes null" + (
+            "" if len(other_kinds) < 2 else f", else {_or(other_kinds)}"
+        )
     return "json", f"sometimes {_or(sorted(kinds))}"
 
 
@@ -141,10 +143,10 @@ def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
 
 def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
     """Return the encoding of the cells of a column, some of which may be missing."""
-    there = [value for value in values if value not in nulls]
-    encoding, note = _of_text(there) if there else ("str", "always missing")
-    if len(there) < len(values):
-        return f"optional[{encoding}]", f"{len(values) - len(there)} of {len(values)} are missing"
+    present = [value for value in values if value not in nulls]
+    encoding, note = _of_text(present) if present else ("str", "always missing")
+    if len(present) < len(values):
+        return f"optional[{encoding}]", f"{len(values) - len(present)} of {len(values)} are missing"
     filled = [value for value in values if value]
     if encoding == "str" and filled and len(filled) < len(values):
         number, _ = _of_text(filled)

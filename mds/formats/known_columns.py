@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from mds.formats.facts import ShardPlace
 
 
-def note_of(columns: Iterable[str], more: bytes = b"") -> bytes:
+def note_of(columns: Iterable[str], extra: bytes = b"") -> bytes:
     """Return the note of a file with these columns, and with further bytes."""
     names = json.dumps(sorted(columns)).encode()
-    return len(names).to_bytes(4, "little") + names + more
+    return len(names).to_bytes(4, "little") + names + extra
 
 
 def more_of(note: bytes) -> bytes:
@@ -33,7 +33,7 @@ class KnownColumns:
 
     def __init__(self, shard: ShardPlace) -> None:
         names = shard.columns.names
-        self.wanted = frozenset(names)
+        self.selected = frozenset(names)
         end = 4 + int.from_bytes(shard.note[:4], "little")
         try:
             noted = frozenset(json.loads(shard.note[4:end]))
@@ -42,25 +42,25 @@ class KnownColumns:
                 f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
             ) from error
         #: Columns that were planned and are not wanted.
-        self.left_out = noted - {*names}
+        self.omitted = noted - {*names}
         #: All that a sample may have; None where more do not matter.
-        self._all = None if self.left_out or shard.has_chosen else noted
+        self._allowed = None if self.omitted or shard.has_chosen else noted
         pairs = zip(names, shard.columns.encodings, strict=True)
         #: None for each column that may be it, which a sample need not have.
         self.gaps: dict[str, None] = dict.fromkeys(
             name for name, kind in pairs if kind == "json" or kind.startswith("optional[")
         )
 
-    def is_late(self, found: Mapping[str, object]) -> bool:
+    def is_late(self, record: Mapping[str, object]) -> bool:
         """Whether a sample has a column that was not planned, and that matters."""
-        return self._all is not None and not found.keys() <= self._all
+        return self._allowed is not None and not record.keys() <= self._allowed
 
-    def check(self, found: Iterable[str], where: str, what: str) -> None:
-        """Raise FormatError for a column that was not planned; ``what`` it comes from."""
-        if self._all is None or self._all.issuperset(found):
+    def check(self, names: Iterable[str], location: str, subject: str) -> None:
+        """Raise FormatError for a column that was not planned; ``subject`` it comes from."""
+        if self._allowed is None or self._allowed.issuperset(names):
             return
-        late = ", ".join(map(repr, sorted({*found} - self._all)))
+        late = ", ".join(map(repr, sorted({*names} - self._allowed)))
         raise FormatError(
-            f"{where}: {what} {late}, and none of those had it that columns were inferred from. "
-            f"Name the columns that you want with columns=."
+            f"{location}: {subject} {late}, and none of those had it that columns were inferred "
+            f"from. Name the columns that you want with columns=."
         )

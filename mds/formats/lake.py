@@ -59,18 +59,23 @@ class FileFacts:
         sink = pyarrow().BufferOutputStream()
         with pyarrow().ipc.new_stream(sink, self.constants.schema) as writer:
             writer.write_batch(self.constants)
-        told = bytes(sink.getvalue())
-        return len(names).to_bytes(4, "little") + len(told).to_bytes(4, "little") + names + told
+        constants = bytes(sink.getvalue())
+        return (
+            len(names).to_bytes(4, "little")
+            + len(constants).to_bytes(4, "little")
+            + names
+            + constants
+        )
 
     @classmethod
     def parse(cls, data: bytes) -> tuple[FileFacts, bytes]:
         """Return the facts, and the bytes behind them."""
-        first, second = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4))
+        first, second = (int.from_bytes(data[offset : offset + 4], "little") for offset in (0, 4))
         names, end = json.loads(data[8 : 8 + first]), 8 + first + second
         with pyarrow().ipc.open_stream(data[8 + first : end]) as reader:
             return cls(reader.read_next_batch(), *names), data[end:]
 
-    def resolve(self, schema: Any, where: str) -> FileFacts:
+    def resolve(self, schema: Any, location: str) -> FileFacts:
         """With the names that follow from the schema of the file.
 
         Raises FormatError for a file without numbers where the table does not say which its columns
@@ -78,24 +83,24 @@ class FileFacts:
         """
         if self.fields is None:
             return self
-        wanted, numbers, may_have = self.fields
+        table_trees, numbers, may_have = self.fields
         if may_have and has_numbers(schema):
             numbers = None
         elif numbers is None:
             raise FormatError(
-                f"{where}: its columns have no numbers, and the table was changed and has no "
+                f"{location}: its columns have no numbers, and the table was changed and has no "
                 f"schema.name-mapping.default that says which they are; write the file anew."
             )
         # Iceberg knows names as they are written, Delta in capitals and small letters alike.
         trees = [tree_of(field, numbers, any_case=not may_have) for field in schema]
         stored = {tree[0]: tree for tree in trees}
         names, inside = {}, {}
-        for tree in wanted:
-            found = stored.get(tree[0])
-            if found is not None:
-                names[found[1]] = tree[1]
-                if (steps := recipe(found, tree)) is not None:
-                    inside[found[1]] = steps
+        for tree in table_trees:
+            stored_field = stored.get(tree[0])
+            if stored_field is not None:
+                names[stored_field[1]] = tree[1]
+                if (steps := recipe(stored_field, tree)) is not None:
+                    inside[stored_field[1]] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
         lacking = self.constants.schema.names
         if may_have:  # what the file has itself counts: the log may have it with fewer digits
@@ -103,19 +108,19 @@ class FileFacts:
         for name in lacking:
             if ROUGH in (self.constants.schema.field(name).metadata or {}):
                 raise FormatError(
-                    f"{where}: column {name!r} is not in the file, and pyiceberg reads the double "
-                    f"that its manifest has with the digits of a float. Write the file anew: CALL "
-                    f"system.rewrite_data_files(...)."
+                    f"{location}: column {name!r} is not in the file, and pyiceberg reads the "
+                    f"double that its manifest has with the digits of a float. Write the file "
+                    f"anew: CALL system.rewrite_data_files(...)."
                 )
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
-    def stored(self, wanted: Sequence[str]) -> list[str]:
+    def stored(self, columns: Sequence[str]) -> list[str]:
         """Return the names in the file of these columns of the table, if the file has them."""
-        wanted = [name for name in wanted if name not in self.constants.schema.names]
+        columns = [name for name in columns if name not in self.constants.schema.names]
         if self.names is None:
-            return wanted
-        told = {name: stored for stored, name in self.names.items()}
-        return [told[name] for name in wanted if name in told]
+            return columns
+        stored_names = {name: stored for stored, name in self.names.items()}
+        return [stored_names[name] for name in columns if name in stored_names]
 
     def complete(self, batch: Any) -> Any:
         """Rows of the file as rows of the table."""
@@ -152,37 +157,37 @@ class TableFormat(Parquet):
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the files of the table by key: their order must not follow how a log is read."""
-        found = self.files_of_table(place, source)
+        listing = self.files_of_table(place, source)
         key = ""
         try:
-            for key in (file.key for file in found.files):
+            for key in (file.key for file in listing.files):
                 check_key(key)
         except ConfigError as error:
-            what = f"files outside its folder ({key})"
-            raise refused(source.url(""), what, "Copy the table as a whole.") from error
-        return found._replace(files=sorted(found.files))
+            feature = f"files outside its folder ({key})"
+            raise refused(source.url(""), feature, "Copy the table as a whole.") from error
+        return listing._replace(files=sorted(listing.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Return the row groups of a file, with the columns that the log gives it."""
-        with _told_of_vacuum(file, files):
+        with _explain_vacuum(file, files):
             plan = super().plan_file(file, files)
-        told = files.facts[file.key]
-        facts, _ = FileFacts.parse(told)
+        note = files.facts[file.key]
+        facts, _ = FileFacts.parse(note)
         columns = dict(plan.columns)
         if facts.fields is not None:
             schema = self.schema_of(plan.note)
             facts = facts.resolve(schema, files.url(file))
-            told = facts.to_bytes()
+            note = facts.to_bytes()
             for name, steps in facts.inside.items():
-                made = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
-                kind = encoding_of(made, may_be_none=True, may_be_empty=True)
+                value_type = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
+                kind = encoding_of(value_type, may_be_none=True, may_be_empty=True)
                 columns[name] = (self.encodings or {}).get(name, kind)
         if facts.names is not None:
             columns = {n: columns[stored] for stored, n in facts.names.items() if stored in columns}
         for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
             kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
             columns[name] = (self.encodings or {}).get(name, kind)
-        return dataclasses.replace(plan, columns=columns, note=told + plan.note)
+        return dataclasses.replace(plan, columns=columns, note=note + plan.note)
 
     def share(self, shard: ShardPlace) -> float:
         """Return the share of a row group's bytes that the chosen columns have."""
@@ -200,18 +205,18 @@ class TableFormat(Parquet):
         return Columnar.known_nulls(self, plan)
 
     def batches(
-        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+        self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
         """Yield the rows of a row group as the table has them."""
         facts, note = FileFacts.parse(shard.note)
         inner = dataclasses.replace(shard, note=note)
-        with _told_of_vacuum(shard.file, files):
-            for batch in super().batches(inner, facts.stored(names), files, where):
+        with _explain_vacuum(shard.file, files):
+            for batch in super().batches(inner, facts.stored(names), files, location):
                 yield facts.complete(batch)
 
 
 @contextlib.contextmanager
-def _told_of_vacuum(file: DataFile, files: Files) -> Iterator[None]:
+def _explain_vacuum(file: DataFile, files: Files) -> Iterator[None]:
     """Raise an error that explains why a file of the table is gone."""
     try:
         yield
@@ -237,6 +242,6 @@ def digest_of(schema: str) -> str:
     return xxhash.xxh3_64_hexdigest(schema.encode())
 
 
-def refused(url: str, what: str, how: str) -> FormatError:
+def refused(url: str, feature: str, remedy: str) -> FormatError:
     """Return the error for a table that needs a feature which is not supported."""
-    return FormatError(f"{url}: the table has {what}, which are not read here. {how}")
+    return FormatError(f"{url}: the table has {feature}, which are not read here. {remedy}")

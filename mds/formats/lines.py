@@ -62,7 +62,7 @@ class Lines(Format):
     # ------------------------------------------------------------------ what a line is
 
     @abstractmethod
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
         """Infer the columns of a file from some of its lines, each with its byte."""
 
     @abstractmethod
@@ -73,16 +73,16 @@ class Lines(Format):
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Stretches of lines; the whole file is read."""
-        where, ending, probe = files.url(file), compression_of(file.key), Probe()
+        location, ending, probe = files.url(file), compression_of(file.key), Probe()
         chunks = probe.watch(_chunks(file, files))
         size = None if ending else int(self.shard_size)
-        found = cut_lines(chunks, size, skips_blank=self.skips_blank, where=where)
-        columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), where)
+        stretches = cut_lines(chunks, size, skips_blank=self.skips_blank, location=location)
+        columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), location)
         return FilePlan(
             columns,
-            [each.lines for each in found],
-            [each.end - each.start + 4 * each.lines for each in found],
-            [(each.start, each.end) for each in found],
+            [each.lines for each in stretches],
+            [each.end - each.start + 4 * each.lines for each in stretches],
+            [(each.start, each.end) for each in stretches],
             note_of(columns),
         )
 
@@ -93,15 +93,15 @@ class Lines(Format):
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """Yield the lines of a stretch, encoded."""
-        where = files.url(shard.file)
+        location = files.url(shard.file)
         chunks: Iterable[bytes]
         if compression_of(shard.file.key):
             chunks = _chunks(shard.file, files)
         else:
             (data,) = files.ranges(shard.file, [shard.span])
             chunks = [bytes(data)]
-        records = self._records(whole_lines(chunks, shard.span[0]), shard, where)
-        yield from encode_records(shard.columns, records, f"{where}, {self.shard_of(shard)}")
+        records = self._records(whole_lines(chunks, shard.span[0]), shard, location)
+        yield from encode_records(shard.columns, records, f"{location}, {self.shard_of(shard)}")
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Return the bytes of the stretch."""
@@ -129,13 +129,18 @@ class Lines(Format):
                 f"{shard.samples:,} were planned."
             )
         encode, places = sample_encoder(shard.columns), (begins.data, ends.data)
-        known, numbers = KnownColumns(shard), _number_columns(shard.columns)
+        known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
 
         def make(row: int) -> bytes:
-            at = places[0][row]
-            record = self._record(bytes(view[at : places[1][row]]), start + at, known, path)
-            _check_numbers(record, numbers, path, start + at)
-            return encode({**known.gaps, **record}, lambda: f"{path}, line at byte {start + at:,}")
+            line_start = places[0][row]
+            record = self._record(
+                bytes(view[line_start : places[1][row]]), start + line_start, known_columns, path
+            )
+            _check_numbers(record, numbers, path, start + line_start)
+            return encode(
+                {**known_columns.gaps, **record},
+                lambda: f"{path}, line at byte {start + line_start:,}",
+            )
 
         makers = _makers(shard.columns, columns)
         if makers is None:
@@ -143,39 +148,39 @@ class Lines(Format):
 
         def sample(row: int) -> dict[str, Any]:
             line, record = view[places[0][row] : places[1][row]], self.record
-            found = {
-                **known.gaps,
+            values = {
+                **known_columns.gaps,
                 **record(line if row or start else bytes(line).removeprefix(_BOM)),
             }
-            if known.is_late(found):
+            if known_columns.is_late(values):
                 raise ValueError("a key that was not planned")
-            return {name: fit(found[name]) for name, fit in makers}
+            return {name: fit(values[name]) for name, fit in makers}
 
         return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
 
     # ------------------------------------------------------------------ inside
 
     def _records(
-        self, batches: Iterable[tuple[int, bytes]], shard: ShardPlace, where: str
+        self, batches: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
     ) -> Iterator[Mapping[str, Any]]:
-        known, numbers = KnownColumns(shard), _number_columns(shard.columns)
+        known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
         for start, data in batches:
             begins, ends = line_bounds(data, skips_blank=self.skips_blank)
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-                record = self._record(data[begin:end], start + begin, known, where)
-                _check_numbers(record, numbers, where, start + begin)
-                yield {**known.gaps, **record}
+                record = self._record(data[begin:end], start + begin, known_columns, location)
+                _check_numbers(record, numbers, location, start + begin)
+                yield {**known_columns.gaps, **record}
 
     def _record(
-        self, line: bytes, at: int, known: KnownColumns | None, where: str
+        self, line: bytes, offset: int, known_columns: KnownColumns | None, location: str
     ) -> dict[str, Any]:
         """Parse the line at a byte as a sample, all of whose keys must be known columns."""
         try:
-            record = self.record(line if at else line.removeprefix(_BOM))
+            record = self.record(line if offset else line.removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{where}, line at byte {at:,}: {_reason(error)}") from error
-        if known is not None:
-            known.check(record.keys(), where, f"the line at byte {at:,} has a key")
+            raise FormatError(f"{location}, line at byte {offset:,}: {_reason(error)}") from error
+        if known_columns is not None:
+            known_columns.check(record.keys(), location, f"the line at byte {offset:,} has a key")
         return record
 
 
@@ -197,23 +202,23 @@ class JsonLines(Lines):
     endings: ClassVar[tuple[str, ...]] = packed_endings(".jsonl", ".ndjson")
     skips_blank: ClassVar[bool] = True
 
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
         """Columns that hold the values of all these lines."""
-        records = [self._record(line, at, None, where) for at, line in lines]
+        records = [self._record(line, offset, None, location) for offset, line in lines]
         return {column.name: column.encoding for column in infer_columns(records)}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
         """Parse the object."""
         return json_object(line)
 
-    def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
         """Merge the columns of files; kinds that differ between files are JSON, as in a file."""
         kinds: dict[str, str] = {}
-        for _, columns in found:
+        for _, columns in file_columns:
             for name, encoding in columns.items():
                 kinds[name] = _join(kinds.get(name, encoding), encoding)
         return super().merge(
-            [(key, {name: kinds[name] for name in columns}) for key, columns in found]
+            [(key, {name: kinds[name] for name in columns}) for key, columns in file_columns]
         )
 
 
@@ -231,9 +236,9 @@ class TextLines(Lines):
     endings: ClassVar[tuple[str, ...]] = packed_endings(".txt")
     skips_blank: ClassVar[bool] = False
 
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], where: str) -> Mapping[str, str]:
+    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
         """Return the only column."""
-        del lines, where
+        del lines, location
         return {"text": "str"}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
@@ -243,20 +248,20 @@ class TextLines(Lines):
 
 def json_object(line: bytes | memoryview) -> dict[str, Any]:
     """Parse the object of a line. Raises ValueError, also for errors of the parser."""
-    found = load_json(str(line, "utf-8").rstrip())
-    if not isinstance(found, dict):
+    value = load_json(str(line, "utf-8").rstrip())
+    if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 - a line is wrong by value
-            f"expected an object with the columns as keys, got {show_value(found)}"
+            f"expected an object with the columns as keys, got {show_value(value)}"
         )
-    return found
+    return value
 
 
 def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file."""
     ending = compression_of(file.key)
     chunks = files.stream(file)
-    where = files.url(file)
-    return bounded(unpacked(chunks, ending, where) if ending else chunks, where)
+    location = files.url(file)
+    return bounded(unpacked(chunks, ending, location) if ending else chunks, location)
 
 
 def _makers(
@@ -267,8 +272,8 @@ def _makers(
     Each raises TypeError for a value that the column does not take.
     """
     pairs = zip(columns.names, columns.encodings, strict=True)
-    found = [(name, _MAKERS.get(kind)) for name, kind in pairs if name in selection]
-    return [(name, fit) for name, fit in found if fit] if all(fit for _, fit in found) else None
+    makers = [(name, _MAKERS.get(kind)) for name, kind in pairs if name in selection]
+    return [(name, fit) for name, fit in makers if fit] if all(fit for _, fit in makers) else None
 
 
 def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -280,8 +285,8 @@ def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
 def _check_numbers(
     record: Mapping[str, Any],
     numbers: Sequence[tuple[str, Callable[[Any], Any]]],
-    where: str,
-    at: int,
+    location: str,
+    offset: int,
 ) -> None:
     for name, fit in numbers:
         value = record.get(name)
@@ -290,9 +295,9 @@ def _check_numbers(
                 fit(value)
             except TypeError:
                 raise FormatError(
-                    f"{where}, line at byte {at:,}, column {name!r}: {show_value(value)} is not of "
-                    "the kind of the other values; write all alike, or leave the column out with "
-                    "columns=."
+                    f"{location}, line at byte {offset:,}, column {name!r}: {show_value(value)} is "
+                    "not of the kind of the other values; write all alike, or leave the column out "
+                    "with columns=."
                 ) from None
 
 
@@ -324,11 +329,11 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _join(one: str, other: str) -> str:
+def _join(first: str, second: str) -> str:
     """Return the encoding of a column whose values are of two kinds in two files."""
-    if {one, other} == {"int", "float64"}:
+    if {first, second} == {"int", "float64"}:
         return "float64"
-    return merge_encodings(one, other) or "json"
+    return merge_encodings(first, second) or "json"
 
 
 def _reason(error: Exception) -> str:

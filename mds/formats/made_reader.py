@@ -30,13 +30,13 @@ class MadeReader(Reader):
         self,
         columns: Columns,
         samples: int,
-        where: str,
+        location: str,
         make: Callable[[int], bytes],
         selection: ColumnSelection,
         sample: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
         schema = ShardSchema("mds", columns, None, (), None, None, None, (Stored("raw_data", ()),))
-        super().__init__(schema, samples, where)
+        super().__init__(schema, samples, location)
         self._make: Callable[[int], bytes] | None = make
         self._sample = sample
         self._selection = selection
@@ -48,8 +48,8 @@ class MadeReader(Reader):
         assert self._make is not None
         if self._sample is not None:
             return self.as_columns(self.samples(self._numbers(rows)))
-        made = [*map(self._make, self._numbers(rows).tolist())]
-        return self._joint(made).rows(range(len(made)), copy=copy)
+        stored = [*map(self._make, self._numbers(rows).tolist())]
+        return self._joint(stored).rows(range(len(stored)), copy=copy)
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
         """Return samples of this schema as columns; see Reader.as_columns."""
@@ -89,14 +89,14 @@ class MadeReader(Reader):
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
         return self.get(self._number(row))
 
-    def _joint(self, made: list[bytes]) -> JointReader:
+    def _joint(self, stored: list[bytes]) -> JointReader:
         """Return a reader of stored samples."""
-        offsets = np.zeros(len(made) + 1, np.int64)
-        np.cumsum([len(each) for each in made], out=offsets[1:])
+        offsets = np.zeros(len(stored) + 1, np.int64)
+        np.cumsum([len(each) for each in stored], out=offsets[1:])
         return joint_reader(
             self.schema,
-            len(made),
-            b"".join(made),
+            len(stored),
+            b"".join(stored),
             self.where,
             columns=self._selection,
             offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more

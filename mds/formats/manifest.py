@@ -23,54 +23,56 @@ _LARGEST_FILE = 1 << 40
 _LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
 
 
-def read_manifest(data: bytes, name: str, where: str) -> tuple[dict[str, str], Rows]:
-    """Return the encodings of a manifest's columns, and its rows; ``where`` names it.
+def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str], Rows]:
+    """Return the encodings of a manifest's columns, and its rows; ``location`` names it.
 
     Raises FormatError for one that cannot be read, and for a name with another ending.
     """
     lower = name.lower()
-    read = next((made for ending, made in _KINDS.items() if lower.endswith(ending)), None)
+    read = next((reader for ending, reader in _KINDS.items() if lower.endswith(ending)), None)
     if read is None:
-        raise FormatError(f"{where}: a manifest is {', '.join(_KINDS)}, and ends so.")
+        raise FormatError(f"{location}: a manifest is {', '.join(_KINDS)}, and ends so.")
     try:
         columns, rows = read(data)
     except MdsError:
         raise
     except Exception as error:  # errors differ by library
-        raise FormatError(f"{where}: it cannot be read: {str(error).rstrip(chr(46))}.") from error
+        raise FormatError(
+            f"{location}: it cannot be read: {str(error).rstrip(chr(46))}."
+        ) from error
     if not rows:
-        raise FormatError(f"{where}: the manifest has no rows.")
+        raise FormatError(f"{location}: the manifest has no rows.")
     return columns, rows
 
 
-def check_paths(rows: Rows, column: str, where: str) -> None:
+def check_paths(rows: Rows, column: str, location: str) -> None:
     """Raise FormatError unless every row has a path that stays below the folder."""
     for number, row in enumerate(rows):
         path = row.get(column)
         if not isinstance(path, str) or not path:
             raise FormatError(
-                f"{where}, row {number:,}: column {column!r} has no path. There are "
+                f"{location}, row {number:,}: column {column!r} has no path. There are "
                 f"{', '.join(map(repr, row))}; say with path= which holds the paths."
             )
         try:
             check_key(path)
         except ValueError as error:
-            raise FormatError(f"{where}, row {number:,}: {error}") from error
+            raise FormatError(f"{location}, row {number:,}: {error}") from error
 
 
-def check_sizes(rows: Rows, column: str, where: str) -> list[int]:
+def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
     """Return the size of each row's file. Raises FormatError for a row without one."""
     sizes = [row.get(column) for row in rows]
     for number, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size < _LARGEST_FILE:
             raise FormatError(
-                f"{where}, row {number:,}: column {column!r} says {size!r}, which is not a number "
-                f"of bytes; say with size= which column holds them, or leave it away."
+                f"{location}, row {number:,}: column {column!r} says {size!r}, which is not a "
+                f"number of bytes; say with size= which column holds them, or leave it away."
             )
     return sizes  # type: ignore[return-value]  # each was looked at
 
 
-def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:
+def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
     """Rows as bytes. Raises FormatError for a value that JSON cannot say."""
     import zstandard
 
@@ -78,20 +80,20 @@ def pack_rows(rows: Sequence[Mapping[str, Any]], where: str) -> bytes:
         text = json.dumps(rows)
     except TypeError as error:
         raise FormatError(
-            f"{where}: {error}; a manifest holds numbers, texts, and lists of them."
+            f"{location}: {error}; a manifest holds numbers, texts, and lists of them."
         ) from error
     return zstandard.ZstdCompressor().compress(text.encode())
 
 
-def unpack_rows(data: bytes, where: str) -> Rows:
-    """Return the rows of `pack_rows`. Raises FormatError, which names ``where``, for others."""
+def unpack_rows(data: bytes, location: str) -> Rows:
+    """Return the rows of `pack_rows`. Raises FormatError, which names ``location``, for others."""
     import zstandard
 
     unpack = zstandard.ZstdDecompressor().decompress
     try:
         rows: Rows = [dict(row) for row in json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
     except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
-        raise FormatError(f"a table of {where} has no rows: {error}. Make it anew.") from error
+        raise FormatError(f"a table of {location} has no rows: {error}. Make it anew.") from error
     return rows
 
 
@@ -152,10 +154,12 @@ def _delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]
 
 
 def _check_header(names: Sequence[str]) -> None:
-    for at, name in enumerate(names):
-        if not name or name in names[:at]:
-            what = "is there twice" if name else "has no name"
-            raise ValueError(f"column {at + 1}, {name!r}, {what}; give every column its own name")
+    for position, name in enumerate(names):
+        if not name or name in names[:position]:
+            problem = "is there twice" if name else "has no name"
+            raise ValueError(
+                f"column {position + 1}, {name!r}, {problem}; give every column its own name"
+            )
 
 
 def _columns_of(rows: Rows) -> dict[str, str]:

@@ -94,9 +94,11 @@ class Megatron(Format):
             raise FormatError(f"{files.url(file)}: there is no {_index_key(file)} beside it.")
         path = files.path(index)
         data = files.get(index) if path is None else mapped(path)
-        where = files.url(index)
-        header = _Header.parse(data[: _HEADER.size], len(data), where)
-        document_sequences, bounds = _check_index(header, data, where, file.size, files.url(file))
+        location = files.url(index)
+        header = _Header.parse(data[: _HEADER.size], len(data), location)
+        document_sequences, bounds = _check_index(
+            header, data, location, file.size, files.url(file)
+        )
         cuts = _shard_cuts(bounds, int(self.shard_size))
         counts = np.diff(cuts)
         planned = _PlannedIndex(
@@ -134,8 +136,8 @@ class Megatron(Format):
         documents = (
             {TOKENS: convert(data[start:stop])} for start, stop in itertools.pairwise(places)
         )
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, documents, where)
+        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        yield from encode_records(shard.columns, documents, location)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Return which documents of the file a shard has."""
@@ -196,7 +198,7 @@ class Megatron(Format):
         planned = _PlannedIndex.parse(shard.note, shard.file)
         header, (first, last) = planned.header, shard.span
         begin, end = planned.shard_rows(first, last, shard.file)
-        where = files.url(planned.file)
+        location = files.url(planned.file)
         lengths_data, cuts_data = files.ranges(
             planned.file,
             [
@@ -217,7 +219,7 @@ class Megatron(Format):
         )
         if not is_planned:
             raise FormatError(
-                f"{where}: {self.shard_of(shard)} are other ones than were planned. Start again."
+                f"{location}: {self.shard_of(shard)} are other ones than were planned. Start again."
             )
         return sequence_bounds[cuts], header.dtype
 
@@ -250,32 +252,34 @@ class _Header(NamedTuple):
         return self.offsets_at + 8 * self.sequences
 
     @classmethod
-    def parse(cls, data: bytes, size: int, where: str) -> _Header:
+    def parse(cls, data: bytes, size: int, location: str) -> _Header:
         """Return the header of a file of ``size`` bytes. Raises FormatError with the byte."""
         if len(data) < _HEADER.size:
-            _refuse(where, len(data), f"the file ends inside of its header of {_HEADER.size} bytes")
+            _refuse(
+                location, len(data), f"the file ends inside of its header of {_HEADER.size} bytes"
+            )
         magic, version, code, sequences, cuts = _HEADER.unpack(data)
         if magic != _MAGIC:
-            _refuse(where, 0, f"it begins with {magic!r}, and an index with {_MAGIC!r}")
+            _refuse(location, 0, f"it begins with {magic!r}, and an index with {_MAGIC!r}")
         if version != _VERSION:
-            _refuse(where, 9, f"its version is {version}, and {_VERSION} can be read")
+            _refuse(location, 9, f"its version is {version}, and {_VERSION} can be read")
         if code not in _DTYPES:
-            _refuse(where, 17, f"dtype {code} is unknown; the codes are 1 to {len(_DTYPES)}")
+            _refuse(location, 17, f"dtype {code} is unknown; the codes are 1 to {len(_DTYPES)}")
         header = cls(code, sequences, cuts)
         end = header.cuts_at + 8 * cuts
         if size < end:
             counted = f"{sequences:,} sequences and {cuts:,} cuts"
-            _refuse(where, size, f"the file ends, and {counted} take {end:,} bytes")
+            _refuse(location, size, f"the file ends, and {counted} take {end:,} bytes")
         if size not in (end, end + sequences):
             counted = f"{sequences:,} sequences and {cuts:,} cuts"
-            _refuse(where, end, f"{counted} end, with or without modes, and the file does not")
+            _refuse(location, end, f"{counted} end, with or without modes, and the file does not")
         if not cuts:
-            _refuse(where, 26, "there is no cut, not even the one before the first document")
+            _refuse(location, 26, "there is no cut, not even the one before the first document")
         return header
 
 
 def _check_index(
-    header: _Header, data: Mapped, where: str, size: int, tokens_where: str
+    header: _Header, data: Mapped, location: str, size: int, tokens_where: str
 ) -> tuple[Int64s, Int64s]:
     """Return the first sequence and the first byte of each document, with those of the end.
 
@@ -287,12 +291,14 @@ def _check_index(
     offsets = np.frombuffer(data, "<i8", count, header.offsets_at)
     cuts = np.frombuffer(data, "<i8", header.cuts, header.cuts_at)
     if (row := _first_true(lengths < 0)) is not None:
-        _refuse(where, header.lengths_at + 4 * row, f"sequence {row:,} has {lengths[row]} tokens")
+        _refuse(
+            location, header.lengths_at + 4 * row, f"sequence {row:,} has {lengths[row]} tokens"
+        )
     sizes = lengths.astype(np.int64) * item
     expected = np.concatenate([np.zeros(1, np.int64), offsets[:-1] + sizes[:-1]])[:count]
     if (row := _first_true((offsets != expected) | (offsets < 0))) is not None:
         _refuse(
-            where,
+            location,
             header.offsets_at + 8 * row,
             f"sequence {row:,} begins at byte {offsets[row]:,}, and by the lengths of those before "
             f"it at {expected[row]:,}",
@@ -303,28 +309,28 @@ def _check_index(
         _refuse(
             tokens_where,
             size,
-            f"the file ends, and by {where} sequence {row:,} has bytes {offsets[row]:,} to "
+            f"the file ends, and by {location} sequence {row:,} has bytes {offsets[row]:,} to "
             f"{int(offsets[row]) + int(sizes[row]):,}",
         )
     if cuts[0] != 0:
-        _refuse(where, header.cuts_at, f"the first cut is {cuts[0]:,} and not 0")
+        _refuse(location, header.cuts_at, f"the first cut is {cuts[0]:,} and not 0")
     if (row := _first_true(np.diff(cuts) < 0)) is not None:
         _refuse(
-            where,
+            location,
             header.cuts_at + 8 * (row + 1),
             f"cut {cuts[row + 1]:,} comes after {cuts[row]:,}; cuts do not increase",
         )
     if cuts[-1] != count:
         _refuse(
-            where,
+            location,
             header.cuts_at + 8 * (header.cuts - 1),
             f"the last cut is {cuts[-1]:,}, and there are {count:,} sequences",
         )
     return np.asarray(cuts), np.concatenate([offsets, np.array([end], np.int64)])[cuts]
 
 
-def _refuse(where: str, offset: int, reason: str) -> NoReturn:
-    raise FormatError(f"{where}, byte {offset:,}: {reason}.")
+def _refuse(location: str, offset: int, reason: str) -> NoReturn:
+    raise FormatError(f"{location}, byte {offset:,}: {reason}.")
 
 
 def _first_true(flags: npt.NDArray[np.bool_]) -> int | None:

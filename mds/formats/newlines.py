@@ -36,11 +36,11 @@ class Stretch:
 def line_ends(data: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
     """Return the positions behind the newlines of some bytes."""
     array = np.frombuffer(data, np.uint8)
-    found = [
-        np.flatnonzero(array[at : at + _PIECE] == _NEWLINE) + (at + 1)
-        for at in range(0, len(array), _PIECE)
+    ends = [
+        np.flatnonzero(array[offset : offset + _PIECE] == _NEWLINE) + (offset + 1)
+        for offset in range(0, len(array), _PIECE)
     ]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    return np.concatenate(ends) if ends else np.zeros(0, np.int64)
 
 
 def line_bounds(
@@ -58,12 +58,12 @@ def line_bounds(
         return begins, ends
     first = np.frombuffer(data, np.uint8)[begins]
     suspects = np.flatnonzero(first <= _SPACE)
-    blank = [at for at in suspects.tolist() if bytes(data[begins[at] : ends[at]]).isspace()]
+    blank = [line for line in suspects.tolist() if bytes(data[begins[line] : ends[line]]).isspace()]
     if not blank:
         return begins, ends
-    kept = np.ones(len(ends), np.bool_)
-    kept[blank] = False
-    return begins[kept], ends[kept]
+    is_kept = np.ones(len(ends), np.bool_)
+    is_kept[blank] = False
+    return begins[is_kept], ends[is_kept]
 
 
 def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> int:
@@ -72,39 +72,39 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
     is_end, is_blank = np.empty((2, _COUNTED), np.bool_)
-    for at in range(0, len(array), _COUNTED):
-        piece = array[at : at + _COUNTED]
+    for offset in range(0, len(array), _COUNTED):
+        piece = array[offset : offset + _COUNTED]
         ends = np.equal(piece, _NEWLINE, out=is_end[: len(piece)])
         count += int(np.count_nonzero(ends))
         if skips_blank:
-            following = array[at + 1 : at + _COUNTED + 1]
-            found = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
-            if np.logical_and(found, ends[: len(found)], out=found).any():
+            following = array[offset + 1 : offset + _COUNTED + 1]
+            is_blank_end = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
+            if np.logical_and(is_blank_end, ends[: len(is_blank_end)], out=is_blank_end).any():
                 return len(line_bounds(data, skips_blank=True)[1])
     return count + bool(len(array) and array[-1] != _NEWLINE)
 
 
-def bounded(chunks: Iterable[bytes], where: str, at: int = 0) -> Iterator[bytes]:
+def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator[bytes]:
     """Pass chunks on, the first from a byte. Raises FormatError for a line above 1 GB.
 
     A few bytes that are compressed may become a line of any length.
     """
-    begin = at
+    begin = offset
     for chunk in chunks:
         first = chunk.find(b"\n")
-        if at + (len(chunk) if first < 0 else first) - begin > _LONGEST:
+        if offset + (len(chunk) if first < 0 else first) - begin > _LONGEST:
             raise FormatError(
-                f"{where}: the line at byte {begin:,} has more than {_LONGEST:,} bytes; write it "
-                "as several."
+                f"{location}: the line at byte {begin:,} has more than {_LONGEST:,} bytes; write "
+                "it as several."
             )
         if first >= 0:
-            begin = at + chunk.rfind(b"\n") + 1
-        at += len(chunk)
+            begin = offset + chunk.rfind(b"\n") + 1
+        offset += len(chunk)
         yield chunk
 
 
 def cut_lines(
-    chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, where: str = ""
+    chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, location: str = ""
 ) -> list[Stretch]:
     """Stretches that end with the first line that ends ``size`` bytes or more behind their start.
 
@@ -112,8 +112,8 @@ def cut_lines(
     Raises FormatError for a stretch of so many lines that it could not be decoded.
     """
     out: list[Stretch] = []
-    start = done = lines = 0
-    rest = bytearray()
+    start = counted = lines = 0
+    partial_line = bytearray()
 
     def close(end: int) -> None:
         nonlocal start, lines
@@ -121,60 +121,60 @@ def cut_lines(
         start, lines = end, 0
 
     def take(data: bytes | bytearray | memoryview) -> None:
-        """Count whole lines that begin at ``done``."""
-        nonlocal lines, done
+        """Count whole lines that begin at ``counted``."""
+        nonlocal lines, counted
         view, first = memoryview(data), 0
-        while size is not None and (end := _newline(view, start + size - done - 1) + 1):
+        while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
             lines += count_lines(view[first:end], skips_blank=skips_blank)
-            close(done + end)
+            close(counted + end)
             first = end
         lines += count_lines(view[first:], skips_blank=skips_blank)
         if lines > _MOST_LINES:
             raise FormatError(
-                f"{where}: more than {_MOST_LINES:,} lines are one shard, as a compressed file is. "
-                "Write it as several files."
+                f"{location}: more than {_MOST_LINES:,} lines are one shard, as a compressed file "
+                "is. Write it as several files."
             )
-        done += len(view)
+        counted += len(view)
 
     for chunk in chunks:
-        cut = chunk.rfind(b"\n") + 1
-        if not cut:
-            rest += chunk
+        line_end = chunk.rfind(b"\n") + 1
+        if not line_end:
+            partial_line += chunk
             continue
         first = 0
-        if rest:  # the line that began before is taken by itself, the rest without a copy
+        if partial_line:  # the line that began before is taken by itself, the rest without a copy
             first = chunk.find(b"\n") + 1
-            rest += chunk[:first]
-            take(rest)
-        take(memoryview(chunk)[first:cut])
-        rest = bytearray(chunk[cut:])
-    if rest:
-        take(rest)
-    if done > start:
-        close(done)
+            partial_line += chunk[:first]
+            take(partial_line)
+        take(memoryview(chunk)[first:line_end])
+        partial_line = bytearray(chunk[line_end:])
+    if partial_line:
+        take(partial_line)
+    if counted > start:
+        close(counted)
     return out
 
 
-def whole_lines(chunks: Iterable[bytes], at: int = 0) -> Iterator[tuple[int, bytes]]:
+def whole_lines(chunks: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """Chunks cut behind newlines, the first of which begins at a byte; each with its own."""
-    rest: list[bytes] = []
+    partial_line: list[bytes] = []
     for chunk in chunks:
-        cut = chunk.rfind(b"\n") + 1
-        if not cut:
-            rest.append(chunk)
+        line_end = chunk.rfind(b"\n") + 1
+        if not line_end:
+            partial_line.append(chunk)
             continue
-        data = b"".join((*rest, chunk[:cut])) if rest else chunk[:cut]
-        yield at, data
-        at += len(data)
-        rest = [chunk[cut:]] if cut < len(chunk) else []
-    if rest:
-        yield at, b"".join(rest)
+        data = b"".join((*partial_line, chunk[:line_end])) if partial_line else chunk[:line_end]
+        yield offset, data
+        offset += len(data)
+        partial_line = [chunk[line_end:]] if line_end < len(chunk) else []
+    if partial_line:
+        yield offset, b"".join(partial_line)
 
 
-def _newline(data: memoryview, at: int) -> int:
+def _newline(data: memoryview, begin: int) -> int:
     """Return the first newline at a position or behind it, or -1."""
-    for start in range(at, len(data), _PIECE):
-        found = bytes(data[start : start + _PIECE]).find(b"\n")
-        if found >= 0:
-            return start + found
+    for start in range(begin, len(data), _PIECE):
+        index = bytes(data[start : start + _PIECE]).find(b"\n")
+        if index >= 0:
+            return start + index
     return -1

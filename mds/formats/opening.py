@@ -28,8 +28,10 @@ def open_files(
     """
     kind = parse_format(format) or format_of_files(source, beside_index=True)
     if kind is None:
-        known = ", ".join(format_names())
-        raise ConfigError(f"{redact(source)!r} holds no files that are read as they lie ({known}).")
+        known_formats = ", ".join(format_names())
+        raise ConfigError(
+            f"{redact(source)!r} holds no files that are read as they lie ({known_formats})."
+        )
     place = kind.narrow(parse_place(source, kind.endings))
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))

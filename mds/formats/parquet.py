@@ -75,17 +75,17 @@ class Parquet(Columnar):
         url = files.url(file)
         footer = self.footer(file, files)
         try:
-            found = _parse(footer)
-            check_footer(footer, found)
-            schema = found.schema.to_arrow_schema()
+            metadata = _parse(footer)
+            check_footer(footer, metadata)
+            schema = metadata.schema.to_arrow_schema()
         except Exception as error:
             raise unreadable(url, "the footer cannot be read", error) from error
         try:
-            told = _nulls(found)
-            nulls = {name for name, has_nulls in told.items() if has_nulls is not False}
+            null_flags = _nulls(metadata)
+            nulls = {name for name, has_nulls in null_flags.items() if has_nulls is not False}
             columns = {}
             for field in schema:
-                feature = self._feature(field, features_of(schema), found, file, files)
+                feature = self._feature(field, features_of(schema), metadata, file, files)
                 # Statistics count an empty list as a null one.
                 columns[field.name] = encoding_of(
                     field.type,
@@ -94,7 +94,7 @@ class Parquet(Columnar):
                     feature=feature,
                 )
             columns |= {n: e for n, e in (self.encodings or {}).items() if n in columns}
-            groups = [found.row_group(at) for at in range(found.num_row_groups)]
+            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             samples = [group.num_rows for group in groups]
             sizes = [group.total_byte_size + 16 * group.num_rows for group in groups]
         except MdsError:
@@ -111,8 +111,8 @@ class Parquet(Columnar):
 
     def footer(self, file: DataFile, files: Files) -> bytes:
         """Return the footer of a file, of a ``_metadata`` above it or of itself."""
-        found = shared_footer(file, files, read_footer) if files.is_far else None
-        return read_footer(file, files) if found is None else found
+        shared = shared_footer(file, files, read_footer) if files.is_far else None
+        return read_footer(file, files) if shared is None else shared
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
         """Return the columns that hold None by their statistics."""
@@ -127,7 +127,7 @@ class Parquet(Columnar):
     def _feature(
         field: Any,
         features: Mapping[str, str],
-        found: pq.FileMetaData,
+        metadata: pq.FileMetaData,
         file: DataFile,
         files: Files,
     ) -> str:
@@ -137,8 +137,8 @@ class Parquet(Columnar):
             return ""
         if kind == "Audio":
             return "audio"
-        for group in range(found.num_row_groups):
-            for start, end in _spans(found, group, {f"{field.name}.bytes", field.name}):
+        for group in range(metadata.num_row_groups):
+            for start, end in _spans(metadata, group, {f"{field.name}.bytes", field.name}):
                 return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
         return "bytes"
 
@@ -148,23 +148,23 @@ class Parquet(Columnar):
 
     def share(self, shard: ShardPlace) -> float:
         """Return the share of a row group's bytes that the chosen columns have."""
-        found, group = _parsed(shard), shard.span[0]
-        wanted = set(shard.columns.names)
-        told = [found.row_group(group).column(at) for at in range(found.num_columns)]
-        mine = sum(int(c.total_uncompressed_size) for c in told if _top(c, wanted))
-        return mine / max(sum(int(c.total_uncompressed_size) for c in told), 1)
+        metadata, group = _parsed(shard), shard.span[0]
+        names = set(shard.columns.names)
+        chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
+        mine = sum(int(c.total_uncompressed_size) for c in chunks if _top(c, names))
+        return mine / max(sum(int(c.total_uncompressed_size) for c in chunks), 1)
 
     def batches(
-        self, shard: ShardPlace, names: Sequence[str], files: Files, where: str
+        self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
         """Yield the rows of a row group as record batches of those columns that the file has.
 
         Raises FormatError where it cannot be decoded.
         """
-        found, group = _parsed(shard), shard.span[0]
-        known = _names(found)
-        present = [name for name in names if name in known]
-        spans = _spans(found, group, set(present))
+        metadata, group = _parsed(shard), shard.span[0]
+        stored_names = _names(metadata)
+        present = [name for name in names if name in stored_names]
+        spans = _spans(metadata, group, set(present))
         body = _Chunks(shard.file, files, spans)
         pq = _module()
         row_size = sum(end - start for start, end in spans) // max(shard.samples, 1) + 16
@@ -174,7 +174,7 @@ class Parquet(Columnar):
             def read(names: Sequence[str], unit: str | None = None) -> Iterator[Any]:
                 opened = pq.ParquetFile(
                     pyarrow().PythonFile(body, mode="r"),
-                    metadata=found,
+                    metadata=metadata,
                     pre_buffer=False,
                     page_checksum_verification=True,
                     coerce_int96_timestamp_unit=unit,
@@ -184,16 +184,16 @@ class Parquet(Columnar):
                 )
 
             batches = read(present) if present else _empty_batches(shard.samples, rows)
-            paths = _int96(found, group)
+            paths = _int96(metadata, group)
             if old := [name for name in present if any(_is_in(path, name) for path in paths)]:
                 # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew.
                 pairs = zip(batches, read(old, "us"), strict=True)
-                batches = (with_wide_times(batch, other, where) for batch, other in pairs)
+                batches = (with_wide_times(batch, other, location) for batch, other in pairs)
             yield from batches
         except (MdsError, MemoryError):
             raise
         except Exception as error:
-            raise unreadable(where, "it cannot be decoded", error) from error
+            raise unreadable(location, "it cannot be decoded", error) from error
 
 
 # ---------------------------------------------------------------------- footers
@@ -228,7 +228,7 @@ def _parse(footer: bytes) -> pq.FileMetaData:
     return _module().read_metadata(pyarrow().BufferReader(footer))
 
 
-def _footer_of(note: bytes, where: str = "a table of files") -> pq.FileMetaData:
+def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaData:
     """Parse the footer in a note. Raises FormatError for a note from another program."""
     import zstandard
 
@@ -237,19 +237,19 @@ def _footer_of(note: bytes, where: str = "a table of files") -> pq.FileMetaData:
             raise ValueError("it is too large")  # noqa: TRY301 - told as any damage
         return _parse(zstandard.ZstdDecompressor().decompress(note))
     except Exception as error:
-        raise unreadable(where, "the footer that was kept cannot be read", error) from error
+        raise unreadable(location, "the footer that was kept cannot be read", error) from error
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
     """Return the footer of a shard's file; those of a few files stay parsed."""
     key = shard.note  # by its bytes: files of two datasets may agree in everything else
-    found = _remembered.pop(key, None)
-    if found is None:
-        found = _footer_of(key, shard.file.key)
-    _remembered[key] = found
+    metadata = _remembered.pop(key, None)
+    if metadata is None:
+        metadata = _footer_of(key, shard.file.key)
+    _remembered[key] = metadata
     while len(_remembered) > 16:
         _remembered.pop(next(iter(_remembered)), None)
-    return found
+    return metadata
 
 
 _remembered: dict[bytes, pq.FileMetaData] = {}
@@ -262,28 +262,30 @@ def _module() -> Any:
     return parquet
 
 
-def _names(found: pq.FileMetaData) -> set[str]:
-    return set(found.schema.to_arrow_schema().names)
+def _names(metadata: pq.FileMetaData) -> set[str]:
+    return set(metadata.schema.to_arrow_schema().names)
 
 
-def _nulls(found: pq.FileMetaData) -> dict[str, bool | None]:
+def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
     """Whether columns have a null by the statistics of the file; None where these do not say.
 
     Of a list an empty one counts, too; of what is nested otherwise a null inside says nothing.
     """
-    schema = found.schema.to_arrow_schema()
+    schema = metadata.schema.to_arrow_schema()
     names = set(schema.names)
     says = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
-    kinds = [found.schema.column(at).physical_type for at in range(found.num_columns)]
+    kinds = [metadata.schema.column(index).physical_type for index in range(metadata.num_columns)]
     tops: dict[str, str] = {}
     out: dict[str, bool | None] = {}
-    for group in range(found.num_row_groups):
-        told = found.row_group(group)
-        for at in range(told.num_columns):
-            column = told.column(at)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
             path = column.path_in_schema
-            if column.physical_type != kinds[at]:  # its statistics would end the process
-                raise ValueError(f"column {path!r} is {kinds[at]}, and {column.physical_type} too")
+            if column.physical_type != kinds[index]:  # its statistics would end the process
+                raise ValueError(
+                    f"column {path!r} is {kinds[index]}, and {column.physical_type} too"
+                )
             top = tops.get(path)
             if top is None:
                 top = tops[path] = _top_of(path, names) or path
@@ -303,8 +305,8 @@ def _is_in(path: str, top: str) -> bool:
     return path == top or path.startswith(top + ".")
 
 
-def _top(column: Any, wanted: set[str]) -> bool:
-    return _top_of(column.path_in_schema, wanted) is not None
+def _top(column: Any, names: set[str]) -> bool:
+    return _top_of(column.path_in_schema, names) is not None
 
 
 def _top_of(path: str, names: set[str]) -> str | None:
@@ -317,19 +319,19 @@ def _top_of(path: str, names: set[str]) -> str | None:
     return None
 
 
-def _int96(found: pq.FileMetaData, group: int) -> set[str]:
+def _int96(metadata: pq.FileMetaData, group: int) -> set[str]:
     """Return the paths of timestamps in Parquet's first type for them, INT96."""
-    told = found.row_group(group)
-    columns = [told.column(at) for at in range(told.num_columns)]
+    row_group = metadata.row_group(group)
+    columns = [row_group.column(index) for index in range(row_group.num_columns)]
     return {each.path_in_schema for each in columns if each.physical_type == "INT96"}
 
 
-def _spans(found: pq.FileMetaData, group: int, wanted: set[str]) -> list[tuple[int, int]]:
+def _spans(metadata: pq.FileMetaData, group: int, names: set[str]) -> list[tuple[int, int]]:
     """Return the bounds of the chunks of columns in the file, in rising order."""
-    told, spans = found.row_group(group), []
-    for at in range(told.num_columns):
-        column = told.column(at)
-        if not _top(column, wanted):
+    row_group, spans = metadata.row_group(group), []
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        if not _top(column, names):
             continue
         spans.append(chunk_span(column))
     return sorted(spans)
@@ -348,9 +350,9 @@ class _Chunks(io.RawIOBase):
     def __init__(self, file: DataFile, files: Files, spans: Sequence[tuple[int, int]]) -> None:
         super().__init__()
         self._file, self._files = file, files
-        kept = [(max(a, 0), min(b, file.size)) for a, b in spans if a < min(b, file.size)]
-        self._pieces = list(zip(kept, files.ranges(file, kept), strict=True))
-        self._at = 0
+        bounded_spans = [(max(a, 0), min(b, file.size)) for a, b in spans if a < min(b, file.size)]
+        self._pieces = list(zip(bounded_spans, files.ranges(file, bounded_spans), strict=True))
+        self._offset = 0
 
     def readable(self) -> bool:
         return True
@@ -359,17 +361,17 @@ class _Chunks(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._at, self._file.size)[whence]
-        self._at = max(0, base + offset)
-        return self._at
+        base = (0, self._offset, self._file.size)[whence]
+        self._offset = max(0, base + offset)
+        return self._offset
 
     def tell(self) -> int:
-        return self._at
+        return self._offset
 
     def read(self, size: int = -1) -> bytes:
         """Read the next bytes, which pyarrow copies once more."""
-        end = self._file.size if size < 0 else min(self._at + size, self._file.size)
-        start, self._at = self._at, max(end, self._at)
+        end = self._file.size if size < 0 else min(self._offset + size, self._file.size)
+        start, self._offset = self._offset, max(end, self._offset)
         if end <= start:
             return b""
         for (first, last), piece in self._pieces:

@@ -76,7 +76,7 @@ def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> 
         if (number, kind) == (_TEXT_BYTES, _I64) and not is_text:
             raise ValueError("a column of numbers has a number of bytes of text")
         if number in max_levels and kind == _LIST:
-            count, _ = _list_header(reader.data, reader.at)
+            count, _ = _list_header(reader.data, reader.offset)
             if count not in (0, max_levels[number] + 1):
                 raise ValueError(
                     f"a histogram has {count} levels, the column {max_levels[number] + 1}"
@@ -87,90 +87,90 @@ class _Reader:
     """A place in a footer, which moves on as fields are read or skipped."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data, self.offset = data, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and type of each field here; what the caller does not read is skipped."""
         data, number = self.data, 0
-        while head := data[self.at]:
-            self.at += 1
+        while head := data[self.offset]:
+            self.offset += 1
             if head >> 4:
                 number += head >> 4
             else:
-                zigzag, self.at = _varint(data, self.at)
+                zigzag, self.offset = _varint(data, self.offset)
                 number = (zigzag >> 1) ^ -(zigzag & 1)
-            kind, start = head & 15, self.at
+            kind, start = head & 15, self.offset
             yield number, kind
-            if self.at == start and kind > _BOOLEAN:
-                self.at = _skip(data, start, kind)
-        self.at += 1
+            if self.offset == start and kind > _BOOLEAN:
+                self.offset = _skip(data, start, kind)
+        self.offset += 1
 
     def structures(self) -> Iterator[int]:
         """Yield the number of each structure of the list here, which the caller reads."""
-        start = self.at
+        start = self.offset
         count, kind = _list_header(self.data, start)
         if kind != _STRUCT:
-            self.at = _skip(self.data, start, _LIST)
+            self.offset = _skip(self.data, start, _LIST)
             return
-        self.at = _after_list_header(self.data, start)
+        self.offset = _after_list_header(self.data, start)
         yield from range(count)
 
 
-def _list_header(data: bytes, at: int) -> tuple[int, int]:
+def _list_header(data: bytes, offset: int) -> tuple[int, int]:
     """Return the number of elements of a list, and their type."""
-    head = data[at]
-    return (_varint(data, at + 1)[0] if head >> 4 == 15 else head >> 4), head & 15
+    head = data[offset]
+    return (_varint(data, offset + 1)[0] if head >> 4 == 15 else head >> 4), head & 15
 
 
-def _after_list_header(data: bytes, at: int) -> int:
-    return _varint(data, at + 1)[1] if data[at] >> 4 == 15 else at + 1
+def _after_list_header(data: bytes, offset: int) -> int:
+    return _varint(data, offset + 1)[1] if data[offset] >> 4 == 15 else offset + 1
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return an unsigned number and the place behind it."""
     number = shift = 0
     while shift < 70:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         number |= (byte & 127) << shift
         if byte < 128:
-            return number, at
+            return number, offset
         shift += 7
     raise ValueError("a number has more than ten bytes")
 
 
-def _skip(data: bytes, at: int, kind: int, depth: int = 0) -> int:
+def _skip(data: bytes, offset: int, kind: int, depth: int = 0) -> int:
     """Return the place behind a value of a type."""
     if _I16 <= kind <= _I64:
-        while data[at] > 127:
-            at += 1
-        return at + 1
+        while data[offset] > 127:
+            offset += 1
+        return offset + 1
     if kind == _BINARY:
-        size, at = _varint(data, at)
-        return at + size
+        size, offset = _varint(data, offset)
+        return offset + size
     if kind == _STRUCT and depth < _MAX_DEPTH:
-        while head := data[at]:
-            at += 1
+        while head := data[offset]:
+            offset += 1
             if head < 16:
-                _, at = _varint(data, at)
+                _, offset = _varint(data, offset)
             if head & 15 > _BOOLEAN:
-                at = _skip(data, at, head & 15, depth + 1)
-        return at + 1
+                offset = _skip(data, offset, head & 15, depth + 1)
+        return offset + 1
     if kind in (_LIST, _SET) and depth < _MAX_DEPTH:
-        (count, element), at = _list_header(data, at), _after_list_header(data, at)
+        (count, element), offset = _list_header(data, offset), _after_list_header(data, offset)
         if element <= _BYTE:
-            return at + count
+            return offset + count
         for _ in range(count):
-            at = _skip(data, at, element, depth + 1)
-        return at
+            offset = _skip(data, offset, element, depth + 1)
+        return offset
     if kind == _MAP and depth < _MAX_DEPTH:
-        count, at = _varint(data, at)
-        kinds = data[at] if count else 0
-        at += bool(count)
+        count, offset = _varint(data, offset)
+        kinds = data[offset] if count else 0
+        offset += bool(count)
         for _ in range(count):
             for each in (kinds >> 4, kinds & 15):
-                at = _skip(data, at, each, depth + 1) if each > _BOOLEAN else at + 1
-        return at
+                offset = _skip(data, offset, each, depth + 1) if each > _BOOLEAN else offset + 1
+        return offset
     if kind in (_BYTE, _DOUBLE, _UUID):
-        return at + {_BYTE: 1, _DOUBLE: 8, _UUID: 16}[kind]
+        return offset + {_BYTE: 1, _DOUBLE: 8, _UUID: 16}[kind]
     raise ValueError(f"it has a value of the type {kind}, {depth} structures deep")

@@ -45,10 +45,10 @@ def shared_footer(
         folder = folder.rpartition("/")[0]
         note = files.listed(f"{folder}/{NAME}" if folder else NAME)
         if note is not None:
-            known: _Footers = files.once(
+            footers: _Footers = files.once(
                 note.key, functools.partial(_load, note, folder, file, files, read)
             )
-            return known.get(file)
+            return footers.get(file)
     return None
 
 
@@ -63,10 +63,10 @@ def _load(
     why = f"it has {note.size:,} bytes" if note.size > _LARGEST else ""
     if not why:
         try:
-            found = _Footers(files.get(note), folder, url)
-            known = found.get(first)
-            if known is None or _facts(known) == _facts(read(first, files)):
-                return found
+            footers = _Footers(files.get(note), folder, url)
+            footer = footers.get(first)
+            if footer is None or _facts(footer) == _facts(read(first, files)):
+                return footers
             why = f"it has other row groups of {first.key} than the file"
         except (StoreError, FormatError, MemoryError):
             raise
@@ -129,10 +129,12 @@ def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
     """Return the schema, and of each row group the rows and the bounds of its chunks."""
     from pyarrow import parquet
 
-    found = parquet.read_metadata(pyarrow().BufferReader(footer))
-    groups = [found.row_group(at) for at in range(found.num_row_groups)]
-    spans = [[chunk_span(group.column(at)) for at in range(group.num_columns)] for group in groups]
-    return found.schema.to_arrow_schema(), [group.num_rows for group in groups], spans
+    metadata = parquet.read_metadata(pyarrow().BufferReader(footer))
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    spans = [
+        [chunk_span(group.column(index)) for index in range(group.num_columns)] for group in groups
+    ]
+    return metadata.schema.to_arrow_schema(), [group.num_rows for group in groups], spans
 
 
 def chunk_span(column: Any) -> tuple[int, int]:

@@ -26,13 +26,13 @@ from mds.storage.url import reveal
 if TYPE_CHECKING:
     from mds.storage import Store
 
-#: Name of its own folder in an index of files.
+#: Root in an index whose files are in the folder of the index itself.
 HERE = "."
 #: The source of a table in an index.
 PINNED = "mds index"
 _LARGEST = 1 << 32
 #: What an index keeps of the header of a table.
-_KEPT = ("pin", "schema", "columns")
+_PINNED_HEADERS = ("pin", "schema", "columns")
 
 
 def write_files_index(
@@ -55,7 +55,9 @@ def write_files_index(
         raise FileExistsError(
             f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
         )
-    header = {name: data.table.header[name] for name in _KEPT if name in data.table.header}
+    header = {
+        name: data.table.header[name] for name in _PINNED_HEADERS if name in data.table.header
+    }
     table = FileTable.build(
         {**header, "source": PINNED, "reads": reads_of(data.format)},
         data.table.files,
@@ -64,10 +66,12 @@ def write_files_index(
     place = os.path.abspath(local_path(root)) if is_local(root) else reveal(root)
     is_here = out.rstrip("/") == reveal(root).rstrip("/")
     settings = dict(data.format.settings())
-    told = files_index_bytes(data.format.name, HERE if is_here else place, settings, table.digest())
+    index_bytes = files_index_bytes(
+        data.format.name, HERE if is_here else place, settings, table.digest()
+    )
     # The table first: an index is good as soon as it is there.
-    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(told), table.to_bytes())
-    store.put(INDEX_NAME, told)
+    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
+    store.put(INDEX_NAME, index_bytes)
     return out
 
 
@@ -95,14 +99,14 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
 
     Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
     """
-    found = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST)
-    where = store.url_of(TABLE_NAME)
-    if found is None:
-        raise IndexFileError(f"{where}: the table of the files is missing; run mds index anew.")
-    table = FileTable.parse(found.payload, where)
+    sidecar = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST)
+    location = store.url_of(TABLE_NAME)
+    if sidecar is None:
+        raise IndexFileError(f"{location}: the table of the files is missing; run mds index anew.")
+    table = FileTable.parse(sidecar.payload, location)
     if json.dumps(table.header.get("reads")) != json.dumps(reads_of(kind)):
         raise IndexFileError(
-            f"{where}: another version of this library made it, which read {kind.name} files "
+            f"{location}: another version of this library made it, which read {kind.name} files "
             f"otherwise; run mds index anew."
         )
     return table

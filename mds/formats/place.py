@@ -59,12 +59,12 @@ class FilePlace:
         return any(_matcher(each).match(key) for each in self.patterns)
 
 
-def parse_place(given: str, endings: tuple[str, ...] = ()) -> FilePlace:
+def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
     """Parse the place of a URL; one that ends with one of ``endings`` is a file.
 
     Raises ConfigError for braces that do not close or that mean too many names.
     """
-    url = reveal(given)
+    url = reveal(location)
     if is_local(url):
         url = local_path(url)
         if os.path.isfile(url):
@@ -89,15 +89,15 @@ def _split(url: str) -> tuple[str, str]:
     start = url.index("://") + 3 if scheme_of(url) and "://" in url else 0
     if scheme_of(url) in ("http", "https") and "?" in url:
         url = url[: url.index("?")]  # there it begins a query
-    found = re.search(r"[*?\[{]", url[start:])
-    if found is None:
+    wildcard = re.search(r"[*?\[{]", url[start:])
+    if wildcard is None:
         return url, ""
-    cut = url.rfind("/", 0, start + found.start())
-    if cut < start:
+    slash = url.rfind("/", 0, start + wildcard.start())
+    if slash < start:
         if start:
             raise ConfigError(f"{Url(url)!r}: the bucket or host has a wildcard; name it.")
         return ".", url
-    return url[:cut] or "/", url[cut + 1 :]
+    return url[:slash] or "/", url[slash + 1 :]
 
 
 def _file(url: str) -> FilePlace:
@@ -114,7 +114,9 @@ def _expanded(pattern: str) -> list[str]:
     parts = _BRACES.split(pattern)
     if any("{" in part or "}" in part for part in parts):
         raise ConfigError(f"{pattern!r}: the braces do not close, or are inside each other.")
-    choices = [[part] if at % 2 == 0 else list(_choices(part)) for at, part in enumerate(parts)]
+    choices = [
+        [part] if index % 2 == 0 else list(_choices(part)) for index, part in enumerate(parts)
+    ]
     count = 1
     for each in choices:
         count *= len(each)
@@ -124,11 +126,11 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def _choices(text: str) -> Iterator[str]:
-    found = _RANGE.fullmatch(text)
-    if found is None:
+    bounds = _RANGE.fullmatch(text)
+    if bounds is None:
         yield from text.split(",")
         return
-    first, last = found.groups()
+    first, last = bounds.groups()
     if int(last) < int(first):
         raise ConfigError(f"{{{text}}}: give a smaller number and a larger one behind it.")
     count = int(last) - int(first) + 1
@@ -144,21 +146,21 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 
 def _regex(pattern: str) -> str:
-    out, at = "", 0
-    while at < len(pattern):
-        letter = pattern[at]
-        if pattern.startswith("**/", at):
-            out, at = out + r"(?:.*/)?", at + 3
-        elif pattern.startswith("**", at):
-            out, at = out + ".*", at + 2
+    out, index = "", 0
+    while index < len(pattern):
+        letter = pattern[index]
+        if pattern.startswith("**/", index):
+            out, index = out + r"(?:.*/)?", index + 3
+        elif pattern.startswith("**", index):
+            out, index = out + ".*", index + 2
         elif letter == "*":
-            out, at = out + "[^/]*", at + 1
+            out, index = out + "[^/]*", index + 1
         elif letter == "?":
-            out, at = out + "[^/]", at + 1
-        elif letter == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inside = pattern[at + 1 : end].replace("\\", "\\\\")
+            out, index = out + "[^/]", index + 1
+        elif letter == "[" and (end := pattern.find("]", index + 2)) > 0:
+            inside = pattern[index + 1 : end].replace("\\", "\\\\")
             inside = "^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)
-            out, at = f"{out}[{inside}]", end + 1
+            out, index = f"{out}[{inside}]", end + 1
         else:
-            out, at = out + re.escape(letter), at + 1
+            out, index = out + re.escape(letter), index + 1
     return f"(?:{out})\\Z"

@@ -21,16 +21,16 @@ class Probe:
 
     def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Pass chunks on, and keep the bytes that are in a window."""
-        at = 0
+        offset = 0
         for chunk in chunks:
-            self._take(chunk, at)
-            at += len(chunk)
+            self._take(chunk, offset)
+            offset += len(chunk)
             yield chunk
 
-    def _take(self, chunk: bytes, at: int) -> None:
+    def _take(self, chunk: bytes, offset: int) -> None:
         while True:
             start, window = self._windows[-1]
-            begin = start + len(window) - at
+            begin = start + len(window) - offset
             if self._is_long():
                 window += chunk[begin:]
                 return
@@ -39,7 +39,7 @@ class Probe:
             following = 2 * start if start else _FIRST
             if self._is_long():
                 continue
-            if len(window) < _WINDOW or at + len(chunk) <= following:
+            if len(window) < _WINDOW or offset + len(chunk) <= following:
                 return
             self._windows.append((following, bytearray()))
 
@@ -53,18 +53,18 @@ class Probe:
 
     def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
         """Return the lines in the windows, with the byte of each; cut ones only at the start."""
-        found = []
+        lines = []
         for start, window in self._windows:
             data = bytes(window)
-            at = start
+            offset = start
             if start:
                 skipped = data.find(b"\n") + 1
-                at, data = start + skipped, data[skipped:]
+                offset, data = start + skipped, data[skipped:]
             # Behind a first line of a megabyte is what came by chance.
             last = data.find(b"\n", _WINDOW - 1) if len(data) > _WINDOW else data.rfind(b"\n")
             if start or (len(data) >= _WINDOW and last >= 0):
                 data = data[: last + 1]
             begins, ends = line_bounds(data, skips_blank=skips_blank)
             pairs = zip(begins[:_LINES].tolist(), ends[:_LINES].tolist(), strict=True)
-            found += [(at + begin, data[begin:end]) for begin, end in pairs]
-        return found
+            lines += [(offset + begin, data[begin:end]) for begin, end in pairs]
+        return lines

@@ -89,23 +89,23 @@ class RawFiles(Format):
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Neighbours of the manifest; it is read whole, no file of it is touched."""
-        where = files.url(file)
-        columns, rows = read_manifest(files.get(file), file.key, where)
+        location = files.url(file)
+        columns, rows = read_manifest(files.get(file), file.key, location)
         if self.content in columns:
             raise FormatError(
-                f"{where}: it has a column {self.content!r} itself; say with content= what the "
+                f"{location}: it has a column {self.content!r} itself; say with content= what the "
                 f"bytes of the files are to be called."
             )
-        check_paths(rows, self.path, where)
+        check_paths(rows, self.path, location)
         step = self.samples_per_shard
-        pieces = [pack_rows(rows[at : at + step], where) for at in range(0, len(rows), step)]
-        counts = [min(step, len(rows) - at) for at in range(0, len(rows), step)]
+        pieces = [pack_rows(rows[row : row + step], location) for row in range(0, len(rows), step)]
+        counts = [min(step, len(rows) - row) for row in range(0, len(rows), step)]
         cuts = range(step, len(rows), step)
         ends = [*itertools.accumulate(map(len, pieces))]
         return FilePlan(
             {**columns, self.content: _content_of(rows, self.path)},
             counts,
-            [int(each.sum()) for each in np.split(self._sizes(rows, where, files), cuts)],
+            [int(each.sum()) for each in np.split(self._sizes(rows, location, files), cuts)],
             [(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)],
             b"".join(pieces),
         )
@@ -117,8 +117,8 @@ class RawFiles(Format):
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """Yield the files of a shard, fetched side by side."""
         records = self._fetched(self._rows(shard), shard, files)
-        where = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, records, where)
+        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        yield from encode_records(shard.columns, records, location)
 
     def can_range(self, shard: ShardPlace) -> bool:
         """Return True: a sample is a file."""
@@ -127,14 +127,14 @@ class RawFiles(Format):
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """Return the samples of some rows, fetching their files alone."""
-        where, found, encode = (
+        location, manifest_rows, encode = (
             files.url(shard.file),
             self._rows(shard),
             sample_encoder(shard.columns),
         )
-        records = self._fetched([found[row] for row in rows], shard, files)
+        records = self._fetched([manifest_rows[row] for row in rows], shard, files)
         return {
-            row: encode(record, functools.partial("{}, sample {}".format, where, row))
+            row: encode(record, functools.partial("{}, sample {}".format, location, row))
             for row, record in zip(rows, records, strict=True)
         }
 
@@ -176,7 +176,7 @@ class RawFiles(Format):
         if self.content not in shard.columns.names:
             yield from rows
             return
-        where = files.url(shard.file)
+        location = files.url(shard.file)
 
         def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
             path = row[self.path]
@@ -186,15 +186,15 @@ class RawFiles(Format):
                 file = DataFile(path, size)
                 data = files.range(file, 0, size) if size > 0 else files.get(file)
             except NotFoundError as error:
-                raise self._missing(where, path, files.url(path)) from error
+                raise self._missing(location, path, files.url(path)) from error
             return {**row, self.content: data}
 
         yield from files.map(fetch, rows)
 
-    def _sizes(self, rows: Rows, where: str, files: Files) -> npt.NDArray[np.int64]:
+    def _sizes(self, rows: Rows, location: str, files: Files) -> npt.NDArray[np.int64]:
         """Return the size of each file: of the manifest, or the mean of some files."""
         if self.size is not None:
-            return np.array(check_sizes(rows, self.size, where), np.int64)
+            return np.array(check_sizes(rows, self.size, location), np.int64)
         step = -(-len(rows) // _LOOKED_AT)
 
         def look(row: Mapping[str, Any]) -> int:
@@ -202,27 +202,27 @@ class RawFiles(Format):
                 return files.store.head(row[self.path]).size
             return -1
 
-        found = [size for size in files.map(look, rows[::step]) if size >= 0]
-        return np.full(len(rows), sum(found) // len(found) if found else _SUPPOSED)
+        sizes = [size for size in files.map(look, rows[::step]) if size >= 0]
+        return np.full(len(rows), sum(sizes) // len(sizes) if sizes else _SUPPOSED)
 
     def _rows(self, shard: ShardPlace) -> Rows:
         """Return the rows of a shard, checked: a table may come from anywhere."""
-        where = shard.file.key
-        rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], where)
+        location = shard.file.key
+        rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], location)
         if len(rows) != shard.samples:
             raise FormatError(
-                f"a table of {where} has {len(rows):,} rows of a shard of {shard.samples:,}. Make "
-                f"it anew."
+                f"a table of {location} has {len(rows):,} rows of a shard of {shard.samples:,}. "
+                f"Make it anew."
             )
-        check_paths(rows, self.path, where)
+        check_paths(rows, self.path, location)
         if self.size is not None:
-            check_sizes(rows, self.size, where)
+            check_sizes(rows, self.size, location)
         return rows
 
     @staticmethod
-    def _missing(where: str, path: str, url: str) -> NotFoundError:
+    def _missing(location: str, path: str, url: str) -> NotFoundError:
         return NotFoundError(
-            f"get {url}: there is no such file, but {where} has a row of {path!r}. Take the row "
+            f"get {url}: there is no such file, but {location} has a row of {path!r}. Take the row "
             f"out, or put the file there.",
             url=url,
             verb="get",

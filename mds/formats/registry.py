@@ -91,19 +91,20 @@ def find_format(name: str) -> type[Format]:
     loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
     if loaded is not None:
         return _formats.setdefault(name, loaded)
-    known = ["mds", *format_names()]
+    known_names = ["mds", *format_names()]
     raise ConfigError(
-        f"there is no format {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}."
+        f"there is no format {name!r}.{did_you_mean(name, known_names)} Known are "
+        f"{', '.join(known_names)}."
     )
 
 
-def parse_format(given: str | Format | None) -> Format | None:
+def parse_format(format_or_name: str | Format | None) -> Format | None:
     """Return the format that ``format=`` names or is, or None for MDS."""
-    if given is None or isinstance(given, Format):
-        return given
-    if not isinstance(given, str):
-        raise ConfigError(f"format= is a name or a Format, got {type(given).__name__}.")
-    return None if given == "mds" else make_format(find_format(given))
+    if format_or_name is None or isinstance(format_or_name, Format):
+        return format_or_name
+    if not isinstance(format_or_name, str):
+        raise ConfigError(f"format= is a name or a Format, got {type(format_or_name).__name__}.")
+    return None if format_or_name == "mds" else make_format(find_format(format_or_name))
 
 
 def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -> Format:
@@ -131,8 +132,8 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
     try:
         return kind(**values)
     except TypeError as error:
-        told = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        raise ConfigError(f"{kind.name} files cannot have {told}: {error}.") from error
+        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ConfigError(f"{kind.name} files cannot have {arguments}: {error}.") from error
 
 
 def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format | None:
@@ -150,18 +151,18 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
         return any(listed_name.endswith(endings) for listed_name in listed)
 
     # Those of packages are asked where ours take none: to look for packages takes 20 ms.
-    found = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
-    if listed and not found:
+    formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
+    if listed and not formats:
         from mds.plugins import plugin_names
 
-        found = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
-    if len(found) > 1:
-        told = " and ".join(found)
+        formats = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
+    if len(formats) > 1:
+        format_list = " and ".join(formats)
         raise ConfigError(
-            f"there are files of {told}; say with format= which are meant, or with a pattern, such "
-            f"as FOLDER/*{_endings_of(found[-1])[0]}."
+            f"there are files of {format_list}; say with format= which are meant, or with a "
+            f"pattern, such as FOLDER/*{_endings_of(formats[-1])[0]}."
         )
-    return find_format(found[0])() if found else None
+    return find_format(formats[0])() if formats else None
 
 
 def format_of_url(url: str) -> Format | None:
@@ -170,19 +171,19 @@ def format_of_url(url: str) -> Format | None:
     name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
     if ("." not in name and "*" not in text) or os.path.isdir(text):
         return None
-    found = format_of_names([name]) if name else None
-    if found is None and "*" in text and "." in name:
-        known = ", ".join(_endings_of(each)[0] for each in format_names() if _endings_of(each))
+    matching = format_of_names([name]) if name else None
+    if matching is None and "*" in text and "." in name:
+        endings = ", ".join(_endings_of(each)[0] for each in format_names() if _endings_of(each))
         raise ConfigError(
             f"{redact(url)!r} has a wildcard and its ending is of no format. Files are read by "
-            f"their endings, such as {known}: rename these."
+            f"their endings, such as {endings}: rename these."
         )
-    if found is None and "*" in text:
+    if matching is None and "*" in text:
         raise ConfigError(
             f"{redact(url)!r} has a wildcard and its ending is of no format; give format=, one of "
             f"{', '.join(format_names())}."
         )
-    return found
+    return matching
 
 
 def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
@@ -192,14 +193,14 @@ def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
 
     Raises ConfigError where files of several formats lie in a folder.
     """
-    found = format_of_url(url)
-    if found is None and is_local(url):
+    matching = format_of_url(url)
+    if matching is None and is_local(url):
         if os.path.isdir(os.path.join(local_path(url), DELTA_LOG)):
             return find_format("delta")()  # its folder has files of other versions too
         names = list(itertools.islice(_names_below(local_path(url)), _DETECTION_FILES))
         if beside_index or INDEX_NAME not in names:
-            found = format_of_names(names, is_folder=True)
-    return found
+            matching = format_of_names(names, is_folder=True)
+    return matching
 
 
 def _names_below(folder: str) -> Iterator[str]:

@@ -60,7 +60,7 @@ class Files:
         self.facts: Mapping[str, bytes] = {}
         self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
         self._listed: str | None = None  # what all keys began with that were listed
-        self._made: dict[str, Any] = {}
+        self._values_by_key: dict[str, Any] = {}
         self._read: dict[str, bytes] = {}  # notes, by their key
         self._lock = new_lock()
 
@@ -90,7 +90,7 @@ class Files:
         if names is None and place.literal and not self.store.can_list:
             with contextlib.suppress(NotFoundError):
                 return [_file(self.store.head(place.literal))]
-        found = []
+        files = []
         for info in self.store.list(place.prefix):
             if info.key == place.literal:
                 return [_file(info)]
@@ -98,17 +98,17 @@ class Files:
                 self._notes[info.key] = _file(info)
             if place.takes(info.key):
                 check_key(info.key)  # a bucket may have any, and paths are made of them
-                found.append(_file(info))
+                files.append(_file(info))
         self._listed = place.prefix
-        found.sort()
-        if names is not None and (gone := sorted(set(names) - {file.key for file in found})):
+        files.sort()
+        if names is not None and (missing := sorted(set(names) - {file.key for file in files})):
             with contextlib.suppress(NotFoundError):
                 return [_file(self.store.head(place.literal))]
-            more = f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+            suffix = f", and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise NotFoundError(
-                f"list {self.url('')}: there is no {gone[0]}{more}.", url=self.url(gone[0])
+                f"list {self.url('')}: there is no {missing[0]}{suffix}.", url=self.url(missing[0])
             )
-        return found
+        return files
 
     def beside(self, key: str) -> DataFile | None:
         """Return a sidecar (``.idx``, ``.json``) that may be there, or None.
@@ -127,9 +127,9 @@ class Files:
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the result of ``make``, called once for all files of a dataset; others wait."""
         with self._lock:
-            if name not in self._made:
-                self._made[name] = make()
-            return self._made[name]
+            if name not in self._values_by_key:
+                self._values_by_key[name] = make()
+            return self._values_by_key[name]
 
     def _ask(self, key: str) -> DataFile | None:
         try:
@@ -158,23 +158,25 @@ class Files:
     ) -> list[bytes | memoryview]:
         """Several half-open ranges, in the order given, joined over gaps of so many bytes."""
         joined = list(_joined(sorted(spans), gap))
-        cut = [
+        joined_spans = [
             (start, min(start + LONGEST, end))
             for first, end in joined
             for start in range(first, end, LONGEST)
         ]
-        if len(cut) > 1 and self.is_far:
-            with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(cut))) as pool:
-                came = list(pool.map(lambda each: list(self.stream(file, *each)), cut))
+        if len(joined_spans) > 1 and self.is_far:
+            with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(joined_spans))) as pool:
+                chunk_lists = list(
+                    pool.map(lambda each: list(self.stream(file, *each)), joined_spans)
+                )
         else:
-            came = [list(self.stream(file, *each)) for each in cut]
+            chunk_lists = [list(self.stream(file, *each)) for each in joined_spans]
         # Chunks stay as they came: to join them would copy everything.
         firsts: list[int] = []
         chunks: list[memoryview] = []
-        for (first, _), found in zip(cut, came, strict=True):
-            lengths = [len(chunk) for chunk in found]
+        for (first, _), span_chunks in zip(joined_spans, chunk_lists, strict=True):
+            lengths = [len(chunk) for chunk in span_chunks]
             firsts += itertools.accumulate(lengths[:-1], initial=first)
-            chunks += [memoryview(chunk) for chunk in found]
+            chunks += [memoryview(chunk) for chunk in span_chunks]
         return [_taken(span, firsts, chunks) for span in spans]
 
     def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -208,11 +210,11 @@ class Files:
         if info.version and file.version and info.version != file.version:
             raise self._replaced(file, f"its version was {file.version}, and is {info.version} now")
 
-    def _replaced(self, file: DataFile, what: str) -> ReplacedError:
+    def _replaced(self, file: DataFile, change: str) -> ReplacedError:
         url = self.url(file)
         return ReplacedError(
-            f"get {url}: the file changed while it is in use: {what}. Start again to read what is "
-            f"there now.",
+            f"get {url}: the file changed while it is in use: {change}. Start again to read what "
+            f"is there now.",
             url=url,
             verb="get",
         )
@@ -227,13 +229,13 @@ def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
 
 def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Yield the results of ``act`` in order; queued calls are cancelled when one fails."""
-    rest = iter(items)
+    remaining = iter(items)
     waiting: deque[Future[R]] = deque()
     try:
-        waiting.extend(submit(act, item) for item in itertools.islice(rest, _AHEAD))
+        waiting.extend(submit(act, item) for item in itertools.islice(remaining, _AHEAD))
         while waiting:
             yield waiting.popleft().result()
-            waiting.extend(submit(act, item) for item in itertools.islice(rest, 1))
+            waiting.extend(submit(act, item) for item in itertools.islice(remaining, 1))
     finally:
         for each in waiting:
             each.cancel()
@@ -267,11 +269,11 @@ def _taken(
 ) -> bytes | memoryview:
     """Return a span out of the chunks that cover it."""
     start, end = span
-    at = max(bisect_right(firsts, start) - 1, 0)
+    index = max(bisect_right(firsts, start) - 1, 0)
     parts = []
     while start < end:
-        part = chunks[at][start - firsts[at] : end - firsts[at]]
+        part = chunks[index][start - firsts[index] : end - firsts[index]]
         parts.append(part)
         start += len(part)
-        at += 1
+        index += 1
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -39,8 +39,8 @@ _SHARD_COLUMNS = {"file": "<i4", **dict.fromkeys(_NUMBERS, "<i8")}
 
 def first_names(names: Sequence[str]) -> str:
     """Return the first few of many names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(names[:_SHOWN_NAMES]) + more
+    suffix = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + suffix
 
 
 class FileTable:
@@ -75,7 +75,7 @@ class FileTable:
             setattr(self, name, column)
         self.keys, self.versions = list(keys), list(versions)
         self._notes = memoryview(notes)
-        self._kept: dict[int, bytes] = {}
+        self._notes_read: dict[int, bytes] = {}
 
     @classmethod
     def build(
@@ -89,21 +89,21 @@ class FileTable:
         ]
         rows: list[tuple[int, int, int, int, int]] = []
         for number, plan in enumerate(plans):
-            spans = plan.spans or [(at, at) for at in range(len(plan.samples))]
-            found = zip(plan.samples, plan.sizes, spans, strict=True)
-            rows += [(number, n, size, *span) for n, size, span in found if n]
+            spans = plan.spans or [(names, names) for names in range(len(plan.samples))]
+            shards = zip(plan.samples, plan.sizes, spans, strict=True)
+            rows += [(number, n, size, *span) for n, size, span in shards if n]
         table = np.array(rows, np.int64).reshape(-1, 5)
-        at = ("file", "samples", "decoded", "begin", "end")
+        names = ("file", "samples", "decoded", "begin", "end")
         columns: dict[str, npt.NDArray[Any]] = {
             name: np.ascontiguousarray(table[:, n]).astype(_SHARD_COLUMNS[name])
-            for n, name in enumerate(at)
+            for n, name in enumerate(names)
         }
         columns["sizes"] = np.array([file.size for file in files], "<i8")
         columns["schema_of"] = np.array(schema_of, "<i4")
         columns["note_ends"] = np.cumsum([len(p.note) for p in plans], dtype="<i8")
-        told = {**header, "schemas": [json.loads(each) for each in schemas]}
+        full_header = {**header, "schemas": [json.loads(each) for each in schemas]}
         keys, versions = [file.key for file in files], [file.version for file in files]
-        return cls(told, columns, keys, versions, b"".join(plan.note for plan in plans))
+        return cls(full_header, columns, keys, versions, b"".join(plan.note for plan in plans))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -122,14 +122,14 @@ class FileTable:
 
         The last ones are kept: of a tar of a million files it is megabytes, asked for by each read.
         """
-        found = self._kept.get(number)
-        if found is None:
+        note = self._notes_read.get(number)
+        if note is None:
             start = int(self.note_ends[number - 1]) if number else 0
-            found = bytes(self._notes[start : int(self.note_ends[number])])
-            if len(self._kept) >= _KEPT_NOTES:
-                self._kept.clear()
-            self._kept[number] = found
-        return found
+            note = bytes(self._notes[start : int(self.note_ends[number])])
+            if len(self._notes_read) >= _KEPT_NOTES:
+                self._notes_read.clear()
+            self._notes_read[number] = note
+        return note
 
     def place(self, number: int, columns: Columns, *, has_chosen: bool = False) -> ShardPlace:
         """Return a shard to be read, of which these columns are wanted, by name or all."""
@@ -160,7 +160,7 @@ class FileTable:
 
     def found_columns(self) -> list[tuple[str, Mapping[str, str]]]:
         """Return the distinct column sets, each with the first file that has it."""
-        firsts = [int(np.argmax(self.schema_of == at)) for at in range(len(self.schemas))]
+        firsts = [int(np.argmax(self.schema_of == schema)) for schema in range(len(self.schemas))]
         pairs = sorted(zip(firsts, self.schemas, strict=True), key=lambda pair: pair[0])
         return [(self.keys[first], columns) for first, columns in pairs]
 
@@ -242,20 +242,22 @@ class FileTable:
         return _MAGIC + xxhash.xxh3_64_digest(body) + body
 
     @classmethod
-    def parse(cls, data: bytes | memoryview, where: str) -> FileTable:
+    def parse(cls, data: bytes | memoryview, location: str) -> FileTable:
         """Parse the file of a table. Raises FormatError for anything else."""
         import xxhash
 
         view = memoryview(data)
         start = len(_MAGIC) + _CHECK
         if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-            raise FormatError(f"{where}: this is not a table of files, or one of another version.")
+            raise FormatError(
+                f"{location}: this is not a table of files, or one of another version."
+            )
         if xxhash.xxh3_64_digest(view[start:]) != bytes(view[len(_MAGIC) : start]):
-            raise FormatError(f"{where}: the table of files is damaged; delete it.")
+            raise FormatError(f"{location}: the table of files is damaged; delete it.")
         try:
             return cls._parse(view[start:])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MdsError) as error:
-            raise FormatError(f"{where}: this is not a table of files: {error}") from error
+            raise FormatError(f"{location}: this is not a table of files: {error}") from error
 
     @classmethod
     def _parse(cls, body: memoryview) -> FileTable:
@@ -265,16 +267,16 @@ class FileTable:
         lengths = [int(each) for each in header.pop("parts")]
         if min(files, shards, *lengths) < 0 or len(lengths) != 3:
             raise ValueError("a count is negative")
-        at, columns = end + 1, {}
+        offset, columns = end + 1, {}
         for kinds, count in ((_FILE_COLUMNS, files), (_SHARD_COLUMNS, shards)):
             for name, dtype in kinds.items():
-                columns[name] = np.frombuffer(body, dtype, count, at)
-                at += columns[name].nbytes
+                columns[name] = np.frombuffer(body, dtype, count, offset)
+                offset += columns[name].nbytes
         parts = []
         for length in lengths:
-            parts.append(body[at : at + length])
-            at += length
-        if at != len(body):
+            parts.append(body[offset : offset + length])
+            offset += length
+        if offset != len(body):
             raise ValueError("it has another length than it says")
         keys, versions = (bytes(part).decode().split("\0") for part in parts[:2])
         if not files:
@@ -296,9 +298,9 @@ class FileTable:
             "schema_of": len(self.schemas) - 1,
             **dict.fromkeys(("samples", "decoded", "sizes", "begin", "end"), _LARGEST),
         }
-        for name, most in bounds.items():
+        for name, maximum in bounds.items():
             column = getattr(self, name)
-            if column.size and (int(column.min()) < 0 or int(column.max()) > most):
+            if column.size and (int(column.min()) < 0 or int(column.max()) > maximum):
                 raise ValueError(f"{name} is out of its bounds")
         if np.any(self.begin > self.end):
             raise ValueError("a shard ends before it begins")

@@ -42,7 +42,7 @@ def tree_of(
 
     types, kind = pyarrow().types, field.type
     if types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
+        fields = [kind.field(position) for position in range(kind.num_fields)]
         return (number, field.name, "struct", [inside(each) for each in fields])
     if types.is_map(kind):
         pair = ((kind.key_field, "key"), (kind.item_field, "value"))
@@ -58,26 +58,28 @@ def _known(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
     return numbers.get(name, ("", {}))
 
 
-def recipe(stored: Tree, wanted: Tree) -> list[Any] | None:
+def recipe(stored: Tree, target: Tree) -> list[Any] | None:
     """Return the steps from a field of a file to that of the table, or None if it is equal.
 
     Of a struct: name, name in the file (None where it has none) and recipe of each field; else the
     recipes of what is inside.
     """
-    if stored[2] != wanted[2] or not wanted[2]:
+    if stored[2] != target[2] or not target[2]:
         return None
-    if wanted[2] != "struct":
-        inside = [recipe(*pair) for pair in zip(stored[3], wanted[3], strict=True)]
+    if target[2] != "struct":
+        inside = [recipe(*pair) for pair in zip(stored[3], target[3], strict=True)]
         return inside if any(each is not None for each in inside) else None
-    known = {field[0]: field for field in stored[3] if field[0]}
+    stored_fields = {field[0]: field for field in stored[3] if field[0]}
     steps: list[Any] = []
-    for field in wanted[3]:
-        found = known.get(field[0])
+    for field in target[3]:
+        stored_field = stored_fields.get(field[0])
         steps.append(
-            [field[1], None, None] if found is None else [field[1], found[1], recipe(found, field)]
+            [field[1], None, None]
+            if stored_field is None
+            else [field[1], stored_field[1], recipe(stored_field, field)]
         )
     is_same = len(steps) == len(stored[3]) and all(
-        name == there and inner is None for name, there, inner in steps
+        name == stored_name and inner is None for name, stored_name, inner in steps
     )
     return None if is_same else steps
 
@@ -90,12 +92,12 @@ def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
     kind = column.type
     if pa.types.is_struct(kind):
         parts = dict(zip([field.name for field in kind.fields], column.flatten(), strict=True))
-        made = [
+        fields = [
             pa.nulls(len(column)) if stored is None else rebuilt(parts[stored], inner)
             for _, stored, inner in steps
         ]
         names = [name for name, _, _ in steps]
-        return pa.StructArray.from_arrays(made, names=names, mask=column.is_null())
+        return pa.StructArray.from_arrays(fields, names=names, mask=column.is_null())
     if pa.types.is_fixed_size_list(kind):
         column = column.cast(pa.list_(kind.value_field))
     column = column.take(pa.array(range(len(column)), pa.int64()))  # whose places begin with 0
@@ -109,5 +111,5 @@ def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
 
 def _number(field: Any) -> str:
     """Return the number of a column in a file, or ''."""
-    told: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
-    return told.decode()
+    number: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
+    return number.decode()

@@ -56,35 +56,35 @@ class Tar(Format):
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Find the samples of a tar by its headers, unless a sidecar has counted them."""
-        where, noted = files.url(file), noted_samples(file, files)
+        location, noted = files.url(file), noted_samples(file, files)
         count = len(noted) - 1 if isinstance(noted, list) else noted
-        columns, found, size, samples = TarColumns(), FoundPlaces(), 0, 0
+        columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
         is_whole = True
         for sample, read in self._samples(file, files, is_counted=count is not None):
-            check_sample(sample, where)
-            columns.add(sample, read, where)
+            check_sample(sample, location)
+            columns.add(sample, read, location)
             samples += 1
             if count is None:
-                found.add(sample)
+                places.add(sample)
                 size += sum(each.size for each in sample.files.values())
             elif columns.is_probed or sample.end > _LOOK:
                 is_whole = False
                 break
         if count is not None and (samples > count or (is_whole and samples != count)):
             raise FormatError(
-                f"{where}: there are {samples:,} samples{'' if is_whole else ' or more'}, "
+                f"{location}: there are {samples:,} samples{'' if is_whole else ' or more'}, "
                 f"{count:,} were planned by a note beside it. Delete the note, and the tar itself "
                 f"is read."
             )
-        more = b""
+        extra = b""
         if count is None:
-            more = found.places().to_bytes()
+            extra = places.places().to_bytes()
         elif isinstance(noted, list):
-            more = TarPlaces.of_starts(noted).to_bytes()
-        encodings = columns.encodings(where)
+            extra = TarPlaces.of_starts(noted).to_bytes()
+        encodings = columns.encodings(location)
         total = samples if count is None else count
         size = file.size if count is not None else size + 16 * total
-        return FilePlan(encodings, [total], [size], note=note_of(encodings, more))
+        return FilePlan(encodings, [total], [size], note=note_of(encodings, extra))
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """All of it, unless its samples are noted beside it."""
@@ -92,8 +92,8 @@ class Tar(Format):
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
         """Yield the samples of a tar, a few in memory at a time; other columns are not read."""
-        where = files.url(shard.file)
-        values, places = TarValues(shard, where), TarPlaces.of(shard)
+        location = files.url(shard.file)
+        values, places = TarValues(shard, location), TarPlaces.of(shard)
         if places is not None and places.files:
             for rows in batches(places, shard):
                 for part in SampleBytes.fetch(places, rows, shard, files).parts():
@@ -101,7 +101,7 @@ class Tar(Format):
             return
         samples = self._samples(shard.file, files, is_counted=self._hops(shard))
         records = (values.of_sample(sample, read) for sample, read in samples)
-        yield from encode_records(shard.columns, records, where)
+        yield from encode_records(shard.columns, records, location)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Return the number of samples: a tar is one shard."""
@@ -112,14 +112,14 @@ class Tar(Format):
         places = TarPlaces.of(shard)
         if places is None or not places.files:
             return 1.0
-        wanted = [name for name in shard.columns.names if name in places.files]
-        return (places.size(wanted) + 1) / (places.size([*places.files]) + 1)
+        names = [name for name in shard.columns.names if name in places.files]
+        return (places.size(names) + 1) / (places.size([*places.files]) + 1)
 
     def comes_whole(self, shard: ShardPlace) -> str:
         """Return the reason if a sidecar has counted samples without the places of files."""
         places = TarPlaces.of(shard)
         is_known = (places is not None and places.files) or self._hops(shard)
-        if is_known or not KnownColumns(shard).left_out - {KEY}:
+        if is_known or not KnownColumns(shard).omitted - {KEY}:
             return ""
         return "a note beside the tars counts samples, and does not say where their files are"
 
@@ -129,15 +129,15 @@ class Tar(Format):
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """Return samples by ranges, those of neighbours in one."""
-        where, encode = files.url(shard.file), sample_encoder(shard.columns)
-        values, places = TarValues(shard, where), TarPlaces.of(shard)
+        location, encode = files.url(shard.file), sample_encoder(shard.columns)
+        values, places = TarValues(shard, location), TarPlaces.of(shard)
         assert places is not None
         if places.files:
             records = SampleBytes.fetch(places, rows, shard, files).records(values)
         else:
             records = whole_records(places, rows, shard, files, values)
         return {
-            row: encode(record, functools.partial("{}, sample {}".format, where, row))
+            row: encode(record, functools.partial("{}, sample {}".format, location, row))
             for row, record in zip(rows, records, strict=True)
         }
 
@@ -150,14 +150,14 @@ class Tar(Format):
         """Return a reader that knows where the files of each sample are, in the mapped tar."""
         return tar_reader(shard, path, columns)
 
-    def merge(self, found: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
         """Merge the columns of all tars.
 
         One that some samples of a tar have not is to be allowed; numbers are text where they are in
         one tar.
         """
         texts = set()
-        for key, columns in found:
+        for key, columns in file_columns:
             for name, encoding in columns.items():
                 if is_number(name) and encoding in ("str", "optional[str]"):
                     texts.add(name)
@@ -174,7 +174,7 @@ class Tar(Format):
 
         return super().merge(
             [(key, {name: told(name, each) for name, each in columns.items()})
-             for key, columns in found]
+             for key, columns in file_columns]
         )  # fmt: skip
 
     # ------------------------------------------------------------------ inside
@@ -183,24 +183,24 @@ class Tar(Format):
     def _hops(shard: ShardPlace) -> bool:
         """Whether to hop from header to header is cheaper than what lies between them."""
         is_large = shard.file.size > _HOP_BYTES * shard.samples
-        return is_large and bool(KnownColumns(shard).left_out - {KEY})
+        return is_large and bool(KnownColumns(shard).omitted - {KEY})
 
     @staticmethod
     def _samples(
         file: DataFile, files: Files, *, is_counted: bool = False
     ) -> Iterator[tuple[TarSample, ReadAt]]:
         """Yield samples of a tar, with a function that reads their bytes until the next one."""
-        where, path = files.url(file), files.path(file)
+        location, path = files.url(file), files.path(file)
         if path is not None:
             read = reads(mapped(path))
-            for sample in group(members(read, where, file.size)):
+            for sample in group(members(read, location, file.size)):
                 yield sample, read
         elif is_counted:
             read = Windows(files, file, _LOOK).read
-            for sample in group(members(read, where, file.size)):
+            for sample in group(members(read, location, file.size)):
                 yield sample, read
         else:
             source = Arriving(files.stream(file))
-            for sample in group(members(source.read, where, file.size)):
+            for sample in group(members(source.read, location, file.size)):
                 yield sample, source.read
                 source.forget(sample.end)

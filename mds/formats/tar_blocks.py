@@ -22,25 +22,25 @@ from mds.formats.tar_values import TarValues, header_key
 _AS_THEY_LIE = ("bytes", "jpeg", "png")
 
 
-def tar_block(found: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
+def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
     """Return the block of some samples. Raises FormatError for a wrong value."""
     try:
-        return _joined(found, values)
+        return _joined(sample_bytes, values)
     except Exception:  # noqa: BLE001 - told again by what knows the words
         encode = sample_encoder(shard.columns)
         samples = [
-            encode(record, lambda row=row: f"{values.where}, sample {row}")  # type: ignore[misc]
-            for row, record in zip(found.rows, found.records(values), strict=True)
+            encode(record, lambda row=row: f"{values.location}, sample {row}")  # type: ignore[misc]
+            for row, record in zip(sample_bytes.rows, sample_bytes.records(values), strict=True)
         ]
         return block_of(samples)
 
 
-def _joined(found: SampleBytes, values: TarValues) -> Block:
+def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
     columns: list[ColumnBytes] = []
     for name, encoding in values.encodings.items():
-        pieces = found.column(name)
+        pieces = sample_bytes.column(name)
         if name == KEY:
-            columns.append([header_key(each, values.where).encode() for each in pieces])
+            columns.append([header_key(each, values.location).encode() for each in pieces])
         elif encoding in _AS_THEY_LIE:
             columns.append(pieces)
         elif encoding == "str" and not is_number(name):
@@ -51,13 +51,13 @@ def _joined(found: SampleBytes, values: TarValues) -> Block:
             columns.append(_integers(whole_number(bytes(each)) for each in pieces))
         else:
             columns.append(_packed(name, encoding, pieces))
-    return join_columns(len(found.rows), columns)
+    return join_columns(len(sample_bytes.rows), columns)
 
 
 def _integers(numbers: Iterable[int | None]) -> npt.NDArray[np.uint8]:
     """Eight bytes of each. Raises TypeError for one that is none."""
-    told: Any = list(numbers)
-    return np.array(told, "<i8").view(np.uint8).reshape(len(told), 8)
+    values: Any = list(numbers)
+    return np.array(values, "<i8").view(np.uint8).reshape(len(values), 8)
 
 
 def _packed(name: str, encoding: str, pieces: list[memoryview]) -> ColumnBytes:

@@ -24,19 +24,19 @@ class Arriving:
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._data = bytearray()
-        self._at = 0  # the byte of the file that the data begin with
+        self._offset = 0  # the byte of the file that the data begin with
 
     def read(self, start: int, end: int) -> bytes:
         """Read the bytes from ``start``, which is not forgotten, to before ``end``."""
-        while self._at + len(self._data) < end and (chunk := next(self._chunks, b"")):
+        while self._offset + len(self._data) < end and (chunk := next(self._chunks, b"")):
             self._data += chunk
         with memoryview(self._data) as view:
-            return bytes(view[start - self._at : end - self._at])
+            return bytes(view[start - self._offset : end - self._offset])
 
     def forget(self, end: int) -> None:
         """Forget everything before ``end``."""
-        del self._data[: end - self._at]
-        self._at = end
+        del self._data[: end - self._offset]
+        self._offset = end
 
 
 class Windows:
@@ -44,17 +44,17 @@ class Windows:
 
     def __init__(self, files: Files, file: DataFile, size: int) -> None:
         self._files, self._file, self._size = files, file, size
-        self._at, self._data = 0, b""
+        self._offset, self._data = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end``."""
         end = min(end, self._file.size)
         if start >= end:
             return b""
-        if not self._at <= start <= end <= self._at + len(self._data):
+        if not self._offset <= start <= end <= self._offset + len(self._data):
             upto = min(max(end, start + self._size), self._file.size)
-            self._at, self._data = start, self._files.range(self._file, start, upto)
-        return self._data[start - self._at : end - self._at]
+            self._offset, self._data = start, self._files.range(self._file, start, upto)
+        return self._data[start - self._offset : end - self._offset]
 
 
 def reads(data: Mapped) -> ReadAt:

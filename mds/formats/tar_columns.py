@@ -35,8 +35,8 @@ class TarColumns:
         """Whether more samples would tell no more than which files are missing."""
         return self._samples >= _PROBED
 
-    def add(self, sample: TarSample, read: ReadAt, where: str) -> None:
-        """Another sample; ``where`` names the tar in errors."""
+    def add(self, sample: TarSample, read: ReadAt, location: str) -> None:
+        """Another sample; ``location`` names the tar in errors."""
         self._counts.update(sample.files.keys())
         self._samples += 1
         for ending, file in sample.files.items():
@@ -51,20 +51,20 @@ class TarColumns:
             try:
                 values.append(value_of(ending, read(file.start, file.start + file.size)))
             except ValueError as error:
-                raise FormatError(f"{where}: the file {file.name!r}: {error}") from error
+                raise FormatError(f"{location}: the file {file.name!r}: {error}") from error
 
-    def encodings(self, where: str) -> dict[str, str]:
+    def encodings(self, location: str) -> dict[str, str]:
         """Return the encoding of each column; optional for one that some samples lack."""
-        found = {KEY: "str"} if self._samples else {}
+        encodings = {KEY: "str"} if self._samples else {}
         for ending, count in sorted(self._counts.items()):
-            encoding = encoding_by_ending(ending) or self._by_values(ending, where)
-            found[ending] = encoding if count == self._samples else f"optional[{encoding}]"
-        return found
+            encoding = encoding_by_ending(ending) or self._by_values(ending, location)
+            encodings[ending] = encoding if count == self._samples else f"optional[{encoding}]"
+        return encodings
 
-    def _by_values(self, ending: str, where: str) -> str:
+    def _by_values(self, ending: str, location: str) -> str:
         if is_number(ending):
             return "int" if self._are_whole[ending] else "str"
         try:
             return encoding_of(self._values[ending])[0]
         except ValueError as error:
-            raise FormatError(f"{where}: the files .{ending}: {error}.") from error
+            raise FormatError(f"{location}: the files .{ending}: {error}.") from error

@@ -62,8 +62,10 @@ def _told(note: DataFile, name: str, files: Files) -> Iterator[None]:
 
 
 def _energon(data: bytes, size: int) -> list[int]:
-    places = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
-    is_rising = all(one < other for one, other in itertools.pairwise(places))
+    places = [
+        int.from_bytes(data[offset : offset + 8], "little") for offset in range(0, len(data), 8)
+    ]
+    is_rising = all(first < second for first, second in itertools.pairwise(places))
     # The first sample may be behind a folder, which other tars begin with.
     is_whole = not any(place % BLOCK for place in places)
     if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
@@ -78,10 +80,12 @@ def _stats(data: bytes, size: int) -> int:
 
 def _wids(data: bytes) -> dict[str, Any]:
     """Return the samples of each tar, or {} for an index.json of another kind."""
-    found = json.loads(data)
-    if not isinstance(found, dict) or "shardlist" not in found:
+    counts = json.loads(data)
+    if not isinstance(counts, dict) or "shardlist" not in counts:
         return {}
-    return {str(one["url"]).rpartition("/")[2]: one["nsamples"] for one in found["shardlist"]}
+    return {
+        str(shard["url"]).rpartition("/")[2]: shard["nsamples"] for shard in counts["shardlist"]
+    }
 
 
 def _count(value: Any) -> int:

@@ -43,34 +43,36 @@ class Member(NamedTuple):
         return self.start + -(-self.size // BLOCK) * BLOCK
 
 
-def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> Iterator[Member]:
-    """Yield the files of a tar, from the header at ``at``; ``where`` names it in errors.
+def members(
+    read: ReadAt, location: str, size: int | None = None, offset: int = 0
+) -> Iterator[Member]:
+    """Yield the files of a tar, from the header at ``offset``; ``location`` names it in errors.
 
     ``size`` is that of the tar where all of it is read, and not some of its samples. Raises
     FormatError for what is no tar, and for one that is cut short.
     """
-    first, attributes, long_name = at, {}, ""
+    first, attributes, long_name = offset, {}, ""
     while True:
-        header = read(at, at + BLOCK)
+        header = read(offset, offset + BLOCK)
         if len(header) < BLOCK or header == _EMPTY:
-            _check_end(read, header, at, first, where, is_whole=size is not None)
+            _check_end(read, header, offset, first, location, is_whole=size is not None)
             return
         name, length, checksum, kind, target, magic, prefix = _FIELDS.unpack(header)
-        _check_sum(header, checksum, at, where)
-        length = _number(length, at, where)
-        start = at + BLOCK
+        _check_sum(header, checksum, offset, location)
+        length = _number(length, offset, location)
+        start = offset + BLOCK
         if kind in (b"x", b"g", b"L", b"K"):
-            note = _note(read, start, length, at, where)
+            note = _note(read, start, length, offset, location)
             if kind == b"L":
                 long_name = note.rstrip(b"\0").decode("utf-8", "surrogateescape")
             elif kind == b"x":
-                attributes = _attributes(note, at, where)
+                attributes = _attributes(note, offset, location)
             elif kind == b"g":
-                _check_global(_attributes(note, at, where), at, where)
-            at = start + -(-length // BLOCK) * BLOCK
+                _check_global(_attributes(note, offset, location), offset, location)
+            offset = start + -(-length // BLOCK) * BLOCK
             continue
         if "size" in attributes:
-            length = _decimal(attributes["size"], at, where)
+            length = _decimal(attributes["size"], offset, location)
         has_bytes = kind in b"0\0" or kind not in b"123456"
         member = Member(
             attributes.get("GNU.sparse.name")
@@ -84,12 +86,12 @@ def members(read: ReadAt, where: str, size: int | None = None, at: int = 0) -> I
         )
         if size is not None and member.start + member.size > size:
             raise FormatError(
-                f"{where}: the file {member.name!r} in it has {member.size:,} bytes from byte "
+                f"{location}: the file {member.name!r} in it has {member.size:,} bytes from byte "
                 f"{member.start:,}, but the tar ends at {size:,}; it is cut short."
             )
         if kind not in _NO_BYTES:
             yield member
-        at = first = member.end
+        offset = first = member.end
         attributes, long_name = {}, ""
 
 
@@ -112,83 +114,90 @@ def _name(name: bytes, prefix: bytes, magic: bytes) -> str:
     return (folder + b"/" + short if folder else short).decode("utf-8", "surrogateescape")
 
 
-def _check_sum(header: bytes, checksum: bytes, at: int, where: str) -> None:
+def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> None:
     # Of all bytes, those of the sum itself taken for spaces.
-    found = sum(header) - sum(checksum) + 8 * 32
-    if found != _number(checksum, at, where):
-        what = "this is no tar" if at == 0 else f"there is no header at byte {at:,}"
-        raise FormatError(f"{where}: {what}; the file is damaged or something else.")
+    byte_sum = sum(header) - sum(checksum) + 8 * 32
+    if byte_sum != _number(checksum, offset, location):
+        problem = "this is no tar" if offset == 0 else f"there is no header at byte {offset:,}"
+        raise FormatError(f"{location}: {problem}; the file is damaged or something else.")
 
 
-def _number(field: bytes, at: int, where: str) -> int:
+def _number(field: bytes, offset: int, location: str) -> int:
     if field[0] & 0x80:  # binary, for what eleven octal digits cannot say
         return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     text = field.split(b"\0", 1)[0].strip()
     try:
         return int(text or b"0", 8)
     except ValueError:
-        what = "this is not a tar" if at == 0 else f"the header at byte {at:,} holds {field!r}"
-        raise FormatError(f"{where}: {what}; the file is damaged or something else.") from None
+        problem = (
+            "this is not a tar" if offset == 0 else f"the header at byte {offset:,} holds {field!r}"
+        )
+        raise FormatError(
+            f"{location}: {problem}; the file is damaged or something else."
+        ) from None
 
 
-def _decimal(text: str, at: int, where: str) -> int:
+def _decimal(text: str, offset: int, location: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise FormatError(f"{where}: the header at byte {at:,} gives the size {text[:40]!r}.")
+        raise FormatError(
+            f"{location}: the header at byte {offset:,} gives the size {text[:40]!r}."
+        )
     return int(text)
 
 
-def _note(read: ReadAt, start: int, length: int, at: int, where: str) -> bytes:
+def _note(read: ReadAt, start: int, length: int, offset: int, location: str) -> bytes:
     if length > _LARGEST_NOTE:
         raise FormatError(
-            f"{where}: the header at byte {at:,} holds {length:,} bytes of names and "
+            f"{location}: the header at byte {offset:,} holds {length:,} bytes of names and "
             f"attributes; at most {_LARGEST_NOTE:,} are read. Write the tar without them."
         )
     note = read(start, start + length)
     if len(note) < length:
-        raise FormatError(f"{where}: it ends at byte {start + len(note):,} inside a header.")
+        raise FormatError(f"{location}: it ends at byte {start + len(note):,} inside a header.")
     return note
 
 
-def _attributes(note: bytes, at: int, where: str) -> dict[str, str]:
+def _attributes(note: bytes, offset: int, location: str) -> dict[str, str]:
     """Parse the records of a PAX header, each ``LENGTH NAME=VALUE``."""
-    found, place = {}, 0
+    attributes, place = {}, 0
     while place < len(note) and note[place]:
         space = note.find(b" ", place, place + 20)
         digits = note[place:space] if space > 0 else b""
         end = place + int(digits) if digits.isdigit() else 0
         name, is_pair, value = note[space + 1 : end - 1].partition(b"=")
         if not is_pair or end > len(note) or note[end - 1 : end] != b"\n":
-            raise FormatError(f"{where}: the attributes at byte {at:,} cannot be read.")
-        found[name.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+            raise FormatError(f"{location}: the attributes at byte {offset:,} cannot be read.")
+        attributes[name.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         place = end
-    return found
+    return attributes
 
 
-def _check_global(attributes: dict[str, str], at: int, where: str) -> None:
+def _check_global(attributes: dict[str, str], offset: int, location: str) -> None:
     """Most are comments; one that names all files alike cannot be meant."""
     if wrong := sorted({"path", "size"} & attributes.keys()):
         raise FormatError(
-            f"{where}: the header at byte {at:,} gives the {wrong[0]} of all files that follow."
+            f"{location}: the header at byte {offset:,} gives the {wrong[0]} of all files that "
+            "follow."
         )
 
 
 def _check_end(
-    read: ReadAt, header: bytes, at: int, first: int, where: str, *, is_whole: bool
+    read: ReadAt, header: bytes, offset: int, first: int, location: str, *, is_whole: bool
 ) -> None:
     """Raise FormatError unless a tar may end here: between files, with nothing but zeros behind."""
-    if not header and at == 0:
-        raise FormatError(f"{where}: the file is empty, which no tar is.")
-    if header.strip(b"\0") or at != first:
-        raise FormatError(f"{where}: it ends at byte {at + len(header):,} inside a header.")
+    if not header and offset == 0:
+        raise FormatError(f"{location}: the file is empty, which no tar is.")
+    if header.strip(b"\0") or offset != first:
+        raise FormatError(f"{location}: it ends at byte {offset + len(header):,} inside a header.")
     if is_whole and len(header) < BLOCK:
         raise FormatError(
-            f"{where}: it ends at byte {at + len(header):,} without the empty block that ends a "
-            "tar: it was cut short, or what wrote it did not close it. Write it anew."
+            f"{location}: it ends at byte {offset + len(header):,} without the empty block that "
+            "ends a tar: it was cut short, or what wrote it did not close it. Write it anew."
         )
-    while chunk := read(at, at + (1 << 16)):
+    while chunk := read(offset, offset + (1 << 16)):
         if chunk.strip(b"\0"):
             raise FormatError(
-                f"{where}: its end is marked at byte {first:,}, and more follows; a tar that was "
-                f"appended to another cannot be told from damage. Keep one tar a file."
+                f"{location}: its end is marked at byte {first:,}, and more follows; a tar that "
+                f"was appended to another cannot be told from damage. Keep one tar a file."
             )
-        at += len(chunk)
+        offset += len(chunk)

@@ -45,8 +45,10 @@ class TarPlaces:
 
     def spans(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Begin and end of samples, in bytes."""
-        at = np.asarray(rows, np.int64)
-        begins, ends = (self.starts[each].astype(np.int64) * BLOCK for each in (at, at + 1))
+        indices = np.asarray(rows, np.int64)
+        begins, ends = (
+            self.starts[each].astype(np.int64) * BLOCK for each in (indices, indices + 1)
+        )
         return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
     def bounds(self, name: str) -> tuple[Numbers, Numbers]:
@@ -76,8 +78,8 @@ class TarPlaces:
     def to_bytes(self) -> bytes:
         """Return the places as a part of a note."""
         arrays = _arrays(self)
-        told = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
-        head = json.dumps(told).replace("|u1", "<u1").encode()
+        header = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
+        head = json.dumps(header).replace("|u1", "<u1").encode()
         return head + b"\n" + b"".join(each.tobytes() for each in arrays)
 
     @classmethod
@@ -133,20 +135,20 @@ def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
     if not data:
         return None
     try:
-        found = _decoded(data, samples)
-        _check(found, size)
+        places = _decoded(data, samples)
+        _check(places, size)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
             f"a table of tars says where samples are, and they cannot be there: {error}. Make it "
             f"anew."
         ) from error
-    return found
+    return places
 
 
 def _decoded(data: bytes, samples: int) -> TarPlaces:
     head, _, body = data.partition(b"\n")
-    told = json.loads(head)
-    names, types = list(told["files"]), list(told["types"])
+    header = json.loads(head)
+    names, types = list(header["files"]), list(header["types"])
     lengths = [samples + 1, *[samples] * (2 * len(names))]
     if len(types) != len(lengths) or len({*names}) != len(names):
         raise ValueError("another number of columns")
@@ -155,35 +157,35 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
         raise ValueError("another number of bytes")
     begins = itertools.accumulate(sizes, initial=0)
     arrays: list[Any] = [
-        np.frombuffer(body, kind, length, at)
-        for kind, length, at in zip(types, lengths, begins, strict=False)
+        np.frombuffer(body, kind, length, begin)
+        for kind, length, begin in zip(types, lengths, begins, strict=False)
     ]
     pairs = zip(arrays[1::2], arrays[2::2], strict=True)
     return TarPlaces(arrays[0], dict(zip(names, pairs, strict=True)))
 
 
-def _check(found: TarPlaces, size: int) -> None:
-    if max(int(each.max(initial=0)) for each in _arrays(found)) > _LARGEST:
+def _check(places: TarPlaces, size: int) -> None:
+    if max(int(each.max(initial=0)) for each in _arrays(places)) > _LARGEST:
         raise ValueError("a number is too large")
-    starts = found.starts.astype(np.int64)
+    starts = places.starts.astype(np.int64)
     lengths = np.diff(starts)
     if lengths.size and (int(lengths.min()) < 1 or int(starts[-1]) * BLOCK > size):
         raise ValueError("samples overlap, or end behind the tar")
-    if found.files and np.any(sum(blocks > 0 for blocks, _ in found.files.values()) == 0):
+    if places.files and np.any(sum(blocks > 0 for blocks, _ in places.files.values()) == 0):
         raise ValueError("a sample has no file")
-    for blocks, sizes in found.files.values():
-        there = blocks > 0
+    for blocks, sizes in places.files.values():
+        is_present = blocks > 0
         ends = blocks.astype(np.int64) * BLOCK + sizes.astype(np.int64)
-        if np.any(there & (ends > lengths * BLOCK)) or np.any(~there & (sizes > 0)):
+        if np.any(is_present & (ends > lengths * BLOCK)) or np.any(~is_present & (sizes > 0)):
             raise ValueError("a file is outside of its sample")
 
 
-def _arrays(found: TarPlaces) -> list[Narrow]:
-    return [found.starts, *(each for pair in found.files.values() for each in pair)]
+def _arrays(places: TarPlaces) -> list[Narrow]:
+    return [places.starts, *(each for pair in places.files.values() for each in pair)]
 
 
 def _narrow(numbers: Numbers) -> Narrow:
     """Return the numbers in the narrowest type that holds them."""
-    most = int(numbers.max(initial=0))
-    kind = next(kind for kind, width in _TYPES.items() if most < 1 << (8 * width))
+    largest = int(numbers.max(initial=0))
+    kind = next(kind for kind, width in _TYPES.items() if largest < 1 << (8 * width))
     return numbers.astype(kind)

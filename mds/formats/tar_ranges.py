@@ -42,21 +42,21 @@ class SampleBytes:
         """Get the bytes of samples from a mapped tar, or fetch them by ranges."""
         spans = _spans(places, np.asarray(rows, np.int64), shard)
         flat = [span for each in spans.values() for span in each if span[0] >= 0]
-        path, found = files.path(shard.file), []
+        path, pieces = files.path(shard.file), []
         if path is not None:
             view = memoryview(mapped(path))
-            found = [view[start:end] for start, end in flat]
+            pieces = [view[start:end] for start, end in flat]
         else:
-            found = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
-        return cls(rows, spans, dict(zip(flat, found, strict=True)))
+            pieces = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
+        return cls(rows, spans, dict(zip(flat, pieces, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
         """Yield the samples some megabytes at a time, so that blocks use the same memory again."""
         size = sum(end - start for start, end in self._data)
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
-        for at in range(0, len(self.rows), step):
-            spans = {name: each[at : at + step] for name, each in self._spans.items()}
-            yield SampleBytes(self.rows[at : at + step], spans, self._data)
+        for index in range(0, len(self.rows), step):
+            spans = {name: each[index : index + step] for name, each in self._spans.items()}
+            yield SampleBytes(self.rows[index : index + step], spans, self._data)
 
     def column(self, name: str) -> list[memoryview]:
         """Return the bytes of a column, or headers for the key. Raises KeyError for a gap."""
@@ -64,39 +64,39 @@ class SampleBytes:
 
     def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
         """Yield the samples as records, with errors that name what is wrong."""
-        for at, row in enumerate(self.rows):
-            there = {name: each[at] for name, each in self._spans.items() if each[at][0] >= 0}
-            head = there.pop(KEY, None)
+        for index, row in enumerate(self.rows):
+            spans = {name: each[index] for name, each in self._spans.items() if each[index][0] >= 0}
+            head = spans.pop(KEY, None)
 
             def key(row: int = row, head: Span | None = head) -> str:
                 if head is None:
                     return f"number {row}"  # for an error: the name was not fetched
-                return header_key(self._data[head], values.where)
+                return header_key(self._data[head], values.location)
 
-            yield values.record(key, there, lambda place: bytes(self._data[place]))
+            yield values.record(key, spans, lambda place: bytes(self._data[place]))
 
 
 def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
     """All samples, as many at once as may be in memory."""
-    wanted = [name for name in shard.columns.names if name in places.files]
-    each = places.size(wanted) // max(len(places), 1) + BLOCK
+    names = [name for name in shard.columns.names if name in places.files]
+    each = places.size(names) // max(len(places), 1) + BLOCK
     step = max(1, min(_BATCH, _BATCH_BYTES // each))
-    for at in range(0, shard.samples, step):
-        yield range(at, min(at + step, shard.samples))
+    for row in range(0, shard.samples, step):
+        yield range(row, min(row + step, shard.samples))
 
 
 def whole_records(
     places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
 ) -> Iterator[Mapping[str, Any]]:
     """Yield records of some samples of which only the beginning is known."""
-    found = files.ranges(shard.file, places.spans(rows))
-    for row, data in zip(rows, found, strict=True):
+    sample_bytes = files.ranges(shard.file, places.spans(rows))
+    for row, data in zip(rows, sample_bytes, strict=True):
         read = reads(bytes(data))
-        samples = list(group(members(read, values.where)))
+        samples = list(group(members(read, values.location)))
         if len(samples) != 1:
             raise FormatError(
-                f"{values.where}, sample {row:,}: there are {len(samples)} samples where one was "
-                f"planned; what says where they begin does not fit the tar."
+                f"{values.location}, sample {row:,}: there are {len(samples)} samples where one "
+                f"was planned; what says where they begin does not fit the tar."
             )
         yield values.of_sample(samples[0], read)
 

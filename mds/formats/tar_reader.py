@@ -43,7 +43,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         places = _scanned(data, values, shard)
     starts = places.starts.data
     bounds = {name: places.bounds(name) for name in shard.columns.names if name in places.files}
-    found = {name: (begins.data, ends.data) for name, (begins, ends) in bounds.items()}
+    views = {name: (begins.data, ends.data) for name, (begins, ends) in bounds.items()}
     have_gaps = {name for name, (begins, _) in bounds.items() if begins.min() < 0}
     encode = sample_encoder(shard.columns)
 
@@ -51,19 +51,21 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         return header_key(data, path, starts[row] * BLOCK)
 
     def make(row: int) -> bytes:
-        there = {name: (pair[0][row], pair[1][row]) for name, pair in found.items()}
-        kept = {name: place for name, place in there.items() if place[0] >= 0}
-        record = values.record(lambda: key(row), kept, lambda place: data[place[0] : place[1]])
+        row_places = {name: (pair[0][row], pair[1][row]) for name, pair in views.items()}
+        present_places = {name: place for name, place in row_places.items() if place[0] >= 0}
+        record = values.record(
+            lambda: key(row), present_places, lambda place: data[place[0] : place[1]]
+        )
         return encode(record, lambda: f"{path}, sample {key(row)!r}")
 
     getters: list[tuple[str, Get]] = []
     for field in fields_of(shard.columns, columns).wanted:
         if field.name == KEY:
             getters.append((KEY, _key_getter(key)))
-        elif field.name in found:
-            get = _getter(field, columns.images_of(field.name), data, *found[field.name])
+        elif field.name in views:
+            get = _getter(field, columns.images_of(field.name), data, *views[field.name])
             if field.name in have_gaps:
-                get = _where_there(get, found[field.name][0], field)
+                get = _where_there(get, views[field.name][0], field)
             getters.append((field.name, get))
         else:
             getters.append((field.name, _nothing(field)))
@@ -76,23 +78,23 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
 
 def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
     """Scan a tar, whose sidecar has counted its samples, for their places."""
-    found = FoundPlaces()
-    for sample in group(members(reads(data), values.where, len(data))):
+    collected = FoundPlaces()
+    for sample in group(members(reads(data), values.location, len(data))):
         values.check(sample)
-        found.add(sample)
-    places = found.places()
+        collected.add(sample)
+    places = collected.places()
     if len(places) != shard.samples:
         raise FormatError(
-            f"{values.where}: there are {len(places):,} samples, {shard.samples:,} were planned."
+            f"{values.location}: there are {len(places):,} samples, {shard.samples:,} were planned."
         )
     return places
 
 
 def _key_getter(key: Get) -> Get:
     def get(row: int) -> str:
-        found: str = key(row)
-        found.encode()  # raises for a name that is not UTF-8; the slow path words the error
-        return found
+        name: str = key(row)
+        name.encode()  # raises for a name that is not UTF-8; the slow path words the error
+        return name
 
     return get
 
@@ -120,10 +122,10 @@ def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryvi
     if field.kind is DecodeKind.INT and is_number(name):
 
         def number(row: int) -> int:
-            found = whole_number(data[begins[row] : ends[row]])
-            if found is None:
+            parsed = whole_number(data[begins[row] : ends[row]])
+            if parsed is None:
                 raise ValueError
-            return found
+            return parsed
 
         return number
     pack, encoding = field.encoding.pack, field.encoding.name

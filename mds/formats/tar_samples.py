@@ -25,7 +25,7 @@ KEY = "__key__"
 
 _TEXT = {"txt", "text", "transcript", "caption", "url"}
 _NUMBER = {"cls", "cls2", "index", "inx", "id", "label"}
-_WHOLE = re.compile(rb"-?(0|[1-9][0-9]*)")
+_WHOLE_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)")
 _TEXTS = ("str", "optional[str]")
 _IMAGE = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png"}
 # What others put between samples for themselves, and what desktops leave behind.
@@ -51,11 +51,11 @@ class TarSample:
         return next(reversed(self.files.values())).end
 
 
-def group(found: Iterable[Member]) -> Iterator[TarSample]:
+def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:
     """Group the files of a tar to samples, in order."""
     sample: TarSample | None = None
-    seen: set[int] = set()  # hashes, a tenth of the memory of keys
-    for member in found:
+    seen_hashes: set[int] = set()  # hashes, a tenth of the memory of keys
+    for member in tar_members:
         key, ending = split_name(member.name)
         if not ending or _SKIPPED.search(member.name):
             continue
@@ -63,12 +63,12 @@ def group(found: Iterable[Member]) -> Iterator[TarSample]:
             if sample is not None:
                 yield sample
             sample = TarSample(key, {})
-            if hash(key) in seen:
+            if hash(key) in seen_hashes:
                 sample.problem = (
                     f"there is a sample {key!r} before it already, with others between them; write "
                     f"the files of a sample one behind the other, and each key once"
                 )
-            seen.add(hash(key))
+            seen_hashes.add(hash(key))
         problem = "is there twice" if ending in sample.files else member.problem
         if ending == KEY:
             problem = f"ends as the column of names is called, {KEY!r}; give it another ending"
@@ -110,7 +110,7 @@ def is_number(ending: str) -> bool:
 def whole_number(data: bytes) -> int | None:
     """Return the whole number in a file, or None for 007, 1_000 and other spellings."""
     text = data.strip()
-    if len(text) > 20 or not _WHOLE.fullmatch(text):
+    if len(text) > 20 or not _WHOLE_NUMBER.fullmatch(text):
         return None
     number = int(text)
     return number if -(1 << 63) <= number < 1 << 63 and text != b"-0" else None

@@ -18,22 +18,24 @@ Places = Mapping[str, tuple[int, int]]
 
 
 class TarValues:
-    """Makes records of the samples of one tar; ``where`` names it in errors."""
+    """Makes records of the samples of one tar; ``location`` names it in errors."""
 
-    def __init__(self, shard: ShardPlace, where: str) -> None:
-        self.where, self.known = where, KnownColumns(shard)
+    def __init__(self, shard: ShardPlace, location: str) -> None:
+        self.location, self.known_columns = location, KnownColumns(shard)
         self.encodings = dict(zip(shard.columns.names, shard.columns.encodings, strict=True))
 
     def check(self, sample: TarSample) -> None:
         """Raise FormatError for a sample that is none, or has a file that was not planned."""
-        check_sample(sample, self.where)
-        self.known.check((KEY, *sample.files), self.where, f"sample {sample.key!r} has a file")
+        check_sample(sample, self.location)
+        self.known_columns.check(
+            (KEY, *sample.files), self.location, f"sample {sample.key!r} has a file"
+        )
 
     def of_sample(self, sample: TarSample, read: ReadAt) -> Mapping[str, Any]:
         """Return the record of a sample, after checking it."""
         self.check(sample)
-        wanted = [name for name in self.encodings if name in sample.files]
-        files = {name: sample.files[name] for name in wanted}
+        names = [name for name in self.encodings if name in sample.files]
+        files = {name: sample.files[name] for name in names}
         places = {name: (each.start, each.start + each.size) for name, each in files.items()}
         return self.record(lambda: sample.key, places, lambda place: read(*place))
 
@@ -47,7 +49,7 @@ class TarValues:
 
         Raises FormatError for a value that cannot be, and for a file that is not there.
         """
-        record: dict[str, Any] = dict(self.known.gaps)
+        record: dict[str, Any] = dict(self.known_columns.gaps)
         if KEY in self.encodings:
             record[KEY] = key()
         name = ""
@@ -55,32 +57,34 @@ class TarValues:
             for name, place in places.items():
                 record[name] = value_of(name, read(place), self.encodings[name])
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{self.where}, sample {key()!r}, file .{name}: {error}") from error
-        if gone := self.known.wanted - record.keys():
             raise FormatError(
-                f"{self.where}, sample {key()!r}: there is no file .{min(gone)}. Leave it out with "
-                f"columns=, or have it None there with format=Tar(missing='null')."
+                f"{self.location}, sample {key()!r}, file .{name}: {error}"
+            ) from error
+        if missing := self.known_columns.selected - record.keys():
+            raise FormatError(
+                f"{self.location}, sample {key()!r}: there is no file .{min(missing)}. Leave it "
+                f"out with columns=, or have it None there with format=Tar(missing='null')."
             )
         return record
 
 
-def check_sample(sample: TarSample, where: str) -> None:
+def check_sample(sample: TarSample, location: str) -> None:
     """Raise FormatError for a sample that is none."""
     if sample.problem:
-        raise FormatError(f"{where}: {sample.problem}.")
+        raise FormatError(f"{location}: {sample.problem}.")
 
 
-def header_key(data: Buffer, where: str, at: int = 0) -> str:
+def header_key(data: Buffer, location: str, offset: int = 0) -> str:
     """Return the name of the sample whose first header is at a byte.
 
     Raises FormatError where there is none.
     """
-    short = bytes(data[at : at + BLOCK])
+    short = bytes(data[offset : offset + BLOCK])
     is_long = short[156:157] not in (b"0", b"\0")  # a longer name comes before
     if len(short) == BLOCK and not is_long and not (short[257:263] == b"ustar\0" and short[345]):
         name = short[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         folder, slash, base = name.rpartition("/")
         return folder + slash + base.partition(".")[0]
-    for found in members(lambda start, end: bytes(data[start:end]), where, at=at):
-        return split_name(found.name)[0]
-    raise FormatError(f"{where}: there is no sample at byte {at:,}, where one was planned.")
+    for member in members(lambda start, end: bytes(data[start:end]), location, offset=offset):
+        return split_name(member.name)[0]
+    raise FormatError(f"{location}: there is no sample at byte {offset:,}, where one was planned.")

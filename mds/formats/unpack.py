@@ -25,50 +25,53 @@ def packed_endings(*plain: str) -> tuple[str, ...]:
     return tuple(f"{each}{packed}" for each in plain for packed in ("", *_MEMBERS))
 
 
-def unpacked(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]:
-    """Yield what chunks of a compressed file hold, in pieces of 256 KB; ``where`` names it.
+def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
+    """Yield what chunks of a compressed file hold, in pieces of 256 KB; ``location`` names it.
 
     Raises FormatError for damage, and for a file that is cut short.
     """
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
-    for piece in _unpack(chunks, ending, where):
-        held.append(piece)
+    for piece in _unpack(chunks, ending, location):
+        pieces.append(piece)
         size += len(piece)
         if size >= _UNPACKED:
-            data = memoryview(b"".join(held) if len(held) > 1 else piece)
-            held, size = [], 0
-            yield from (bytes(data[at : at + _UNPACKED]) for at in range(0, len(data), _UNPACKED))
-    if held:
-        yield b"".join(held)
+            data = memoryview(b"".join(pieces) if len(pieces) > 1 else piece)
+            pieces, size = [], 0
+            yield from (
+                bytes(data[offset : offset + _UNPACKED])
+                for offset in range(0, len(data), _UNPACKED)
+            )
+    if pieces:
+        yield b"".join(pieces)
 
 
-def _unpack(chunks: Iterable[bytes], ending: str, where: str) -> Iterator[bytes]:
+def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
     make = _MEMBERS[ending]
     member: Any = None
     try:
         for chunk in chunks:
-            for at in range(0, len(chunk), _PIECE):
-                rest = chunk[at : at + _PIECE]
-                while rest:
+            for offset in range(0, len(chunk), _PIECE):
+                compressed = chunk[offset : offset + _PIECE]
+                while compressed:
                     if member is None:
-                        rest = rest.lstrip(b"\0")  # padding of tapes between members
-                        if not rest:
+                        compressed = compressed.lstrip(b"\0")  # padding of tapes between members
+                        if not compressed:
                             break
                         member = make()
-                    if out := member.decompress(rest):
+                    if out := member.decompress(compressed):
                         yield out
-                    rest = b""
+                    compressed = b""
                     if member.eof:
-                        rest, member = member.unused_data, None
+                        compressed, member = member.unused_data, None
     except FormatError:
         raise
     except Exception as error:  # errors differ by library; zstandard names its module zstd
         if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard", "zstd"):
             raise
-        raise FormatError(f"{where}: the compressed data are damaged: {error}.") from error
+        raise FormatError(f"{location}: the compressed data are damaged: {error}.") from error
     if member is not None:
-        raise FormatError(f"{where}: the compressed data end too early; the file is cut short.")
+        raise FormatError(f"{location}: the compressed data end too early; the file is cut short.")
 
 
 def _gzip() -> Any:

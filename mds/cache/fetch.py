@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mds.cache.download import NoRoomError, ShardDownloader
 from mds.cache.folder import check_file
@@ -159,8 +159,8 @@ class ShardFetcher:
             size, stamp = folder.stat(info)
             if entries["owner"][shard] or not size:
                 return False
-            is_known = entries["state"][shard] == MANAGED and int(entries["stamp"][shard]) == stamp
-            state = MANAGED if is_known or folder.has_ownership_marker(info) else UNMANAGED
+            is_ours = folder.is_ours(info, stamp, _managed_stamp(entries[shard]))
+            state = MANAGED if is_ours else UNMANAGED
             opened.ledger.commit(shard, state, size, stamp, is_checked=True)
         self._verified.add((folder.number, shard))
         return True
@@ -285,14 +285,13 @@ class ShardFetcher:
         An index may name any file in a folder. What is called as shards are is a damaged or old
         one; whatever else we did not make ourselves stays.
         """
-        folder, entry = opened.folder, opened.ledger.entries[shard]
+        folder, recorded_stamp = opened.folder, _managed_stamp(opened.ledger.entries[shard])
         folder.check_inside(info)
         for file in folder.files(info):
             path = folder.path(file)
             if is_shard_name(file.basename) or not os.path.lexists(path):
                 continue
-            is_known = entry["state"] == MANAGED and int(entry["stamp"]) == folder.stat(info)[1]
-            if is_known or folder.has_ownership_marker(info):
+            if folder.is_ours(info, folder.stat(info)[1], recorded_stamp):
                 continue
             raise CacheError(
                 f"{path} is in the way of a shard of {redact(folder.remote)} and is not the "
@@ -317,6 +316,11 @@ class ShardFetcher:
         with self._lock:
             for opened in self.folders:
                 opened.ledger.close()
+
+
+def _managed_stamp(entry: Any) -> int:
+    """Return the recorded stamp of files that the ledger lists as ours, or 0."""
+    return int(entry["stamp"]) if entry["state"] == MANAGED else 0
 
 
 def _make_downloader(folder: CacheFolder, counters: Counters) -> ShardDownloader:

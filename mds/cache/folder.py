@@ -7,7 +7,8 @@ read in place are decompressed into a cache folder of that user, never beside th
 
 A file is ours when its inode, time and size are those in the ledger, or when it has our ownership
 marker: on publishing, the nanoseconds of its modification time are set to a digest of its inode,
-its size and the content that it stands for. Only such files are deleted. With the marker a cache
+its size and the content that it stands for. `CacheFolder.is_ours` is the only place that decides
+this, and only such files are deleted. With the marker a cache
 survives the loss of its ledger, after a power cut for example: files that were fetched can still be
 evicted, and a user's own files stay. A file of another origin has the right number with a
 probability of 1 to 10**9, and a copy has another inode. On a file system without nanoseconds no
@@ -179,7 +180,7 @@ class CacheFolder:
         Ours are those with that stamp, or with our ownership marker, whatever the ledger says.
         """
         size, current_stamp = self.stat(info)
-        if current_stamp != stamp and not self.has_ownership_marker(info):
+        if not self.is_ours(info, current_stamp, stamp):
             return size
         # Files behind a link, and other users' files in a sticky folder, stay.
         with contextlib.suppress(ConfigError, PermissionError):
@@ -189,6 +190,14 @@ class CacheFolder:
                 with contextlib.suppress(FileNotFoundError):
                     unlink_beneath(self.root, file.basename)
         return self.stat(info)[0]
+
+    def is_ours(self, info: ShardInfo, stamp: int, recorded_stamp: int) -> bool:
+        """Whether this library wrote the files of a shard, so that they may be deleted.
+
+        ``stamp`` is the present stamp of the files (see `stat`), ``recorded_stamp`` the one in the
+        ledger, 0 for none.
+        """
+        return (stamp == recorded_stamp and stamp != 0) or self.has_ownership_marker(info)
 
     def has_ownership_marker(self, info: ShardInfo) -> bool:
         """Whether the ownership marker of each file is that of this shard's content."""

@@ -80,9 +80,7 @@ class OpenFolder:
         info = self.folder.index.shard(shard)
         self.folder.remove_parts(info, set(self.ledger.processes()))
         size, stamp = self.folder.stat(info)
-        is_ours = stamp == int(
-            self.ledger.entries["stamp"][shard]
-        ) or self.folder.has_ownership_marker(info)
+        is_ours = self.folder.is_ours(info, stamp, int(self.ledger.entries["stamp"][shard]))
         is_whole = is_ours and self.folder.folder_of(info) == self.folder.root
         state = MANAGED if is_whole else UNMANAGED if size else ABSENT
         self.ledger.commit(shard, state, size, stamp if is_ours else 0)

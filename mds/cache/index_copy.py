@@ -58,7 +58,7 @@ from mds.errors import (
 )
 from mds.events import Retried, emit
 from mds.index import Index, read_index
-from mds.index.binary_copy import MIN_COPIED_BYTES
+from mds.index.binary_copy import MIN_COPIED_BYTES, explain_missing_index
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
 from mds.text.near import did_you_mean
@@ -334,11 +334,9 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
     no_folder = "" if os.path.isdir(folder) else " The folder does not exist."
     if no_folder and argument == "local":
         no_folder += " A remote= would be fetched into it."
-    from mds.index.unfinished import unfinished
-
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
-        f"{unfinished(folder)}{_told_splits(folder)}{_told_files(folder)}",
+        f"{explain_missing_index(folder)}{_told_splits(folder)}{_told_files(folder)}",
         url=path,
         verb="open",
     )

@@ -1,14 +1,15 @@
-"""Account of a trainer's waits: each wait is charged to the phases of making its batch.
+"""Facts for a diagnosis: a trainer's waits, the settings of its loader, the use of the cache.
 
-A batch comes with the seconds that each phase of its making took (`mds.process.stopwatch`). A wait
-is divided among the phases in the same proportions, because the trainer waits for workers that are
-busy with them. The time between two batches is the trainer's own work.
+Each wait is charged to the phases of making its batch. A batch comes with the seconds that each
+phase took (`mds.process.stopwatch`), and a wait is divided among the phases in the same
+proportions, because the trainer waits for workers that are busy with them. The time between two
+batches is the trainer's own work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mds.process.stopwatch import PHASES
 
@@ -16,6 +17,55 @@ if TYPE_CHECKING:
     from mds.process.stopwatch import Making
 
 MUCH_IDLE = 0.75  # of `WaitAccount.idle`; two other programs on the same cores make it 0.5
+
+
+class LoaderSetup(NamedTuple):
+    """Settings of a loader.
+
+    ``workers`` is their number in a rank and ``kind`` "processes" or "threads"; ``cores`` is the
+    number of cores for each rank of the machine. ``functions`` and ``collate`` are names of the
+    caller's code, ``collate`` '' if there is none. ``columns`` holds (name, encoding) of columns.
+    """
+
+    workers: int = 0
+    kind: str = "processes"
+    cores: int = 1
+    functions: tuple[str, ...] = ()
+    collate: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+
+
+class CacheUse(NamedTuple):
+    """Shards and bytes that a rank fetched.
+
+    ``limit`` is `cache_limit` in bytes, or None. ``total`` is the size of the dataset on disk in
+    bytes, ``fetches`` the number of fetched shards. ``needed`` counts the shards of the samples
+    read so far, each once. ``evictions`` counts shards that were evicted or never kept.
+    """
+
+    limit: int | None = None
+    total: int = 0
+    shards: int = 1
+    is_compressed: bool = False
+    fetches: int = 0
+    needed: float = 0.0
+    evictions: int = 0
+    bytes_fetched: int = 0
+    ranged_bytes: int = 0
+
+    @property
+    def wasted(self) -> float:
+        """Share of the fetched shards that were fetched again because they were evicted, 0 to 1."""
+        if self.limit is None or not self.fetches:
+            return 0.0
+        return min(1.0, max(0.0, self.evictions - self.needed) / self.fetches)
+
+    @property
+    def ranged(self) -> float:
+        """Share of the fetched bytes that were fetched row by row for lack of room, 0 to 1."""
+        if self.limit is None or not self.bytes_fetched:
+            return 0.0
+        return self.ranged_bytes / self.bytes_fetched
 
 
 class WaitAccount:

@@ -15,8 +15,7 @@ from mds.report import remedies
 from mds.report.account import MUCH_IDLE
 
 if TYPE_CHECKING:
-    from mds.report.account import WaitAccount
-    from mds.report.setup import CacheUse, LoaderSetup
+    from mds.report.account import CacheUse, LoaderSetup, WaitAccount
 
 #: Why a run is slow: the trainer's own work, the way to the remote (`latency`, `bandwidth`), a
 #: cache that is too small, or the work on samples and batches. ``uncertain``: two causes cost

@@ -10,8 +10,7 @@ from mds.report.account import MUCH_IDLE
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
-    from mds.report.account import WaitAccount
-    from mds.report.setup import CacheUse, LoaderSetup
+    from mds.report.account import CacheUse, LoaderSetup, WaitAccount
 
     Remedy = Callable[[WaitAccount, LoaderSetup, CacheUse], str]
 

@@ -7,7 +7,7 @@ from mds import StreamingDataLoader
 from mds.errors import ConfigError
 from mds.process.stopwatch import PHASES
 from mds.report import CAUSES, WaitAccount, explain_waits
-from mds.report.setup import CacheUse, LoaderSetup
+from mds.report.account import CacheUse, LoaderSetup
 
 SETUP = LoaderSetup(
     workers=1,

@@ -4,12 +4,14 @@ A packer gets the sizes of the documents in their order, and the room of a pack,
 returns the pack of each document and the number of packs. `register_packer` adds one; so does an
 entry point of the group ``mds.packers``.
 
-The default is best fit, longest first; documents of one length go by their place in the order.
-Measured with lengths of texts and sources and a capacity of 8,192, it needs the fewest packs that
-there can be for the tokens of a window. It searches for the smallest room that is large enough.
-Rooms are bits of a few integers, found by shifts; documents of one length are placed together,
-which changes nothing: what remains of the best room is still the best for the next of them. It
-takes about 0.5 us a document.
+- ``"best_fit"``: longest first, each into the fullest pack that takes it; the default.
+- ``"greedy"``: documents in their order; one that does not fit opens the next pack.
+
+In best fit, documents of one length go by their place in the order. Measured with lengths of texts
+and sources and a capacity of 8,192, it needs the fewest packs that there can be for the tokens of a
+window. It searches for the smallest room that is large enough. Rooms are bits of a few integers,
+found by shifts; documents of one length are placed together, which changes nothing: what remains of
+the best room is still the best for the next of them. It takes about 0.5 us a document.
 """
 
 from __future__ import annotations
@@ -202,10 +204,26 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
     return packs, counts, total
 
 
+def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
+    """Return packs of consecutive documents: one that does not fit opens the next pack."""
+    ends = np.cumsum(sizes)
+    firsts: list[int] = []
+    first = 0
+    while first < len(ends):
+        firsts.append(first)
+        before = int(ends[first - 1]) if first else 0
+        first = int(np.searchsorted(ends, before + room, side="right"))
+    counts = np.diff([*firsts, len(ends)])
+    return np.repeat(np.arange(len(firsts)), counts), len(firsts)
+
+
 def radix_argsort(keys: Ids, top: int) -> NDArray[np.intp]:
     """Return a stable argsort of numbers from 0 to ``top``, by a radix sort if they are short."""
     return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
 
 
-_BUILT_IN = {packer.name: packer for packer in (Packer(BEST_FIT, best_fit_decreasing),)}
+_BUILT_IN = {
+    packer.name: packer
+    for packer in (Packer(BEST_FIT, best_fit_decreasing), Packer("greedy", greedy))
+}
 _registered: dict[str, Packer] = {}

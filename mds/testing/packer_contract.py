@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-_ROOM, _BATCH, _DOCUMENTS = 100, 8, 3000
+_ROOM, _BATCH, _DOCUMENTS = 100, 8, 600
 _ALONE = World(1, 1, 1, 0)
 _WORLDS = (_ALONE, World(1, 4, 1, 0), World(2, 2, 1, 0), World(2, 4, 2, 0))
 
@@ -101,7 +101,7 @@ class PackerContract:
         whole = self._plan(_ALONE)
         steps = [self._step(whole, step) for step in range(whole.steps)]
         ends = [packs.end for packs in whole.rank_packs(0, 0, 0)]
-        for step in {0, 1, len(ends) // 2, len(ends) - 2}:
+        for step in (0, len(ends) // 2, len(ends) - 2):
             state = emit_state(whole.plan.state(0).at(ends[step]))
             for world in _WORLDS:
                 plan = self._plan(world, resume=parse_state(state))
@@ -152,7 +152,7 @@ class PackerContract:
             batch_size=_BATCH // world.num_ranks,
             shuffle=True,
             shuffle_seed=seed,
-            shuffle_block_size=500,
+            shuffle_block_size=100,
             num_canonical_nodes=2,
             shuffle_algo="seekable",
             packing=self._packing,

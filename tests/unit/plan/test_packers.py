@@ -31,10 +31,45 @@ class TestBestFit(PackerContract):
     packer = "best_fit"
 
 
+class TestGreedy(PackerContract):
+    """Whole documents in their order."""
+
+    packer = "greedy"
+
+
 class TestOwn(PackerContract):
     """A function of the user."""
 
     packer = "alone"
+
+
+def greedy_by_hand(sizes, room):
+    """The sequences that axolotl's sequential packer forms of the same lengths."""
+    packs, free = [], 0
+    for number, size in enumerate(sizes):
+        if size > free:
+            packs.append([])
+            free = room
+        packs[-1].append(number)
+        free -= size
+    return packs
+
+
+def documents_of(packs):
+    """Of each pack its documents."""
+    return [
+        packs.ids[first:last].tolist()
+        for first, last in zip(packs.bounds[:-1], packs.bounds[1:], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("room", [1, 10, 99, 5000])
+def test_greedy_opens_a_pack_for_what_does_not_fit(room):
+    """And never goes back to an earlier one."""
+    sizes = np.minimum(np.random.default_rng(room).integers(1, 40, 500), room)
+    packs = pack_window(np.arange(500), sizes, Packing(room, packer="greedy"), None)
+    assert documents_of(packs) == greedy_by_hand(sizes.tolist(), room)
+    assert not len(pack_window(np.arange(0), np.zeros(0, int), Packing(9, packer="greedy"), None))
 
 
 def test_the_default_is_not_recorded():

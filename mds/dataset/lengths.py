@@ -39,7 +39,7 @@ from mds.index.lengths import (
     parse_lengths_file,
 )
 from mds.plan.pack_schedule import Documents
-from mds.plan.packing import OVERFLOWS, Packing
+from mds.plan.packing import Packing
 from mds.storage import open_store
 from mds.storage.control_files import make_control_folder, publish_control_file
 from mds.storage.regular import open_regular
@@ -68,14 +68,14 @@ class SelectedLengths:
     def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
         self._joined, self._shards = joined, shards
         self.digest, self.total, self.count = joined.digest, joined.total, joined.count
-        self._packed: dict[tuple[int, ...], list[Documents]] = {}
+        self._packed: dict[tuple[tuple[int, ...], str], list[Documents]] = {}
 
     def packed(self, counts: Sequence[int], packing: Packing) -> list[Documents]:
         """Return the documents of streams of so many samples, with their tokens as packed.
 
         Counted once, about a second for a hundred million.
         """
-        key = (*counts, packing.room, OVERFLOWS.index(packing.overflow))
+        key = tuple(counts), repr(packing.facts())
         if key not in self._packed:
             first, documents = 0, []
             for count in counts:

@@ -84,8 +84,9 @@ def estimate_packs(plan: PackPlan) -> int:
 
 
 def _tokens(plan: PackPlan) -> float:
-    lengths = plan.lengths
-    return plan.plan.epoch_size * lengths.total / max(lengths.count, 1)
+    count = plan.lengths.count
+    tokens = plan.packing.estimate_tokens(plan.lengths.total, count)
+    return plan.plan.epoch_size * tokens / max(count, 1)
 
 
 class _KnownCounts:

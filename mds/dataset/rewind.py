@@ -286,14 +286,7 @@ def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
             "the state counts packs and does not say of which column: it was written by an earlier "
             "version."
         )
-    return Packing(
-        order.get("packing_capacity"),
-        lengths=named.get("lengths", ""),
-        overflow=order.get("packing_overflow", ""),
-        balance=named.get("balance"),
-        budget=order.get("packing_budget"),
-        packer=Packing.packer_of(order),
-    )
+    return Packing.of_facts(order, named.get("lengths", ""), named.get("balance"))
 
 
 def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:

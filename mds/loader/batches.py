@@ -224,7 +224,7 @@ class Batches(IterableDataset[Any]):
         assert isinstance(order, PackPlan)
         is_keyed = dataset._filter.chain.is_keyed
         steps = PackSteps(epoch, drop_last=self._drop_last, is_keyed=is_keyed)
-        facts = dataset, order.packing.lengths, order.lengths, allocate
+        facts = dataset, order.packing, order.lengths, allocate
         documents: DocumentValues
         if self.is_plain and is_columnar(dataset):
             documents, dropped = StoredDocuments(*facts), DropCount()

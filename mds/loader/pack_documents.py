@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mds.loader.rows import Rows
     from mds.loader.tensor_buffers import Allocator
     from mds.plan.pack_plan import DocumentLengths, RankPacks
+    from mds.plan.packing import Packing
 
     Ids = NDArray[np.int64]
     Vector = NDArray[Any]
@@ -56,17 +57,17 @@ class StoredDocuments:
 
     Args:
         dataset: Whose columns are read.
-        tokens: Name of the column whose lengths were recorded.
+        packing: Names the column whose lengths were recorded, the tokens.
         lengths: Recorded lengths of the samples.
         allocate: Allocates the columns that follow the tokens.
     """
 
     def __init__(
-        self, dataset: Samples, tokens: str, lengths: DocumentLengths, allocate: Allocator
+        self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._tokens = dataset, tokens
+        self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
         self._lengths, self._allocate = lengths, allocate
-        self._following, self._others = stored_columns(dataset, tokens)
+        self._following, self._others = stored_columns(dataset, self._tokens)
         self._has_form = False  # whether a document has shown how many axes its arrays have
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
@@ -132,9 +133,9 @@ class SampleDocuments:
     """
 
     def __init__(
-        self, dataset: Samples, tokens: str, lengths: DocumentLengths, allocate: Allocator
+        self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._tokens = dataset, tokens
+        self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
         self._lengths, self._allocate = lengths, allocate
         self._chain = dataset._filter.chain
         self._number = 0  # of the sample in work

@@ -124,23 +124,41 @@ class Packing:
         for, or up to twice as many.
         """
         packs, count = self.window or WINDOW_PACKS, 1
+        tokens = self.estimate_tokens(tokens, documents)
         while count < MAX_WINDOW_DOCUMENTS and count * tokens < packs * self.room * documents:
             count *= 2
         return count
 
+    def packed_lengths(self, lengths: Ids) -> Ids:
+        """Return the lengths that documents have in packs, before any is cut or left out."""
+        return lengths
+
+    def estimate_tokens(self, tokens: int, documents: int) -> int:
+        """Return the tokens of documents as packed, before any of them is cut or left out."""
+        del documents
+        return tokens
+
     def tokens(self, lengths: Ids) -> int:
         """Return the tokens of documents as packed: those that overflow are cut, or left out."""
+        lengths = self.packed_lengths(lengths)
         if self.overflow == "cut":
             lengths = np.minimum(lengths, self.room)
         elif self.overflow == "drop":
             lengths = lengths[lengths <= self.room]
         return int(lengths.sum())
 
-    @staticmethod
-    def packer_of(facts: Mapping[str, Any]) -> str:
-        """Return the packer of recorded `facts`."""
-        recorded = facts.get("packing", _ALGORITHM)
-        return BEST_FIT if recorded == _ALGORITHM else str(recorded)
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any], lengths: str, balance: str | None) -> Packing:
+        """Return the packing of recorded `facts`, which leave out ``lengths`` and ``balance``."""
+        packer = facts.get("packing", _ALGORITHM)
+        return cls(
+            facts.get("packing_capacity"),
+            lengths=lengths,
+            overflow=facts.get("packing_overflow", ""),
+            balance=balance,
+            budget=facts.get("packing_budget"),
+            packer=BEST_FIT if packer == _ALGORITHM else packer,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON."""
@@ -194,6 +212,7 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     that of the window's first sample. Raises PlanError for a document that is too long under
     overflow="error".
     """
+    lengths = packing.packed_lengths(lengths)
     places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
     if packing.capacity is not None:
         pack_of, count = find_packer(packing.packer).pack(sizes, packing.room)

@@ -77,10 +77,10 @@ def test_the_default_is_not_recorded():
     facts = Packing(100).facts()
     assert facts == Packing(100, packer="best_fit").facts()
     assert "best_fit" not in str(facts)
-    assert Packing.packer_of(facts) == "best_fit"
+    assert Packing.of_facts(facts, "tokens", None) == Packing(100)
     own = Packing(100, packer="alone").facts()
     assert own != facts
-    assert Packing.packer_of(own) == "alone"
+    assert Packing.of_facts(own, "tokens", None) == Packing(100, packer="alone")
 
 
 def test_an_unknown_name_gets_the_nearest():

@@ -79,15 +79,14 @@ class StoredDocuments:
         columns = rows.values
         self._find_form({name: columns[name][0] for name in self._following})
         whole = self._lengths.take(packs.ids)
-        is_cut = not np.array_equal(packs.sizes, whole)
+        is_cut = self._packing.separator is not None or not np.array_equal(packs.sizes, whole)
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
         flat = {}
         for name, dtype in self._following.items():
             values = columns[name]
             self._check(name, values, whole, packs.ids)
             if is_cut:
-                cuts = zip(values, starts, sizes, strict=True)
-                values = [value[start : start + size] for value, start, size in cuts]
+                values = cut_pieces(name, values, starts, sizes, self._packing)
             flat[name] = self._allocate((int(packs.sizes.sum()),), dtype)
             join_values(name, values, flat[name].numpy())
         others = {
@@ -153,24 +152,22 @@ class SampleDocuments:
             return packs, *self._padding()
         vectors: dict[str, list[Vector]] = {}
         others: Columns = {}
-        pieces = zip(
-            samples, packs.ids.tolist(), self._lengths.take(packs.ids).tolist(),
-            packs.starts.tolist(), packs.sizes.tolist(), strict=True,
-        )  # fmt: skip
-        for sample, self._number, whole, start, size in pieces:
+        starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
+        lengths = self._lengths.take(packs.ids).tolist()
+        documents = zip(samples, packs.ids.tolist(), lengths, strict=True)
+        for sample, self._number, whole in documents:
             self._check_form(sample)
             for name, follows in self._form.items():
                 if follows:
-                    values = self._vector(name, sample[name], whole)
-                    vectors.setdefault(name, []).append(values[start : start + size])
+                    vectors.setdefault(name, []).append(self._vector(name, sample[name], whole))
                 else:
                     others.setdefault(name, []).append(sample[name])
         flat = {}
-        for name, pieces_of_column in vectors.items():
-            dtypes = {piece.dtype for piece in pieces_of_column}
-            self._types[name] = batch_dtype(np.result_type(*dtypes))
+        for name, values in vectors.items():
+            pieces = cut_pieces(name, values, starts, sizes, self._packing)
+            self._types[name] = batch_dtype(np.result_type(*{piece.dtype for piece in values}))
             flat[name] = self._allocate((int(packs.sizes.sum()),), self._types[name])
-            join_values(name, pieces_of_column, flat[name].numpy())
+            join_values(name, pieces, flat[name].numpy())
         return packs, flat, others
 
     def _padding(self) -> tuple[Tensors, Columns]:
@@ -256,6 +253,35 @@ class SampleDocuments:
         if not made_by:
             return ConfigError(f"sample {self._number} as stored {why}.")
         return FunctionError(f"sample {self._number} behind {made_by} {why}.")
+
+
+def cut_pieces(
+    name: str,
+    values: Sequence[Vector],
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    packing: Packing,
+) -> list[Vector]:
+    """Return the pieces of documents in a column that follows the tokens, with separators.
+
+    Raises ConfigError for a column that a separator has no value in.
+    """
+    cuts = zip(values, starts, sizes, strict=True)
+    if packing.separator is None:
+        return [value[start : start + size] for value, start, size in cuts]
+    if name not in (packing.lengths, LABELS):
+        raise ConfigError(
+            f"separator= of Packing is a token, and column {name!r}, which is as long as "
+            f"{packing.lengths!r}, has no value for it: leave the column out with columns=, or add "
+            "separators to the documents in map() or before they are written."
+        )
+    separator = np.array([packing.separator], np.int64)
+    pieces = []
+    for value, start, size in cuts:
+        pieces.append(value[start : start + size])
+        if start + size > len(value):
+            pieces.append(separator)
+    return pieces
 
 
 def padding(following: dict[str, np.dtype[Any]]) -> Tensors:

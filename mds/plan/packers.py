@@ -6,6 +6,7 @@ entry point of the group ``mds.packers``.
 
 - ``"best_fit"``: longest first, each into the fullest pack that takes it; the default.
 - ``"greedy"``: documents in their order; one that does not fit opens the next pack.
+- ``"concat"``: documents end to end, cut wherever a pack ends; the rest opens the next pack.
 
 In best fit, documents of one length go by their place in the order. Measured with lengths of texts
 and sources and a capacity of 8,192, it needs the fewest packs that there can be for the tokens of a
@@ -38,6 +39,8 @@ class Packer(NamedTuple):
 
     name: str
     function: PackFunction
+    #: Whether documents are cut wherever a pack ends, so that all packs but the last are full.
+    cuts: bool = False
 
     def pack(self, sizes: Ids, room: int) -> tuple[Ids, int]:
         """Return the pack of each document and the number of packs.
@@ -217,6 +220,24 @@ def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
     return np.repeat(np.arange(len(firsts)), counts), len(firsts)
 
 
+def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
+    """Cut documents that are laid end to end wherever a pack ends.
+
+    Return the document, the start and the size of each piece, all int64.
+    """
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    begins = np.union1d((ends - sizes)[sizes > 0], np.arange(0, total, room))
+    document = np.searchsorted(ends, begins, side="right")
+    return document, begins - (ends - sizes)[document], np.diff(begins, append=total)
+
+
+def concat(sizes: Ids, room: int) -> tuple[Ids, int]:
+    """Return packs of pieces that `cut_at_packs` cut: each but the last one is full."""
+    begins = np.cumsum(sizes) - sizes
+    return begins // room, -(-int(sizes.sum()) // room)
+
+
 def radix_argsort(keys: Ids, top: int) -> NDArray[np.intp]:
     """Return a stable argsort of numbers from 0 to ``top``, by a radix sort if they are short."""
     return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
@@ -224,6 +245,10 @@ def radix_argsort(keys: Ids, top: int) -> NDArray[np.intp]:
 
 _BUILT_IN = {
     packer.name: packer
-    for packer in (Packer(BEST_FIT, best_fit_decreasing), Packer("greedy", greedy))
+    for packer in (
+        Packer(BEST_FIT, best_fit_decreasing),
+        Packer("greedy", greedy),
+        Packer("concat", concat, cuts=True),
+    )
 }
 _registered: dict[str, Packer] = {}

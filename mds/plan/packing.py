@@ -15,7 +15,7 @@ import numpy as np
 
 from mds.arguments import plain_fields, takes_names
 from mds.errors import ConfigError, PlanError
-from mds.plan.packers import BEST_FIT, find_packer, radix_argsort
+from mds.plan.packers import BEST_FIT, cut_at_packs, find_packer, radix_argsort
 from mds.process.fork_safe import cached_property
 from mds.shuffle.permutation import derive_key
 
@@ -52,6 +52,8 @@ class Packing:
     - ``budget`` (int | None, default None, tokens): Instead of a capacity: a pack is a batch of
       documents of like lengths that takes at most so many tokens when all are padded to the
       longest; for models that take one document a row.
+    - ``separator`` (int | None, default None): Token that is inserted after each document, in the
+      column of the tokens and in ``labels``.
     - ``packer`` (str, default 'best_fit'): Policy by which documents are put into packs; see
       `mds.plan.packers`.
     - ``window`` (int | None, default None, packs): Least packs that are made together, of
@@ -71,6 +73,7 @@ class Packing:
     budget: int | None = None
     window: int | None = None
     packer: str = BEST_FIT
+    separator: int | None = None
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -112,6 +115,22 @@ class Packing:
                 "batches of like lengths: give a capacity, or leave packer out."
             )
 
+        if find_packer(self.packer).cuts and self.overflow not in {"error", "split"}:
+            raise ConfigError(
+                f"overflow {self.overflow!r} of Packing: packer {self.packer!r} cuts documents "
+                "wherever a pack ends, so none is too long. Leave overflow out."
+            )
+        token: Any = self.separator
+        is_token = isinstance(token, numbers.Integral) and not isinstance(token, bool)
+        if token is not None and not (is_token and 0 <= int(token) < 1 << 63):
+            raise ConfigError(
+                f"separator {token!r} of Packing must be a token, a number from 0 to 2**63 - 1."
+            )
+
+    def packed_lengths(self, lengths: Ids) -> Ids:
+        """Return the lengths that documents have in packs, before any is cut or left out."""
+        return lengths if self.separator is None else lengths + (lengths > 0)
+
     @property
     def room(self) -> int:
         """Tokens of the longest document that fits a pack."""
@@ -129,14 +148,9 @@ class Packing:
             count *= 2
         return count
 
-    def packed_lengths(self, lengths: Ids) -> Ids:
-        """Return the lengths that documents have in packs, before any is cut or left out."""
-        return lengths
-
     def estimate_tokens(self, tokens: int, documents: int) -> int:
         """Return the tokens of documents as packed, before any of them is cut or left out."""
-        del documents
-        return tokens
+        return tokens if self.separator is None else tokens + documents
 
     def tokens(self, lengths: Ids) -> int:
         """Return the tokens of documents as packed: those that overflow are cut, or left out."""
@@ -158,12 +172,14 @@ class Packing:
             balance=balance,
             budget=facts.get("packing_budget"),
             packer=BEST_FIT if packer == _ALGORITHM else packer,
+            separator=facts.get("packing_separator"),
         )
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON."""
         kind = {"packing_capacity": self.capacity} if self.capacity else {}
         kind |= {"packing_budget": self.budget} if self.budget else {}
+        kind |= {} if self.separator is None else {"packing_separator": int(self.separator)}
         return {
             "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
             **kind,
@@ -212,10 +228,14 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
     that of the window's first sample. Raises PlanError for a document that is too long under
     overflow="error".
     """
-    lengths = packing.packed_lengths(lengths)
-    places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
+    lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
+    if packer.cuts:
+        places, starts, sizes = cut_at_packs(lengths, packing.room)
+        dropped = cut_tokens = 0
+    else:
+        places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
     if packing.capacity is not None:
-        pack_of, count = find_packer(packing.packer).pack(sizes, packing.room)
+        pack_of, count = packer.pack(sizes, packing.room)
     else:
         pack_of, count = _like_lengths(sizes, packing.room)
     if key is None:

@@ -258,6 +258,7 @@ PACKINGS = {
     "balance": (((16,), {}), ((16,), {"balance": "attention"})),
     "budget": ((((16,), {})), ((), {"budget": 32})),
     "window": (((16,), {}), ((16,), {"window": 2})),
+    "separator": (((16,), {}), ((16,), {"separator": 1})),
     "packer": (((16,), {}), ((16,), {"packer": "alone"})),
 }
 

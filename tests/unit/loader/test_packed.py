@@ -105,6 +105,58 @@ def test_every_token_comes_once(corpus):
     assert found == sorted(expected)
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_documents_end_to_end_with_separators(corpus, is_mapped):
+    """Each pack but the last of a window is full, and each document ends with the separator."""
+    packing = Packing(CAPACITY, packer="concat", separator=60_001)
+    settings = {"packing": packing, "columns": ["tokens", "name"], "shuffle": False}
+    dataset = make(corpus, batch_size=1, num_canonical_nodes=1, **settings)
+    loader = StreamingDataLoader(dataset.map(dict) if is_mapped else dataset)
+    stream = []
+    for batch in loader:
+        tokens, labels = batch["tokens"].tolist(), batch["labels"]
+        assert len(tokens) == CAPACITY or len(stream) + len(tokens) == total_tokens(1)
+        firsts = batch["cu_seqlens"][:-1].long()
+        assert labels[firsts].tolist() == [-100] * len(firsts)
+        labels[firsts] = batch["tokens"][firsts]
+        assert labels.tolist() == tokens
+        stream += tokens
+    expected = [n for i in range(COUNT) for n in [*document(i)["tokens"].tolist(), 60_001]]
+    assert stream == expected
+
+
+def total_tokens(extra):
+    """Tokens of all documents, with so many more for each."""
+    return sum(len(document(i)["tokens"]) + extra for i in range(COUNT))
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_separator_has_no_place_in_other_columns(corpus, is_mapped):
+    """Weights of tokens have none for it."""
+    dataset = make(corpus, packing=Packing(CAPACITY, packer="concat", separator=3))
+    loader = StreamingDataLoader(dataset.map(dict) if is_mapped else dataset)
+    with pytest.raises(ConfigError, match=r"column 'weight'.*has no value for it"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("packer", ["greedy", "concat"])
+def test_packers_resume_in_other_worlds(corpus, packer):
+    """From the middle of an epoch, on other ranks and workers."""
+    packing = Packing(CAPACITY, packer=packer, overflow="split")
+
+    def pieces(**world):
+        # A rank without a pack in the last step has a token of padding.
+        rows, states = run(corpus, packing=packing, **world)
+        return [[piece for piece in row if piece != (0,)] for row in rows], states
+
+    rows, states = pieces()
+    assert pieces(ranks=2, workers=3)[0] == rows
+    middle = len(rows) // 2
+    assert pieces(ranks=4, workers=1, state=states[middle])[0] == rows[middle + 1 :]
+    with pytest.raises(StateError, match="packing"):
+        run(corpus, state=states[middle])
+
+
 @pytest.mark.parametrize("world", WORLDS[1::2], ids=str)
 def test_every_world_has_the_same_global_batches(corpus, world):
     """Of any number of ranks and workers; the loaders are real ones, the workers threads."""

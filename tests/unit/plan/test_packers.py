@@ -1,5 +1,7 @@
 """Packers keep the laws of every packer, and what is no packer is refused by name."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,19 @@ class TestGreedy(PackerContract):
     packer = "greedy"
 
 
+class TestConcat(PackerContract):
+    """Documents end to end, cut at packs."""
+
+    packer = "concat"
+
+
+class TestSeparators(PackerContract):
+    """The same with a token after each document."""
+
+    packer = "concat"
+    settings: ClassVar = {"separator": 7}
+
+
 class TestOwn(PackerContract):
     """A function of the user."""
 
@@ -70,6 +85,45 @@ def test_greedy_opens_a_pack_for_what_does_not_fit(room):
     packs = pack_window(np.arange(500), sizes, Packing(room, packer="greedy"), None)
     assert documents_of(packs) == greedy_by_hand(sizes.tolist(), room)
     assert not len(pack_window(np.arange(0), np.zeros(0, int), Packing(9, packer="greedy"), None))
+
+
+@pytest.mark.parametrize("separator", [None, 2])
+@pytest.mark.parametrize("room", [1, 10, 99, 5000])
+def test_concat_fills_all_packs_but_the_last(room, separator):
+    """The sequences are those of TRL's strategy "wrapped": all tokens, cut at the capacity."""
+    sizes = np.random.default_rng(room).integers(0, 40, 500)
+    packing = Packing(room, packer="concat", separator=separator)
+    packs = pack_window(np.arange(500), sizes, packing, None)
+    extra = separator is not None
+    stream = [(n, at) for n, size in enumerate(sizes) for at in range(size + (extra and size > 0))]
+    wrapped = [stream[first : first + room] for first in range(0, len(stream), room)]
+    tokens = [
+        (n, start + at)
+        for n, start, size in zip(packs.ids, packs.starts, packs.sizes, strict=True)
+        for at in range(size)
+    ]
+    assert [len(pack) for pack in wrapped] == packs.tokens.tolist()
+    assert tokens == [token for pack in wrapped for token in pack]
+
+
+def test_what_concat_and_separators_refuse():
+    """An overflow that cannot be, and what is no token."""
+    with pytest.raises(ConfigError, match=r"overflow 'cut'.*Leave overflow out"):
+        Packing(100, packer="concat", overflow="cut")
+    for token in (-1, True, 1.5, 1 << 63):
+        with pytest.raises(ConfigError, match=r"separator .* must be a token"):
+            Packing(100, separator=token)
+
+
+def test_a_separator_is_recorded():
+    """A run with another one is refused, and a state says which."""
+    facts = Packing(100, packer="concat", separator=3).facts()
+    assert facts["packing_separator"] == 3
+    assert Packing.of_facts(facts, "x", None) == Packing(
+        100, lengths="x", packer="concat", separator=3, overflow="error"
+    )
+    assert Packing(100).estimate_tokens(50, 4) == 50
+    assert Packing(100, separator=3).estimate_tokens(50, 4) == 54
 
 
 def test_the_default_is_not_recorded():

@@ -88,13 +88,26 @@ class Runs:
             env={**self.environment, **environment},
             cwd=self.script.parent,
         )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        is_done = done.returncode == 0 or _aborted_after_the_end(done.stderr)
+        assert is_done, done.stdout[-2000:] + done.stderr[-4000:]
         return done.stdout
 
     def ids(self):
         """The samples trained on so far, sorted."""
         files = [*self.seen.iterdir()]
         return sorted(int(n) for file in files for n in file.read_text().split())
+
+
+def _aborted_after_the_end(text):
+    """Whether torch aborted when a program of Gloo and DistributedDataParallel had ended.
+
+    Such a program without any of our code aborts in one of some 30 runs with torch 2.13, also where
+    it destroys its process group: a thread of Gloo is still there when the interpreter goes. The
+    samples, which the test counts, and the checkpoint are written by then.
+    """
+    crashes = re.findall(r"Thread 0x\w+ \(most recent call first\):\n *(.*)", text)
+    own = [line for line in crashes if line != "<no Python frame>"]
+    return "terminate called without an active exception" in text and bool(crashes) and not own
 
 
 @pytest.mark.parametrize("section", RECIPES)

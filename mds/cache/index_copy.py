@@ -262,8 +262,8 @@ class _Search:
             since = 0
             if not is_hashed(index):
                 log.warning(
-                    "%s was not filled by this library. Its index is that of %s, and its shards "
-                    "have no digests, so only their sizes are checked.",
+                    "%s was not filled by this library. Its index equals that of %s, and its "
+                    "shards have no digests, so only their sizes are checked.",
                     self.folder,
                     self.store.url_of(""),
                 )

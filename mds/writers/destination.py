@@ -49,9 +49,9 @@ class Destination:
         self._locks: list[FolderLock] = []
         #: The folder of a store that is a folder.
         self._far: FolderLock | None = None
-        self._made: list[str] = []
+        self._new_folders: list[str] = []
         #: Shards that an unfinished writer left in the store, by name.
-        self._left: set[str] = set()
+        self._leftover_names: set[str] = set()
         self._is_temporary = spec.local is None
         if spec.remote is not None:
             self._store = open_store(spec.remote, retry=RetryPolicy(attempts=spec.retry))
@@ -66,15 +66,15 @@ class Destination:
         store, local = self._store, self._spec.local
         if store is not None and store.local_path is not None:
             self._far = self._lock(store.local_path)
-        there = store is not None and self._has_dataset(store)
+        is_occupied = store is not None and self._has_dataset(store)
         near = None if local is None else self._lock(local)
         names = [] if near is None else _check_folder(near, self._spec.exist_ok)
-        if there:
+        if is_occupied:
             self._clear_old()
         if store is not None:
             leftovers = Leftovers.find(store, self.name)
             leftovers.warn()
-            self._left = set(leftovers.shards)
+            self._leftover_names = set(leftovers.shards)
         if near is not None:
             _clear_folder(near, names)
         else:
@@ -120,7 +120,7 @@ class Destination:
             # Now, and not when there are shards to write.
             raise _denied(folder, "it is not writable")
         if is_new:
-            self._made.append(folder)
+            self._new_folders.append(folder)
         return lock
 
     @property
@@ -234,7 +234,7 @@ class Destination:
         for place in (self._far, near):
             if place is not None:
                 place.sync()
-                if place.folder in self._made:
+                if place.folder in self._new_folders:
                     sync(os.path.dirname(place.folder) or ".")
 
     def _put_index(self, store: Store, data: bytes, files: Sequence[ExpectedFile]) -> None:
@@ -270,7 +270,7 @@ class Destination:
 
     def _check_untouched(self, store: Store, name: str) -> None:
         """See that no other writer is at work in the store: a local one is locked."""
-        if store.local_path is not None or name in self._left:
+        if store.local_path is not None or name in self._leftover_names:
             return
         with contextlib.suppress(NotFoundError, DeniedError):
             store.head(name)
@@ -301,7 +301,7 @@ class Destination:
         """Leave nothing of a writer that did not come into being."""
         if self._store is not None:
             self._store.close()
-        for folder in self._made:
+        for folder in self._new_folders:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
         self._release_locks()

@@ -95,10 +95,12 @@ class EarlyFile:
         self._pending.discard()
 
 
-def _write_at(file: int, data: bytes | memoryview, at: int) -> None:
+def _write_at(file: int, data: bytes | memoryview, offset: int) -> None:
     written = 0
     while written < len(data):
-        written += os.pwrite(file, memoryview(data)[written:] if written else data, at + written)
+        written += os.pwrite(
+            file, memoryview(data)[written:] if written else data, offset + written
+        )
 
 
 _PIECE = 1 << 20
@@ -172,9 +174,9 @@ def _finalize_early(
     shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
 ) -> FinalizedShard:
     """Complete a file that holds most of the samples; it has no digests and no compression."""
-    ((header, *rest),) = shard.files
+    ((header, *blocks),) = shard.files
     try:
-        for piece in _pieces(rest):
+        for piece in _pieces(blocks):
             check()
             early.append(piece)
     finally:

@@ -41,19 +41,19 @@ class Leftovers:
     not end, ``folders`` staging folders of this machine that no process uses any more.
     """
 
-    where: str
+    location: str
     shards: list[str] = field(default_factory=list)
     uploads: list[Upload] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
     @classmethod
-    def find(cls, store: Store, where: str, named: frozenset[str] = frozenset()) -> Leftovers:
+    def find(cls, store: Store, location: str, named: frozenset[str] = frozenset()) -> Leftovers:
         """Look at a place; ``named`` are the files of the dataset there, if there is one.
 
         What the store does not tell is left out.
         """
         shards = [name for name in _shards(store) if name not in named]
-        return cls(where, shards, _uploads(store), find_dead_staging_folders(store.url))
+        return cls(location, shards, _uploads(store), find_dead_staging_folders(store.url))
 
     def __bool__(self) -> bool:
         return bool(self.shards or self.uploads or self.folders)
@@ -76,9 +76,9 @@ class Leftovers:
         if self:
             log.warning(
                 "%s: a writer that did not finish left %s. Remove that with: mds clean %s --remove",
-                self.where,
+                self.location,
                 self.describe(),
-                self.where,
+                self.location,
             )
 
     def remove(self, store: Store) -> None:

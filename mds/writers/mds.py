@@ -93,7 +93,7 @@ class MDSWriter(Writer):
         self._recorded = lengths
         if lengths is not None:
             self._length = length_function({name: e.name for name, e in parsed}, lengths)
-            self._lengths, self._at = array("I"), self.columns.names.index(lengths)
+            self._lengths, self._length_column = array("I"), self.columns.names.index(lengths)
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
         super().__init__(out=out, extra_bytes_per_sample=4, **options)
         self._config = config_bytes(self.get_config())
@@ -126,7 +126,7 @@ class MDSWriter(Writer):
         except Exception as error:
             raise self._explain(error, name, sample) from error
         if self._recorded is not None:
-            self._note_length(values[self._at])
+            self._note_length(values[self._length_column])
         if not self._variable:
             return values[0] if len(values) == 1 else b"".join(values)
         lengths = [len(values[i]) for i in self._variable]
@@ -156,7 +156,7 @@ class MDSWriter(Writer):
             return None
         if row < _TINY:
             return None
-        count = min(self._most, (self._limit - self.extra_bytes_per_shard) // (row + 4))
+        count = min(self._max_samples, (self._limit - self.extra_bytes_per_shard) // (row + 4))
         if count * row < _WORTH_IT:
             return None
         return pack_header([row] * count, self._config)

@@ -237,10 +237,10 @@ class _MergedIndex:
         self._lengths: list[dict[str, Lengths]] = []
         self._notes: list[dict[str, ColumnNote]] = []
 
-    def add(self, data: bytes, where: str, prefix: str, folders: list[str]) -> None:
+    def add(self, data: bytes, location: str, prefix: str, folders: list[str]) -> None:
         """Add the shards of an index, which are in the first of the folders or in another one."""
         # Refuses whatever is broken or climbs out of its folder.
-        index = Index.parse(data, where)
+        index = Index.parse(data, location)
         with open_store(folders[0], timeout=self._timeout) as store:
             recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({each.column: each for each in recorded})
@@ -252,7 +252,7 @@ class _MergedIndex:
             for key in _FILES:
                 info = shard.get(key)
                 if info:
-                    info["basename"] = self._name(prefix + info["basename"], where)
+                    info["basename"] = self._name(prefix + info["basename"], location)
             self._entries.append(json.dumps(shard))
 
     def publish(self) -> None:
@@ -296,11 +296,11 @@ class _MergedIndex:
             )
         return pack_notes(notes, fingerprint_of(index)) if notes else b""
 
-    def _name(self, name: str, where: str) -> str:
-        checked = RelativeName(name, where, IndexFileError)
+    def _name(self, name: str, location: str) -> str:
+        checked = RelativeName(name, location, IndexFileError)
         if checked in self._names:
             raise ConfigError(
-                f"{where}: two shards would be called {name!r}. Give each index once, and merge "
+                f"{location}: two shards would be called {name!r}. Give each index once, and merge "
                 "into the folder that the datasets have in common."
             )
         self._names.add(checked)
@@ -353,8 +353,8 @@ class ShardFiles:
         if missing:
             others_text = f" ({len(missing) - 1} more files alike)" if len(missing) > 1 else ""
             raise WriterError(
-                f"{reasons[missing[0]]}{others_text}: a merged index would name what is not "
-                "there. No index is published; write that dataset anew, or leave it out."
+                f"{reasons[missing[0]]}{others_text}: a merged index would name missing "
+                "files. No index is published; write that dataset anew, or leave it out."
             )
 
     def _root(self, folder: str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class ExpectedFile:
 def check_presence(
     files: Iterable[ExpectedFile],
     place: Store | Directory,
-    where: str,
+    location: str,
     again: str = "exist_ok=True",
 ) -> None:
     """Check that all files are below a place. Raises WriterError for the first that is not.
@@ -44,7 +44,7 @@ def check_presence(
     """
     for _, fault in find_faults(files, place):
         raise WriterError(
-            f"{fault} in {where}: it was deleted or replaced while the dataset was written. No "
+            f"{fault} in {location}: it was deleted or replaced while the dataset was written. No "
             f"index is published; write the dataset anew, with {again}."
         )
 

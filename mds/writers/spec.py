@@ -159,16 +159,18 @@ def check_columns(owner: str, columns: Any) -> None:
             )
 
 
-def fill_options(owner: str, given: Mapping[str, Any], *, is_strict: bool = True) -> WriterOptions:
+def fill_options(
+    owner: str, options: Mapping[str, Any], *, is_strict: bool = True
+) -> WriterOptions:
     """Every option, with defaults for those not given.
 
     ``owner``: the name of the caller's class. Raises ConfigError for unknown options, and for
     values that break a rule if it ``is_strict``.
     """
-    refuse_unknown(owner, given, ["columns", "out", *DEFAULTS])
+    refuse_unknown(owner, options, ["columns", "out", *DEFAULTS])
     if is_strict:
-        check_arguments(owner, given, WRITER_RULES)
-    return {**DEFAULTS, **given}  # type: ignore[typeddict-item]
+        check_arguments(owner, options, WRITER_RULES)
+    return {**DEFAULTS, **options}  # type: ignore[typeddict-item]
 
 
 def full_signature(function: Callable[..., Any]) -> inspect.Signature:

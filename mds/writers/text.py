@@ -189,13 +189,13 @@ class XSVWriter(LineWriter):
         texts = [str(value) for value in self._values(sample).values()]
         return self._join(texts, f"sample {self._samples}")
 
-    def _join(self, texts: list[str], what: str) -> bytes:
+    def _join(self, texts: list[str], subject: str) -> bytes:
         line = self.separator.join(texts)
         # Splitting again finds separators inside values, and those that two neighbours make.
         if self.newline in line or line.split(self.separator) != texts:
             raise SeparatorError(
-                f"{what}: expected text without the separator {self.separator!r} and the newline "
-                f"{self.newline!r}, got {describe(line)}. {self.format} has no quoting; "
+                f"{subject}: expected text without the separator {self.separator!r} and the "
+                f"newline {self.newline!r}, got {describe(line)}. {self.format} has no quoting; "
                 "use JSONWriter or MDSWriter."
             )
         return self._bytes(line + self.newline)

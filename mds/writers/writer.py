@@ -213,7 +213,7 @@ class Writer(ABC):
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
         self._limit = min(self.max_shard_size, shards.size_limit or self.max_shard_size)
-        self._most = shards.samples_per_shard or sys.maxsize
+        self._max_samples = shards.samples_per_shard or sys.maxsize
         self._shards = 0
         self._samples = 0
         self._planned: bytes | None = None
@@ -277,7 +277,7 @@ class Writer(ABC):
                 self._tell_surplus(sample)
             length = len(data)
             size = length + self.extra_bytes_per_sample
-            if self._limit < self._running + size or len(self._sizes) >= self._most:
+            if self._limit < self._running + size or len(self._sizes) >= self._max_samples:
                 self._make_room(size)
             start = self._used
             end = start + length
@@ -368,7 +368,7 @@ class Writer(ABC):
         # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
         if not getattr(self, "_ended", "never began"):
             warn(
-                f"{self!r} was never finished: there is no index, so what it wrote is not a "
+                f"{self!r} was never finished: there is no index, so its files are not a "
                 "dataset. Use it in a `with` block, or call finish().",
                 # Not a ResourceWarning, which Python does not show unless it is asked to.
                 UserWarning,
@@ -414,7 +414,7 @@ class Writer(ABC):
 
     def _make_room(self, size: int) -> None:
         """Begin a new shard for a sample that does not fit into this one."""
-        may_split = self.size_limit is not None or len(self._sizes) >= self._most
+        may_split = self.size_limit is not None or len(self._sizes) >= self._max_samples
         # An empty shard can only be the very first one, where the format wants it so.
         if may_split and (self._sizes or not self._shards):
             self.flush_shard()
@@ -454,8 +454,8 @@ class Writer(ABC):
         """Return the columns in their order, and the encoding of each."""
         return dict(getattr(self, "columns", {}))
 
-    def _end(self, how: str) -> None:
-        self._ended = how
+    def _end(self, state: str) -> None:
+        self._ended = state
         self._pipeline.close()
         self._buffers.clear()
         del self._body

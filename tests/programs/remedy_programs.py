@@ -762,12 +762,12 @@ remedy(
 )
 remedy(
     "put('work/plan.json', '[]') and cli('mds-convert {lines} {new} --work {folder}/work')",
-    "Choose another folder for what is under way with --work",
+    "Choose another work folder with --work",
     "cli('mds-convert {lines} {new} --work {folder}/empty')",
 )
 remedy(
     BROKEN + f"cli('{CONVERTED} --resume --compression zstd --skip-bad')",
-    "Resume it with what it was begun with, or start again with --overwrite",
+    "Resume it with the same options, or start again with --overwrite",
     BROKEN + f"cli('{CONVERTED} --overwrite --compression zstd --skip-bad')",
 )
 REWRITTEN = (

@@ -128,8 +128,8 @@ class Checkpoint:
             plan = None
         if not isinstance(plan, dict) or not plan.keys() >= _PLAN_KEYS:
             raise ConfigError(
-                f"{self.folder}/plan.json is not the plan of a conversion. Choose another folder "
-                "for what is under way with --work."
+                f"{self.folder}/plan.json is not the plan of a conversion. Choose another work "
+                "folder with --work."
             )
         return plan
 
@@ -142,7 +142,7 @@ class Checkpoint:
             if foreign:
                 raise ConfigError(
                     f"{self.folder} holds {min(foreign)!r} and no conversion that was begun; "
-                    "what is under way needs a folder of its own. Choose another with --work."
+                    "a conversion needs its own work folder. Choose another with --work."
                 )
 
     def begin_or_resume(self, plan: dict[str, Any]) -> int:
@@ -159,7 +159,7 @@ class Checkpoint:
         if changed := _list_changes(before, plan_as_json):
             raise ConfigError(
                 f"{self.folder}: the conversion that was begun differs in {', '.join(changed)}. "
-                "Resume it with what it was begun with, or start again with --overwrite."
+                "Resume it with the same options, or start again with --overwrite."
             )
         return self.parts_done()
 

@@ -61,8 +61,8 @@ def fill_missing(
                 return None
             if fill is None:
                 raise ValueError(
-                    f"it is missing; give what stands for it (--fill NAME=VALUE), or let it be "
-                    f"nothing (--columns NAME:optional[{encoding}])"
+                    f"it is missing; give a replacement (--fill NAME=VALUE), or allow it to be "
+                    f"missing (--columns NAME:optional[{encoding}])"
                 )
             value = fill
         return value if fit is None else fit(value)

@@ -38,9 +38,9 @@ from mds.writers.convert.tokens import check_column
 from mds.writers.convert.write_shard import Output
 from mds.writers.leftovers import work_folder_name
 
-#: Counted up when a new version would not go on with what an old one left.
+#: Increased when a new version cannot resume the conversion of an old one.
 _PLAN_VERSION = 2
-#: So many shards of so few bytes are probably a mistake, so the plan warns.
+#: The plan warns of more than `_MANY_SHARDS` shards below `_SMALL_SHARD` bytes: a likely mistake.
 _MANY_SHARDS = 1000
 _SMALL_SHARD = 1 << 18
 _TINY_SHARD = 4096
@@ -122,20 +122,20 @@ class Conversion:
 
     def describe_room(self) -> str:
         """Return needed and free disk space as a sentence, or '' if either is unknown."""
-        found = self.room()
-        if found is None:
+        room = self.room()
+        if room is None:
             return ""
-        return f"room: about {format_bytes(found[0])} needed, {format_bytes(found[1])} free"
+        return f"room: about {format_bytes(room[0])} needed, {format_bytes(room[1])} free"
 
     def check_room(self) -> None:
         """Refuse to begin where the disk is surely too small (NoSpaceError).
 
         That is sure where files are stored as they are; what text becomes is not known before.
         """
-        found = self.room()
-        if found is None or not isinstance(self.source, WholeFilesInput):
+        room = self.room()
+        if room is None or not isinstance(self.source, WholeFilesInput):
             return
-        needed, free = found
+        needed, free = room
         if needed > free:
             raise NoSpaceError(
                 f"{redact(self.out)}: the files of {self.source.name} take {format_bytes(needed)}, "
@@ -166,7 +166,7 @@ class Conversion:
             max_sample_size=self.max_shard_size,
             names=tuple(names),
             encodings=tuple(column.encoding for column in self.columns),
-            asked=frozenset(self.spec.columns),
+            requested=frozenset(self.spec.columns),
             dropped=frozenset(offered - set(names)) | {*self.spec.drop},
             splits=self.splits,
             shares=tuple(self.spec.split.values()),
@@ -201,7 +201,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
     opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
-            f"the source has splits of its own ({', '.join(own)}); leave out split, or have "
+            f"the source has its own splits ({', '.join(own)}); leave out split, or have "
             "them merged (--merge-splits)."
         )
     columns = choose_columns(opened, spec)
@@ -289,13 +289,13 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     return tuple(columns[name] for name in sorted(columns))
 
 
-def text_column(source: Input, asked: str | None) -> str:
+def text_column(source: Input, requested: str | None) -> str:
     """Return the column whose text becomes tokens."""
     names = [column.name for column in source.inferred_columns if column.encoding == "str"]
-    if asked is not None:
-        if asked not in {column.name for column in source.inferred_columns}:
-            raise ConfigError(f"there is no column {asked!r}; text is in {', '.join(names)}.")
-        return asked
+    if requested is not None:
+        if requested not in {column.name for column in source.inferred_columns}:
+            raise ConfigError(f"there is no column {requested!r}; text is in {', '.join(names)}.")
+        return requested
     for name in ("text", "content", "document"):
         if name in names:
             return name

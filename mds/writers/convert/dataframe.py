@@ -88,7 +88,7 @@ def dataframe_to_mds(
     local, remote = _places(options.pop("out"))
     columns = options.pop("columns", None)
     if udf_iterable is not None and not columns:
-        raise ConfigError("udf_iterable makes samples of its own: say their columns in mds_kwargs.")
+        raise ConfigError("udf_iterable makes its own samples: say their columns in mds_kwargs.")
     if udf_iterable is None:
         columns = infer_dataframe_schema(dataframe, columns)
     exist_ok = bool(options.pop("exist_ok", False))
@@ -176,20 +176,25 @@ def _encoding(name: str, kind: Any) -> str:
 
 def _fits(kind: Any, encoding: str) -> bool:
     parse_encoding(encoding)
-    family, wanted = type(kind).__name__, encoding.split(":", 1)[0]
+    family, encoding_family = type(kind).__name__, encoding.split(":", 1)[0]
     if family == "BinaryType":
-        return wanted in _OF_BYTES or wanted.startswith(("ndarray", "list", "audio"))
+        return encoding_family in _OF_BYTES or encoding_family.startswith(
+            ("ndarray", "list", "audio")
+        )
     if family == "StringType":
-        return wanted in ("str", "json")
+        return encoding_family in ("str", "json")
     if family in ("ByteType", "ShortType", "IntegerType", "LongType"):
-        return wanted.lstrip("u").startswith("int") or wanted in ("str_int", "json")
+        return encoding_family.lstrip("u").startswith("int") or encoding_family in (
+            "str_int",
+            "json",
+        )
     if family in ("FloatType", "DoubleType"):
-        return wanted.startswith("float") or wanted in ("str_float", "json")
+        return encoding_family.startswith("float") or encoding_family in ("str_float", "json")
     if family == "DecimalType":
-        return wanted == "str_decimal"
-    if family == "ArrayType" and wanted == "ndarray":
+        return encoding_family == "str_decimal"
+    if family == "ArrayType" and encoding_family == "ndarray":
         return type(kind.elementType).__name__ in (*_ELEMENTS, "ByteType")
-    return wanted == "json" and is_json_compatible(kind)
+    return encoding_family == "json" and is_json_compatible(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,21 +272,21 @@ def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
     for place in filter(None, (local, remote)):
         store = open_store(place)
         folder = store.local_path
-        found = (
+        file_name = (
             next(iter(sorted(os.listdir(folder))), None)
             if folder and os.path.isdir(folder)
             else None
         )
         if folder is None and store.can_list:
-            found = next((info.key for info in store.list()), None)
-        if found is not None and not exist_ok:
+            file_name = next((info.key for info in store.list()), None)
+        if file_name is not None and not exist_ok:
             raise FileExistsError(
-                f"{place} is not empty (it holds {found!r}). Choose another place, or replace the "
-                "dataset in it with exist_ok=True."
+                f"{place} is not empty (it holds {file_name!r}). Choose another place, or replace "
+                "the dataset in it with exist_ok=True."
             )
         # From here on it would name files that are being replaced.
         store.delete(INDEX_NAME)
-        if found is not None and store.can_list:
+        if file_name is not None and store.can_list:
             _remove_partition_indexes(store)
 
 

@@ -106,12 +106,12 @@ class _ShardWriter(MDSWriter):
 
     samples = raw_size = 0
 
-    def write_shard(self, blocks: Sequence[Block], where: str) -> None:
+    def write_shard(self, blocks: Sequence[Block], location: str) -> None:
         """Write one shard of blocks of samples."""
         sizes = np.concatenate([block.sizes for block in blocks])
         parts = [block.data for block in blocks]
         if int(sizes.sum()) != sum(map(len, parts)):
-            raise ShardError(f"{where}: its blocks have other bytes than they say.")
+            raise ShardError(f"{location}: its blocks have other bytes than they say.")
         header = pack_header(sizes.tolist(), self._config)
         files = ((header, *parts),)
         config = self.get_config()

@@ -40,7 +40,7 @@ class ConversionLocks:
         self._output = output
         self._local = open_store(output.url).local_path
         self._locks: dict[str, FolderLock] = {}
-        self._made: list[str] = []
+        self._new_folders: list[str] = []
 
     def __enter__(self) -> ConversionLocks:
         return self
@@ -60,7 +60,7 @@ class ConversionLocks:
     def _release(self) -> None:
         for lock in self._locks.values():
             lock.close()
-        for folder in reversed(self._made):
+        for folder in reversed(self._new_folders):
             # Empty where nothing came of it; a folder that holds something stays.
             if os.path.isdir(folder) and not os.listdir(folder):
                 os.rmdir(folder)
@@ -107,20 +107,20 @@ class ConversionLocks:
             # Its name in the folder of all users can be known beforehand.
             if not os.path.lexists(folder):
                 os.mkdir(folder, 0o700)
-                self._made.append(folder)
+                self._new_folders.append(folder)
             state = os.lstat(folder)
             if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
                 raise ConfigError(
-                    f"{folder} is not a folder of yours; another user made it. Choose a folder for "
-                    "what is under way with --work."
+                    f"{folder} is not a folder of yours; another user made it. Choose a work "
+                    "folder with --work."
                 )
         self._lock(folder)
 
     def _lock(self, folder: str) -> None:
-        if (held := self._locks.get(folder)) is not None:
-            if held.is_in_place():
+        if (existing_lock := self._locks.get(folder)) is not None:
+            if existing_lock.is_in_place():
                 return
-            held.close()  # an old work folder, that was removed to begin anew
+            existing_lock.close()  # an old work folder, that was removed to begin anew
         is_new = not os.path.lexists(folder)
         lock = try_lock_folder(folder)
         if lock is None:
@@ -130,7 +130,7 @@ class ConversionLocks:
             )
         self._locks[folder] = lock
         if is_new:
-            self._made.append(folder)
+            self._new_folders.append(folder)
 
 
 #: The index entry of a shard, and the version that the store gave its file.

@@ -42,7 +42,7 @@ class ReadSpec:
     names: tuple[str, ...]
     encodings: tuple[str, ...]
     #: Columns whose encoding was asked for, so that text is read as numbers for them.
-    asked: frozenset[str]
+    requested: frozenset[str]
     #: Keys that records may have beside the columns, because they were left out on purpose.
     dropped: frozenset[str]
     splits: tuple[str, ...]
@@ -151,9 +151,9 @@ def _find_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
         return _make_token_packer(reading.tokens, reading.names[0])
     is_text, is_json = reading.source.is_text, reading.source.is_json
     if reading.source.is_encoded:
-        texts = tuple(True if name in reading.asked else None for name in reading.names)
+        texts = tuple(True if name in reading.requested else None for name in reading.names)
     else:
-        texts = tuple(is_text or name in reading.asked for name in reading.names)
+        texts = tuple(is_text or name in reading.requested for name in reading.names)
     return _make_record_packer(
         reading.names,
         reading.encodings,
@@ -182,9 +182,12 @@ def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
     """Return a function from the bytes of a sample to the length of the recorded column."""
     assert reading.lengths is not None
     encodings = dict(zip(reading.names, reading.encodings, strict=True))
-    length, at = length_function(encodings, reading.lengths), reading.names.index(reading.lengths)
+    length, column = (
+        length_function(encodings, reading.lengths),
+        reading.names.index(reading.lengths),
+    )
     sizes = [parse_encoding(name).size for name in reading.encodings]
-    return lambda data: length(split_sample(memoryview(data), sizes, sizes.count(None))[at])
+    return lambda data: length(split_sample(memoryview(data), sizes, sizes.count(None))[column])
 
 
 def _pass_encoded(value: bytes | None) -> bytes:

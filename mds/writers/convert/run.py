@@ -185,8 +185,8 @@ class _RunningConversion:
                 finished = True
                 self._finish()
                 continue
-            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            for future in done:
+            completed, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            for future in completed:
                 task = self._running.pop(future)
                 future.result()
                 if isinstance(task, InputPart):

@@ -38,10 +38,10 @@ class RayEngine(Engine):
         self._pending.add(reference)
         future: Future[Any] = Future()
 
-        def settle(done: Future[bytes]) -> None:
+        def settle(finished: Future[bytes]) -> None:
             self._pending.discard(reference)
             try:
-                future.set_result(unpickle_answer(done.result()))
+                future.set_result(unpickle_answer(finished.result()))
             except Exception as error:  # noqa: BLE001 - the future carries it to its caller
                 future.set_exception(error)
 

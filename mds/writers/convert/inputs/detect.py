@@ -55,7 +55,7 @@ def open_input(path: str, options: InputOptions) -> Input:
             f"--null is about the cells of CSV and TSV, and {path} is {opened.title}."
         )
     opened.name, opened.nulls = redact(path), options.null
-    if isinstance(opened, FileInput) and (passed := opened.listing.left_out):
+    if isinstance(opened, FileInput) and (passed := opened.listing.omitted):
         counts = ", ".join(
             f"{count:,} {_SINGULAR.get(reason, reason) if count == 1 else reason}"
             for reason, count in sorted(passed.items())
@@ -105,9 +105,11 @@ def _check_readable(listing: Listing) -> None:
     )
 
 
-def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: InputOptions) -> Input:
+def _open_files(
+    listing: Listing, inputs: Mapping[str, type[Input]], options: InputOptions
+) -> Input:
     """Open the input of files that are recognised by their endings alone."""
-    kinds = {name: each for name, each in known.items() if issubclass(each, FileInput)}
+    kinds = {name: each for name, each in inputs.items() if issubclass(each, FileInput)}
     # The first input keeps an ending: installed packages cannot take one of a built-in input.
     kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
     _check_readable(listing)
@@ -129,16 +131,16 @@ def _open_files(listing: Listing, known: Mapping[str, type[Input]], options: Inp
             return each.from_files(listing, options)
     if counts and (majority := _majority(counts)) is not None:
         chosen_names = [name for name in own if kind_of_name[name] == majority]
-        left_count = len(listing) - len(chosen_names)
+        omitted_count = len(listing) - len(chosen_names)
         # A listing looks at every file, which takes a while where there are many.
         opened = kinds[majority].from_files(
-            listing.only(chosen_names) if left_count else listing, options
+            listing.only(chosen_names) if omitted_count else listing, options
         )
-        if left_count:
+        if omitted_count:
             examples = [name for name in listing.names if kind_of_name.get(name) != majority][:3]
-            ellipsis = ", ..." if left_count > len(examples) else ""
+            ellipsis = ", ..." if omitted_count > len(examples) else ""
             opened.notes.append(
-                f"{left_count:,} other file{'s' * (left_count > 1)} left out "
+                f"{omitted_count:,} other file{'s' * (omitted_count > 1)} left out "
                 f"({', '.join(examples)}{ellipsis}); --as files takes all of them as they are"
             )
         return opened

@@ -104,13 +104,13 @@ def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes],
     """
     ending = compression_of(path)
     with open(path, "rb") if ending else open_text(path) as file:
-        at = start
+        position = start
         if start:
             file.seek(start - 1)
-            at = start - 1
-            while at < end:
-                piece = file.readline(min(end - at, _PIECE_BYTES))
-                at += len(piece)
+            position = start - 1
+            while position < end:
+                piece = file.readline(min(end - position, _PIECE_BYTES))
+                position += len(piece)
                 if not piece or piece.endswith(b"\n"):
                     break
             else:
@@ -118,7 +118,7 @@ def _lines_from(path: str, start: int, end: int) -> Generator[tuple[int, bytes],
         chunks = iter(lambda: file.read(1 << 20), b"")
         plain = unpacked(chunks, ending, path) if ending else chunks
         try:
-            for offset, data in whole_lines(bounded(plain, path, at), at):
+            for offset, data in whole_lines(bounded(plain, path, position), position):
                 begins, ends = line_bounds(data, skips_blank=False)
                 for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
                     yield offset + first, data[first:last]
@@ -170,22 +170,22 @@ class _UnpackedFile(io.RawIOBase):
     def __init__(self, path: str) -> None:
         self._file = io.FileIO(path)
         self._pieces = unpacked(iter(lambda: self._file.read(1 << 20), b""), ".zst", path)
-        self._rest = memoryview(b"")
+        self._unread = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
         try:
-            while not self._rest:
-                self._rest = memoryview(next(self._pieces))
+            while not self._unread:
+                self._unread = memoryview(next(self._pieces))
         except StopIteration:
             return 0
         except FormatError as error:
             raise SourceError(str(error)) from error
         room = memoryview(into)
-        count = min(len(room), len(self._rest))
-        room[:count], self._rest = self._rest[:count], self._rest[count:]
+        count = min(len(room), len(self._unread))
+        room[:count], self._unread = self._unread[:count], self._unread[count:]
         return count
 
     def close(self) -> None:

@@ -33,13 +33,13 @@ class Listing:
         self,
         root: str,
         names: Sequence[str],
-        left_out: Counter[str] | None = None,
+        omitted: Counter[str] | None = None,
         states: Sequence[tuple[int, object]] | None = None,
     ) -> None:
         """List files on a disk, or others whose ``states`` (size, version) are known."""
         self.root = root
         #: Number of skipped files and folders, by reason.
-        self.left_out: Counter[str] = left_out or Counter()
+        self.omitted: Counter[str] = omitted or Counter()
         #: Files that are not taken because no pattern of ``include`` names them.
         self.not_included: list[str] = []
         self.names = list(names)
@@ -71,10 +71,10 @@ class Listing:
             )
         names: list[str] = []
         not_included: list[str] = []
-        left_out: Counter[str] = Counter()
+        omitted: Counter[str] = Counter()
         for name, why_not in _walk(root):
             if why_not:
-                left_out[why_not] += 1
+                omitted[why_not] += 1
             elif is_wanted(name, include, exclude):
                 names.append(name)
                 if not len(names) % _FILES_BETWEEN_EVENTS:
@@ -82,15 +82,17 @@ class Listing:
             elif is_wanted(name, (), exclude):
                 not_included.append(name)
         if not names:
-            what = "a file that matches" if include or exclude else "a file to convert"
-            raise SourceError(f"{root}: the folder holds no {what[2:]}; there is nothing to write.")
-        listing = cls(root, sorted(names), left_out)
+            missing = "a file that matches" if include or exclude else "a file to convert"
+            raise SourceError(
+                f"{root}: the folder holds no {missing[2:]}; there is nothing to write."
+            )
+        listing = cls(root, sorted(names), omitted)
         listing.not_included = not_included
         return listing
 
     def only(self, names: Sequence[str]) -> Listing:
         """Return a listing of these names, which keep their order."""
-        listing = Listing(self.root, names, self.left_out)
+        listing = Listing(self.root, names, self.omitted)
         listing.not_included = self.not_included
         return listing
 

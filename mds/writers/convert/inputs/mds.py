@@ -78,9 +78,11 @@ class MdsInput(Input):
                 kind = parse_encoding(encoding)
                 example = show_value(kind.decode(value) if name not in self._re_encode else value)
             note = "pickles, copied unopened" if parse_encoding(encoding).is_unsafe else ""
-            told = self._notes.get(name, ColumnNote())
+            column_note = self._notes.get(name, ColumnNote())
             columns.append(
-                Column(name, encoding, example, note, told.class_names, told.description)
+                Column(
+                    name, encoding, example, note, column_note.class_names, column_note.description
+                )
             )
         return columns
 
@@ -200,6 +202,6 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
             with open(path, "rb") as file:
                 data = file.read()
     if len(data) != stored.size:
-        where = join(redact(url), stored.basename)
-        raise SourceError(f"{where}: {len(data)} bytes, the index says {stored.size}.")
+        location = join(redact(url), stored.basename)
+        raise SourceError(f"{location}: {len(data)} bytes, the index says {stored.size}.")
     return codec.decompress(data, raw.size) if codec else data

@@ -44,18 +44,18 @@ class MetadataInput(WholeFilesInput):
             raise SourceError(f"{listing.root}: {tables[0]} names no file that was chosen.")
         super().__init__(listing.only(media))
         self._media = kind(self.listing)
-        others = sorted({*listing.names} - {*media} - {*tables})
-        if others:
-            names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        other_files = sorted({*listing.names} - {*media} - {*tables})
+        if other_files:
+            names = ", ".join(other_files[:3]) + (", ..." if len(other_files) > 3 else "")
             self.notes.append(
-                f"{len(others):,} other file{'s' * (len(others) > 1)} left out ({names})"
+                f"{len(other_files):,} other file{'s' * (len(other_files) > 1)} left out ({names})"
             )
-        known = {*media}
+        media_names = {*media}
         #: Table of each file that is named and does not exist.
         self._missing = {
             name: table
             for name, (table, _) in self._rows.items()
-            if name not in known and not os.path.lexists(listing.path(name))
+            if name not in media_names and not os.path.lexists(listing.path(name))
         }
         reserved = {column.name for column in self._media.infer_columns()}
         for table, row in self._rows.values():
@@ -210,8 +210,8 @@ def _media_kind(root: str, names: Sequence[str]) -> type[AudioInput | ImagesInpu
         return AudioInput
     if all(ending(name) in ImagesInput.endings for name in names):
         return ImagesInput
-    known = AudioInput.endings | ImagesInput.endings
-    other = next((name for name in names if ending(name) not in known), "")
+    media_endings = AudioInput.endings | ImagesInput.endings
+    other = next((name for name in names if ending(name) not in media_endings), "")
     reason = f"{other} is neither" if other else "it has both"
     raise SourceError(
         f"{root}: a table of metadata is read for pictures or for sounds, and {reason}."

@@ -169,7 +169,7 @@ def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
         last = ending(name)
         kind = next((kind for kind in (ImagesInput, AudioInput) if last in kind.endings), None)
         (media[kind] if kind else texts.setdefault(last, [])).append(name)
-    sorts = [found for found in media.values() if found]
+    sorts = [files_of_kind for files_of_kind in media.values() if files_of_kind]
     if len(sorts) != 1 or len(texts) != 1 or next(iter(texts)) not in _TEXTS:
         return [], []
     return sorts[0], next(iter(texts.values()))

@@ -81,7 +81,7 @@ class TablesInput(FileInput):
         super().__init__(listing)
         #: Of all files; None where their endings say it.
         self._kind = kind
-        self._found: Sequence[DataFile] = [
+        self._files: Sequence[DataFile] = [
             DataFile(name, size) for name, size in zip(listing.names, listing.sizes, strict=True)
         ]
         self._facts: Mapping[str, bytes] = {}
@@ -103,7 +103,7 @@ class TablesInput(FileInput):
         if isinstance(kind, TableFormat) and (options.include or options.exclude):
             raise SourceError(
                 f"{redact(path)}: --include and --exclude choose files, and those of a table of "
-                f"{kind.name} cannot be chosen: a row may lie in any. Convert all of it, or its "
+                f"{kind.name} cannot be chosen: a row may be in each. Convert all of it, or its "
                 f"Parquet files by a pattern, deleted rows and all."
             )
         place = kind.narrow(parse_place(path, kind.endings))
@@ -121,7 +121,7 @@ class TablesInput(FileInput):
         tables = cls(
             Listing(files.store.url, [file.key for file in files_chosen], None, states), kind
         )
-        tables._found, tables._facts = files_chosen, listed.facts
+        tables._files, tables._facts = files_chosen, listed.facts
         tables._plan()
         return tables
 
@@ -143,7 +143,7 @@ class TablesInput(FileInput):
 
         try:
             with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-tables") as pool:
-                for file, plan in zip(self._found, pool.map(look, self._found), strict=True):
+                for file, plan in zip(self._files, pool.map(look, self._files), strict=True):
                     self._add(file, plan)
         except FormatError as error:
             raise SourceError(str(error)) from error
@@ -177,7 +177,7 @@ class TablesInput(FileInput):
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of shards, each of one file."""
         number = 0
-        for file in self._found:
+        for file in self._files:
             plan, row = self._plans[file.key], 0
             shards = _shards_of(file, plan)
             step = max(1, len(shards) * size // max(file.size, 1))

@@ -68,9 +68,9 @@ class WebDatasetInput(FileInput):
                         source.forget(sample.end)
                 return
             data = mapped(path)
-            tar_members = members(lambda at, upto: data[at:upto], path, len(data), start)
+            tar_members = members(lambda begin, upto: data[begin:upto], path, len(data), start)
             for sample in group(itertools.takewhile(lambda each: each.header < end, tar_members)):
-                yield _record(sample, lambda at, upto: data[at:upto])
+                yield _record(sample, lambda begin, upto: data[begin:upto])
         except FormatError as error:
             raise SourceError(str(error)) from error
 
@@ -86,7 +86,7 @@ class WebDatasetInput(FileInput):
         path, start = self.listing.path(name), 0
         data = mapped(path)
         try:
-            for sample in group(members(lambda at, upto: data[at:upto], path, length)):
+            for sample in group(members(lambda begin, upto: data[begin:upto], path, length)):
                 if sample.start - start >= size:
                     yield start, sample.start
                     start = sample.start

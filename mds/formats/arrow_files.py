@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import FormatError, MdsError, StoreError
 from mds.formats.arrow_bytes import unreadable
-from mds.formats.arrow_checks import check_batch, check_column
 from mds.formats.arrow_types import (
     encoding_of,
     encoding_of_file,
@@ -24,7 +23,7 @@ from mds.formats.arrow_types import (
     list_dtype,
     pyarrow,
 )
-from mds.formats.arrow_values import numbers_of
+from mds.formats.arrow_values import check_batch, check_column, numbers_of
 from mds.formats.columnar import Columnar
 from mds.formats.columns import merge_encodings
 from mds.formats.facts import DataFile, FilePlan, ShardPlace

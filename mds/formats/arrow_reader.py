@@ -17,9 +17,8 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.encodings.base import DecodeKind
 from mds.formats.arrow_bytes import block_of_batch, bytes_of, unreadable
-from mds.formats.arrow_checks import check_batch, places_of
 from mds.formats.arrow_types import is_bytes, list_dtype, number_name, pyarrow
-from mds.formats.arrow_values import numbers_of
+from mds.formats.arrow_values import check_batch, numbers_of, places_of
 from mds.formats.made_reader import MadeReader
 from mds.process.mmaps import map_descriptor
 from mds.readers.base import Batch, Rows

@@ -1,6 +1,9 @@
 """Columns of Arrow as Python values, as encodings take them one by one.
 
 Dates and times are text as ISO 8601 writes it, with digits that Python's do not hold.
+
+`check_batch` and `check_column` check buffers before a value is read: Arrow follows offsets that
+the file contains, and those of a damaged file may point anywhere.
 """
 
 from __future__ import annotations
@@ -123,3 +126,40 @@ def _with_micros(text: str, microseconds: int) -> str:
 
 def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, (date, datetime, time)) else str(value)
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Raise an error of pyarrow, or ValueError, where a value would be read from other memory."""
+    for column in batch.columns:
+        check_column(column)
+
+
+def check_column(column: pa.Array) -> None:
+    """Raise an error of pyarrow, or ValueError, where a value would be read from other memory."""
+    kind, types = column.type, pyarrow().types
+    is_flat = number_name(kind) is not None or types.is_boolean(kind) or types.is_temporal(kind)
+    if is_flat:
+        column.validate()
+    elif (places := places_of(column)) is not None:
+        column.validate()
+        if len(places) and (places[0] < 0 or np.any(np.diff(places) < 0)):
+            raise ValueError("places that go backwards")
+    else:
+        column.validate(full=True)
+
+
+def places_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
+    """Return the bounds of the values of text, bytes and lists of numbers, else None."""
+    types, kind = pyarrow().types, column.type
+    is_long = (
+        types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)
+    )
+    is_short = types.is_string(kind) or types.is_binary(kind) or types.is_list(kind)
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    if not (is_long or is_short) or (is_list and list_dtype(kind) is None):
+        return None
+    if not len(column):
+        return np.zeros(1, np.int64)
+    offsets = column.buffers()[1]
+    count = len(column) + 1 + column.offset
+    return np.frombuffer(offsets, "<i8" if is_long else "<i4", count)[column.offset :]

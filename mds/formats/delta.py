@@ -182,7 +182,7 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
 
 
 def _tree(field: Mapping[str, Any]) -> list[Any]:
-    """Return a field of the table as a tree, like those of files (`table_fields.tree_of`).
+    """Return a field of the table as a tree, like those of files (`lake.tree_of`).
 
     Its number is what files call it.
     """

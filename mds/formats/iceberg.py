@@ -216,7 +216,7 @@ def _reads_doubles() -> bool:
 
 
 def _tree(field: Any) -> list[Any]:
-    """Return a field of the table as a tree, like those of files (`table_fields.tree_of`)."""
+    """Return a field of the table as a tree, like those of files (`lake.tree_of`)."""
     from pyiceberg.types import ListType, MapType, StructType
 
     kind, name, inside = field.field_type, "", []

@@ -4,6 +4,11 @@ The log says which Parquet files make up a version of the table, and what is not
 by which files are kept apart (a value for a whole file), and the names that columns have by now. A
 file of a table never changes, so it is looked at once. What the log says of a file is kept with
 its footer, so a shard is read without the log.
+
+A table that numbers its fields may rename, drop, move and add them, and leaves its files as they
+are. Fields are trees here, plain values: number, name, kind (``struct``, ``list``, ``map`` or
+``""``) and the fields inside. `recipe` gives the steps from a column of a file to one of the table,
+and `rebuilt` carries them out.
 """
 
 from __future__ import annotations
@@ -20,18 +25,20 @@ from mds.formats.arrow_types import encoding_of, pyarrow
 from mds.formats.columnar import Columnar
 from mds.formats.facts import DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats.parquet import Parquet, read_footer
-from mds.formats.table_fields import has_numbers, rebuilt, recipe, tree_of
 from mds.storage.base import check_key
 
 if TYPE_CHECKING:
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
 
-
 #: Files of a log that are fetched at a time.
 SIDE_BY_SIDE = 16
 #: Marks a constant whose value is known with fewer digits than it has.
 ROUGH = b"rough"
+#: Number, name, kind, fields inside.
+Tree = Sequence[Any]
+#: For files without numbers: the number of each name, and the same for the fields inside.
+Numbers = Mapping[str, Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class FileFacts:
     - ``names``: the name in the table of each column of the file that belongs to it; None where
       the file has the names of the table.
     - ``inside``: how a column of the file is made one of the table where fields inside of it are
-      others by now, by the name in the file (`table_fields.recipe`).
+      others by now, by the name in the file (`recipe`).
     - ``fields``: the fields of the table as trees, the numbers of a file that has none by the names
       in it, or None, and whether files may have numbers and what the log has of them; `resolve`
       makes ``names`` and ``inside`` of them.
@@ -245,3 +252,99 @@ def digest_of(schema: str) -> str:
 def refused(url: str, feature: str, remedy: str) -> FormatError:
     """Return the error for a table that needs a feature which is not supported."""
     return FormatError(f"{url}: the table has {feature}, which are not read here. {remedy}")
+
+
+def has_numbers(schema: Any) -> bool:
+    """Whether the columns of a file have numbers."""
+    return any(_number(field) for field in schema)
+
+
+def tree_of(
+    field: Any, numbers: Numbers | None = None, called: str = "", *, any_case: bool = False
+) -> Tree:
+    """Return the tree of a file's field; ``numbers`` has its number if the file has none.
+
+    ``called``: the name by which those know it, where that is not its own; with ``any_case`` they
+    know it in capitals and small letters alike.
+    """
+    if numbers is None:
+        number, within = _number(field), None
+    else:
+        number, within = _known(called or field.name, numbers, any_case=any_case)
+
+    def inside(each: Any, name: str = "") -> Tree:
+        return tree_of(each, within, name, any_case=any_case)
+
+    types, kind = pyarrow().types, field.type
+    if types.is_struct(kind):
+        fields = [kind.field(position) for position in range(kind.num_fields)]
+        return (number, field.name, "struct", [inside(each) for each in fields])
+    if types.is_map(kind):
+        pair = ((kind.key_field, "key"), (kind.item_field, "value"))
+        return (number, field.name, "map", [inside(each, name) for each, name in pair])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return (number, field.name, "list", [inside(kind.value_field, "element")])
+    return (number, field.name, "", [])
+
+
+def _known(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
+    if name not in numbers and any_case:
+        name = next((each for each in numbers if each.lower() == name.lower()), name)
+    return numbers.get(name, ("", {}))
+
+
+def recipe(stored: Tree, target: Tree) -> list[Any] | None:
+    """Return the steps from a field of a file to that of the table, or None if it is equal.
+
+    Of a struct: name, name in the file (None where it has none) and recipe of each field; else the
+    recipes of what is inside.
+    """
+    if stored[2] != target[2] or not target[2]:
+        return None
+    if target[2] != "struct":
+        inside = [recipe(*pair) for pair in zip(stored[3], target[3], strict=True)]
+        return inside if any(each is not None for each in inside) else None
+    stored_fields = {field[0]: field for field in stored[3] if field[0]}
+    steps: list[Any] = []
+    for field in target[3]:
+        stored_field = stored_fields.get(field[0])
+        steps.append(
+            [field[1], None, None]
+            if stored_field is None
+            else [field[1], stored_field[1], recipe(stored_field, field)]
+        )
+    is_same = len(steps) == len(stored[3]) and all(
+        name == stored_name and inner is None for name, stored_name, inner in steps
+    )
+    return None if is_same else steps
+
+
+def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
+    """Convert a column of a file to that of the table; a field that is missing is null."""
+    if steps is None:
+        return column
+    pa = pyarrow()
+    kind = column.type
+    if pa.types.is_struct(kind):
+        parts = dict(zip([field.name for field in kind.fields], column.flatten(), strict=True))
+        fields = [
+            pa.nulls(len(column)) if stored is None else rebuilt(parts[stored], inner)
+            for _, stored, inner in steps
+        ]
+        names = [name for name, _, _ in steps]
+        return pa.StructArray.from_arrays(fields, names=names, mask=column.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        column = column.cast(pa.list_(kind.value_field))
+    column = column.take(pa.array(range(len(column)), pa.int64()))  # whose places begin with 0
+    mask = column.is_null()
+    if pa.types.is_map(kind):
+        keys, items = rebuilt(column.keys, steps[0]), rebuilt(column.items, steps[1])
+        return pa.MapArray.from_arrays(column.offsets, keys, items, mask=mask)
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return make.from_arrays(column.offsets, rebuilt(column.values, steps[0]), mask=mask)
+
+
+def _number(field: Any) -> str:
+    """Return the number of a column in a file, or ''."""
+    number: bytes = (field.metadata or {}).get(b"PARQUET:field_id", b"")
+    return number.decode()

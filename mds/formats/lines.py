@@ -23,8 +23,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.infer import infer_columns, show_value
 from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
-from mds.formats.newlines import bounded, cut_lines, line_bounds, whole_lines
-from mds.formats.probe import Probe
+from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, whole_lines
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
 from mds.readers.codegen import load_json

@@ -1,6 +1,8 @@
 """Where lines end, found at the speed of memory, and stretches of lines that make shards.
 
 Pieces of a quarter of a megabyte stay in a processor's cache while they are compared and searched.
+
+`Probe` keeps lines from which columns are inferred: at the start of a file, and further on.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ _LONGEST = 1 << 30
 #: Lines of a shard. Decoded each takes eight bytes and more, and a shard a gigabyte at most.
 _MOST_LINES = 1 << 27
 _SPACE = 32  # a line of bytes up to this one may be blank
+#: Where samples are taken: at the beginning, at 4 MB, and at every doubling of that.
+_FIRST = 4 << 20
+#: How much is looked at in each place, and how many lines of it count.
+_WINDOW, _LINES = 1 << 20, 250
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,3 +184,61 @@ def _newline(data: memoryview, begin: int) -> int:
         if index >= 0:
             return start + index
     return -1
+
+
+class Probe:
+    """Windows of a file. They depend on its bytes alone, however these come in chunks."""
+
+    def __init__(self) -> None:
+        self._windows: list[tuple[int, bytearray]] = [(0, bytearray())]
+        self._searched = 0  # bytes of the first window that hold no newline
+
+    def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass chunks on, and keep the bytes that are in a window."""
+        offset = 0
+        for chunk in chunks:
+            self._take(chunk, offset)
+            offset += len(chunk)
+            yield chunk
+
+    def _take(self, chunk: bytes, offset: int) -> None:
+        while True:
+            start, window = self._windows[-1]
+            begin = start + len(window) - offset
+            if self._is_long():
+                window += chunk[begin:]
+                return
+            if begin < len(chunk):
+                window += chunk[begin : begin + _WINDOW - len(window)]
+            following = 2 * start if start else _FIRST
+            if self._is_long():
+                continue
+            if len(window) < _WINDOW or offset + len(chunk) <= following:
+                return
+            self._windows.append((following, bytearray()))
+
+    def _is_long(self) -> bool:
+        """Whether the first line has not ended yet, without which nothing would be known."""
+        start, window = self._windows[-1]
+        if start or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
+            return False
+        self._searched = len(window)
+        return True
+
+    def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
+        """Return the lines in the windows, with the byte of each; cut ones only at the start."""
+        lines = []
+        for start, window in self._windows:
+            data = bytes(window)
+            offset = start
+            if start:
+                skipped = data.find(b"\n") + 1
+                offset, data = start + skipped, data[skipped:]
+            # Behind a first line of a megabyte is what came by chance.
+            last = data.find(b"\n", _WINDOW - 1) if len(data) > _WINDOW else data.rfind(b"\n")
+            if start or (len(data) >= _WINDOW and last >= 0):
+                data = data[: last + 1]
+            begins, ends = line_bounds(data, skips_blank=skips_blank)
+            pairs = zip(begins[:_LINES].tolist(), ends[:_LINES].tolist(), strict=True)
+            lines += [(offset + begin, data[begin:end]) for begin, end in pairs]
+        return lines

@@ -17,16 +17,14 @@ from mds.formats.base import Format
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.known_columns import KnownColumns, note_of
-from mds.formats.tar_blocks import tar_block
 from mds.formats.tar_bytes import Arriving, Windows, mapped, reads
-from mds.formats.tar_columns import TarColumns
 from mds.formats.tar_counts import noted_samples
 from mds.formats.tar_members import ReadAt, members
 from mds.formats.tar_places import FoundPlaces, TarPlaces
-from mds.formats.tar_ranges import SampleBytes, batches, whole_records
+from mds.formats.tar_ranges import SampleBytes, batches, tar_block, whole_records
 from mds.formats.tar_reader import tar_reader
 from mds.formats.tar_samples import KEY, TarSample, group, is_number
-from mds.formats.tar_values import TarValues, check_sample
+from mds.formats.tar_values import TarColumns, TarValues, check_sample
 
 if TYPE_CHECKING:
     from mds.formats.source import Files

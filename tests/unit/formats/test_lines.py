@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError
 from mds.formats import JsonLines, TextLines
-from mds.formats.newlines import Stretch, bounded, cut_lines, line_bounds
-from mds.formats.probe import Probe
+from mds.formats.newlines import Probe, Stretch, bounded, cut_lines, line_bounds
 from mds.formats.unpack import unpacked
 
 TEXTS = st.lists(st.sampled_from([b"a", b"\n", b" ", b"\r", b"\t", b"bc"]), max_size=60).map(

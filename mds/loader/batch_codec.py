@@ -34,7 +34,7 @@ _MAX_GAPS = 1.25  # times its elements may a tensor span, and keep its strides
 
 
 class Layout(NamedTuple):
-    """Where the parts of something encoded are, in the order in which they lie.
+    """Places of the parts of something encoded, in the order of the memory.
 
     ``sizes``: bytes of each block of memory, and of the pickle. ``buffers``: the block of each
     buffer, the place in it and the size; empty where each buffer is a block.
@@ -47,17 +47,17 @@ class Layout(NamedTuple):
 class Encoded(NamedTuple):
     """Something as a pickle, in parts, and the blocks of memory that it refers to.
 
-    ``buffers``: see Layout. ``kept`` keeps the memory.
+    ``buffers``: see Layout. ``owners`` keep the memory alive.
     """
 
     blocks: list[memoryview]
     pickle: list[bytes]
     buffers: tuple[tuple[int, int, int], ...]
-    kept: list[memoryview]
+    owners: list[memoryview]
 
     @property
     def layout(self) -> Layout:
-        """What the other side needs to know."""
+        """Layout, which the other side needs to decode it."""
         sizes = (*map(len, self.blocks), sum(map(len, self.pickle)))
         return Layout(sizes, self.buffers)
 
@@ -66,16 +66,16 @@ class Encoded(NamedTuple):
         """Bytes that it takes in a memory."""
         return sum(map(_aligned, self.layout.sizes))
 
-    def write(self, memory: memoryview, at: int) -> int:
+    def write(self, memory: memoryview, offset: int) -> int:
         """Copy it to a place of a memory; where it ends."""
         for block in self.blocks:
-            memory[at : at + len(block)] = block
-            at += _aligned(len(block))
-        end = at
+            memory[offset : offset + len(block)] = block
+            offset += _aligned(len(block))
+        end = offset
         for part in self.pickle:
             memory[end : end + len(part)] = part
             end += len(part)
-        return at + _aligned(end - at)
+        return offset + _aligned(end - offset)
 
 
 class _Parts(list[bytes]):
@@ -90,9 +90,9 @@ def encode(value: Any) -> Encoded:
     pickler = pickle.Pickler(parts, 5, buffer_callback=buffers.append)
     pickler.dispatch_table = _reducers()
     pickler.dump(value)
-    kept = [buffer.raw() for buffer in buffers]
-    blocks, places = _merge(kept)
-    return Encoded(blocks, parts, places, kept)
+    owners = [buffer.raw() for buffer in buffers]
+    blocks, places = _merge(owners)
+    return Encoded(blocks, parts, places, owners)
 
 
 def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int, int, int], ...]]:
@@ -124,17 +124,17 @@ def _memory_at(start: int, size: int) -> memoryview:
     return memoryview(np.frombuffer(bytes_, np.uint8))  # type: ignore[call-overload]
 
 
-def decode(memory: Memory, at: int, layout: Layout) -> tuple[Any, int]:
-    """What was written to a place of a memory, which it keeps; and where it ends."""
+def decode(memory: Memory, offset: int, layout: Layout) -> tuple[Any, int]:
+    """Decode what was written at an offset; return it, a view of the memory, and its end."""
     parts = []
     for size in layout.sizes:
-        parts.append(memory[at : at + size])
-        at += _aligned(size)
+        parts.append(memory[offset : offset + size])
+        offset += _aligned(size)
     pickled = parts.pop()
     if layout.buffers:
         parts = [parts[block][start : start + size] for block, start, size in layout.buffers]
     # From a worker of this process, as all that multiprocessing brings.
-    return pickle.loads(pickled, buffers=parts), at  # type: ignore[arg-type]  # noqa: S301
+    return pickle.loads(pickled, buffers=parts), offset  # type: ignore[arg-type]  # noqa: S301
 
 
 def _aligned(size: int) -> int:
@@ -209,7 +209,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 @functools.cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """What numpy calls a type of torch's; None where it does not know it."""
+    """Return the NumPy dtype of a torch dtype, or None if NumPy has none."""
     with contextlib.suppress(TypeError):
         return torch.empty(0, dtype=dtype).numpy().dtype
     return None
@@ -227,5 +227,5 @@ def _open_tensor(
 
 
 def _writable(buffer: Any) -> Any:
-    """The array behind what unpickling shows as read-only because the sender's array was."""
+    """Return the array behind a view that is read-only because the sender's array was."""
     return buffer.obj if isinstance(buffer, memoryview) else buffer

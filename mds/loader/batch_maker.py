@@ -104,15 +104,15 @@ class BatchMaker:
         return rows
 
     def _apply(self, columns: Any, rows: Rows, describe: Describe, watch: Stopwatch) -> Any:
-        where = functools.partial(describe, rows.first, rows.size)
-        return self.apply(columns, rows.keys, where, watch)
+        describe_rows = functools.partial(describe, rows.first, rows.size)
+        return self.apply(columns, rows.keys, describe_rows, watch)
 
     def apply(
-        self, columns: Any, keys: Keys | None, where: Callable[[], str], watch: Stopwatch
+        self, columns: Any, keys: Keys | None, describe: Callable[[], str], watch: Stopwatch
     ) -> Any:
         """Return what the functions of batches make of columns, which become their property.
 
-        ``keys`` are those of the rows; ``where`` describes the batch for an error.
+        ``keys`` are those of the rows; ``describe`` describes the batch for an error.
         """
         values = columns
         streams = itertools.count()  # those that draw are numbered, so that others may come between
@@ -128,19 +128,19 @@ class BatchMaker:
             if link.is_keyed:
                 assert keys is not None
                 row_keys = keys_of_link(keys, next(streams))
-            values = self._call(link, values, row_keys, where)
+            values = self._call(link, values, row_keys, describe)
             if position == self._last_of_caller:
                 watch.charge(FUNCTIONS)
         return values
 
     @staticmethod
-    def _call(link: Link, values: Any, keys: Keys | None, where: Callable[[], str]) -> Any:
+    def _call(link: Link, values: Any, keys: Keys | None, describe: Callable[[], str]) -> Any:
         try:
             result = link.function(values) if keys is None else link.function(values, keys=keys)
         except Exception as error:
-            raise link.failed(where(), error) from error
+            raise link.failed(describe(), error) from error
         if result is None:
-            raise link.gave_nothing(where())
+            raise link.gave_nothing(describe())
         return result
 
 

@@ -128,7 +128,7 @@ class Batches(IterableDataset[Any]):
         pool = allocate or TensorPool()
         if self._pack_as is not None:
             packs = map(add_mask, self._pack(epoch, watch, pool))
-            return send_batches(packs, epoch, watch, least=0)
+            return send_batches(packs, epoch, watch, min_size=0)
         if not self._reads_columns:
             return self._send_samples(self._read_samples(epoch, watch), epoch, watch)
         is_masked = isinstance(epoch, PaddedWorkerEpoch)
@@ -138,13 +138,13 @@ class Batches(IterableDataset[Any]):
                 return send_joined(batches, worker, epoch, watch)
             tensors = timed(map(make_tensors, batches), watch, COLLATE)
             return send_batches(map(add_mask, tensors), epoch, watch)
-        least = self._least
+        min_size = self._min_size
         if self._is_sliceable and not is_masked:
             chunks = self._read_tensors(epoch, watch, pool, MAX_GROUP_BATCHES)
-            groups = send_chunks(chunks, self._size or 1, least, worker, epoch, watch)
+            groups = send_chunks(chunks, self._size or 1, min_size, worker, epoch, watch)
             return BatchIterator(groups, workers) if allocate is None else groups
         tensors = self._read_tensors(epoch, watch, pool, most_batches=1)
-        return send_batches(map(add_mask, tensors), epoch, watch, least)
+        return send_batches(map(add_mask, tensors), epoch, watch, min_size)
 
     def _send_samples(
         self, samples: Iterator[Rows], epoch: WorkerEpoch | None, watch: Stopwatch
@@ -155,7 +155,7 @@ class Batches(IterableDataset[Any]):
         return send_batches(map(add_mask, map(collate, samples)), epoch, watch)
 
     @property
-    def _least(self) -> int:
+    def _min_size(self) -> int:
         """Places of the smallest batch that is not left out."""
         return (self._size or 1) if self._drop_last else 1
 
@@ -184,13 +184,13 @@ class Batches(IterableDataset[Any]):
         keys = epoch.key_stream() if self._maker.is_keyed else None
         most_batches = MAX_GROUP_BATCHES if self._fixed_columns else 1
         chunks = self._read_columns(epoch, watch, TensorPool(), most_batches)
-        batches = cut_columns(chunks, self._size or 1, self._least, keys)
+        batches = cut_columns(chunks, self._size or 1, self._min_size, keys)
         call = functools.partial(self._maker.call_functions, describe=epoch.describe, watch=watch)
         return map(call, batches)
 
     def _read_samples(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
         """Read the samples of each batch, and call their functions."""
-        dataset, size, least = self.dataset, self._size or 1, self._least
+        dataset, size, min_size = self.dataset, self._size or 1, self._min_size
         chain = dataset._filter.chain
         keys = epoch.key_stream() if chain.is_keyed or self._maker.is_keyed else None
         parts = BatchParts(
@@ -204,7 +204,7 @@ class Batches(IterableDataset[Any]):
             judge = SampleJudge(dataset, epoch, watch, lambda place, _: epoch.describe(place))
             numbers = read_numbers(dataset, epoch, epoch.blocks(), parts)
             judged = count_places(dataset, epoch, map(judge.judge, numbers))
-            batches = timed(join_samples(judged, least), watch, DECODE)
+            batches = timed(join_samples(judged, min_size), watch, DECODE)
             if dataset._filter.keeps_everything:
                 return batches
             keep = functools.partial(keep_samples, judge=judge, dataset=dataset, epoch=epoch)
@@ -213,7 +213,7 @@ class Batches(IterableDataset[Any]):
         if chain.maps:
             samples = timed(map(SampleMapper(chain, epoch).map, samples), watch, FUNCTIONS)
         samples = count_places(dataset, epoch, samples)
-        return samples if size == 1 else join_samples(samples, least)
+        return samples if size == 1 else join_samples(samples, min_size)
 
     def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
         """Read the documents of each step, and pack them."""

@@ -25,7 +25,7 @@ _NEVER = 1 << 62
 
 
 class EpochCount:
-    """What one iteration of a loader has taken of the order."""
+    """Counts of one iteration of a loader."""
 
     def __init__(self) -> None:
         self.samples = self.steps = self.empty_steps = 0
@@ -34,7 +34,7 @@ class EpochCount:
         self.begin: Position | None = None  # where this iteration began
         self.end: Position | None = None  # of packs: after the last batch
         self.dropped = 0  # samples, by a filter
-        self.given = (0, 0)  # samples that a wrapper gave, see BatchInfo
+        self.wrapper_samples = (0, 0)  # see BatchInfo
         self.is_over = self.is_finished = False  # over: also where the iteration was left
         self.waits = WaitAccount()
 
@@ -87,7 +87,7 @@ class CountedBatches:
             raise self._failure.with_traceback(None)
         try:
             count = self.count
-            asked = self._clock()
+            begin_of_wait = self._clock()
             if count.samples >= self._until:
                 self._make_anew()
             try:
@@ -96,7 +96,7 @@ class CountedBatches:
                 self._finish()
                 self._warn_if_empty()
                 raise
-            count.waits.add(asked, self._clock(), info.making)
+            count.waits.add(begin_of_wait, self._clock(), info.making)
             if self._loader._count is not count:  # the state is of what gave a batch last
                 self._loader._take_over(self)
             self._loader._samples_read += info.samples
@@ -116,8 +116,10 @@ class CountedBatches:
             count.empty_steps += info.is_empty
             count.end, count.is_finished = info.end, is_finished
             count.dropped += info.dropped
-            if info.given[0]:
-                count.given = (count.given[0] + info.given[0], count.given[1] + info.given[1])
+            if info.wrapper_samples[0]:
+                entries, listed = count.wrapper_samples
+                more_entries, more_listed = info.wrapper_samples
+                count.wrapper_samples = entries + more_entries, listed + more_listed
         except StopIteration:
             raise
         except BaseException as error:
@@ -160,14 +162,14 @@ class CountedBatches:
         )
 
     def change_at(self, epoch: int, sample: int) -> None:
-        """Have batches made anew where a sample of all ranks is due, if that is in this epoch."""
+        """Make batches anew from a sample of all ranks on, if that is in this epoch."""
         begin = self.count.begin
         if self.count.is_over or begin is None or begin.epoch != epoch:
             return
         order = self._loader._streaming._order
         mine: int = order.given_before(epoch, begin.place, sample) // self._ranks
         # A batch may begin before it, where the state was of another global batch.
-        self._shares = None  # what comes may be less than before
+        self._shares = None  # fewer samples may follow than before
         self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
 
     @property
@@ -175,7 +177,7 @@ class CountedBatches:
         return int(self._loader._streaming.num_ranks)
 
     def _make_anew(self) -> None:
-        """Let go of batches that were made beforehand, and go on by the order as it is now."""
+        """Drop batches that were made beforehand, and continue by the order as it is now."""
         self._until = _NEVER
         position = self.position
         if self.count.is_over or self.count.is_finished or position is None:
@@ -221,13 +223,13 @@ class CountedBatches:
         share, and whether the iteration has ended: where another rank has no such batch its
         iteration has ended, and so has this one.
         """
-        fewest, most = self._find_shares(begin)
+        fewest, largest = self._find_shares(begin)
         size = self._loader.batch_size
-        if added >= size and samples < most:
+        if added >= size and samples < largest:
             return share, self.count.is_finished
         if self._loader.drop_last:
-            return max(share, most), fewest // size < most // size
-        return max(share, most), -(-fewest // size) < -(-most // size)
+            return max(share, largest), fewest // size < largest // size
+        return max(share, largest), -(-fewest // size) < -(-largest // size)
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
         """Return the fewest and the most samples of a rank in this iteration."""

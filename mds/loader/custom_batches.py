@@ -65,13 +65,14 @@ def _read_custom(
                     f"samples of {places} places. Use exact=True."
                 )
             mask = epoch.next_mask(places)
+        entries = sum(len(each) if type(each) is list else 1 for each in batch)
         info = BatchInfo(
             places,
             ((checksum - earlier) & SUM_BITS, places if mask is None else int(mask.sum())),
             epoch.begin if epoch is not None else None,
             skipped,
             dropped,
-            given=(len(batch), sum(len(each) if type(each) is list else 1 for each in batch)),
+            wrapper_samples=(len(batch), entries),
         )
         rows = Rows(first, len(batch), batch, mask=mask, info=info)
         del batch  # decoded images are large

@@ -42,7 +42,7 @@ from mds.plan.state import ALL_KEYS
 if TYPE_CHECKING:
     from mds.report import WaitReport
 
-# What the DataLoader inside is told; the rest is the business of Batches.
+# Arguments of the DataLoader inside; Batches handles the rest.
 _PASSED_ON = (
     "num_workers",
     "pin_memory",
@@ -117,7 +117,7 @@ class StreamingDataLoader(DataLoader[Any]):
     ...     torch.save(loader.state_dict(), "position.pt")
     """
 
-    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    #: Whether arguments that break a rule are refused.
     _is_strict = True
 
     #: By which waits and the making of batches are timed.
@@ -131,7 +131,7 @@ class StreamingDataLoader(DataLoader[Any]):
         pack_as: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_given(dataset, args, {"workers": workers, **kwargs})
+        self._check_arguments(dataset, args, {"workers": workers, **kwargs})
         if "batch_size" in kwargs:
             kwargs["batch_size"] = plain_scalar(kwargs["batch_size"])
         self._streaming = find_streaming(dataset)
@@ -170,13 +170,13 @@ class StreamingDataLoader(DataLoader[Any]):
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
 
-    def _check_given(self, dataset: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    def _check_arguments(self, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_strict:
             names = [*inspect.signature(DataLoader.__init__).parameters][2:]
-            given = {**dict(zip(names, args, strict=False)), **given}
-            check_loader(type(self).__name__, dataset, given, [*names, "workers"])
-        elif given["workers"] not in {"auto", "processes", "threads"}:
-            check_arguments(type(self).__name__, given, {"workers": LOADER_RULES["workers"]})
+            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+            check_loader(type(self).__name__, dataset, arguments, [*names, "workers"])
+        elif kwargs["workers"] not in {"auto", "processes", "threads"}:
+            check_arguments(type(self).__name__, kwargs, {"workers": LOADER_RULES["workers"]})
 
     def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
         """Refuse threads where they cannot be, and what has no effect on them (ConfigError)."""
@@ -200,8 +200,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @staticmethod
     def _refuse_sampling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        given = {**dict(zip(_ORDERED, args[1:4], strict=False)), **kwargs}
-        names = [name for name in _ORDERED if given.get(name, False) not in (None, False)]
+        arguments = {**dict(zip(_ORDERED, args[1:4], strict=False)), **kwargs}
+        names = [name for name in _ORDERED if arguments.get(name, False) not in (None, False)]
         if names:
             refuse_sampling(names)
 
@@ -216,18 +216,18 @@ class StreamingDataLoader(DataLoader[Any]):
             and self.num_workers > 1  # ranks may not be known yet: Lightning makes them later
             and self.batch_size not in {None, streaming.batch_size}
         ):
-            told = (
+            warning = (
                 f"the loader makes batches of {self.batch_size} from an order for batches of "
                 f"{streaming.batch_size}: with several workers a position in the middle "
                 "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
             )
-            warnings.warn(told, stacklevel=3)
+            warnings.warn(warning, stacklevel=3)
         is_collated = self._is_strict and self.collate_fn is default_collate
         if streaming is not None and streaming is dataset and is_collated:
             check_same_columns(streaming)
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Let the dataset and the loader have the batch size that one of them was given."""
+        """Set the batch size of the dataset and the loader, of which one has it."""
         dataset = self._streaming
         assert dataset is not None
         if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
@@ -311,7 +311,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def order_hash(self) -> OrderHash:
-        """Of the samples of this rank in this iteration; the sum over ranks is the plan's."""
+        """Hash of the samples of this rank in this iteration; the sum over ranks is the plan's."""
         return self._count.order_hash
 
     def report(self) -> WaitReport:
@@ -325,7 +325,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if self._streaming is None:
             raise ConfigError(
-                f"report() tells of streaming datasets, and this loader reads a "
+                f"report() is about streaming datasets, and this loader reads a "
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
@@ -344,7 +344,7 @@ class StreamingDataLoader(DataLoader[Any]):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts workers of its own.
+        # A copy starts its own workers.
         return {**self.__dict__, "_inner": None}
 
     def __iter__(self) -> Any:
@@ -356,13 +356,13 @@ class StreamingDataLoader(DataLoader[Any]):
         return batches
 
     def _take_over(self, batches: CountedBatches) -> None:
-        """Let the state, and changes of the order, be about this iteration from now on."""
+        """Make this iteration the one of which the state, and changes of the order, are."""
         assert self._streaming is not None
         self._count = batches.count
         self._streaming._edits.find_loop = weakref.ref(batches)
 
     def _make_batches(self) -> Iterator[Any]:
-        """The batches of an epoch that begins now, with their bookkeeping."""
+        """Begin an epoch, and return its batches with their bookkeeping."""
         source: IterableDataset[Any]
         if self.num_workers and not self._threaded:
             if self._inner is None or not self.persistent_workers:
@@ -412,7 +412,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Where this rank is, for ``load_state_dict`` on this or another number of ranks.
+        """Return the position of this rank, for ``load_state_dict`` on any number of ranks.
 
         None when the dataset is not a streaming one, with a warning when there is one inside.
         """
@@ -446,14 +446,14 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         assert self._streaming is not None
         name = type(dataset).__name__
-        taken = count.samples - count.dropped
-        if taken not in count.given:
+        samples = count.samples - count.dropped
+        if samples not in count.wrapper_samples:
             self._has_warned = True
             warnings.warn(
-                f"the position is not exact: {name} has taken {taken:,} samples from the dataset "
-                f"and given {count.given[0]:,}, and a resume loses those that it holds back. Use "
-                f"Packing or dataset.filter(), or keep them in a state_dict() of {name}, with "
-                "num_workers=0.",
+                f"the position is not exact: {name} has taken {samples:,} samples from the dataset "
+                f"and given {count.wrapper_samples[0]:,}, and a resume loses those that it holds "
+                f"back. Use Packing or dataset.filter(), or keep them in a state_dict() of {name}, "
+                "with num_workers=0.",
                 stacklevel=3,
             )
         elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
@@ -465,7 +465,7 @@ class StreamingDataLoader(DataLoader[Any]):
             )
 
     def skip(self, steps: range) -> int:
-        """Let global batches that have not come yet never come; returns the step that does instead.
+        """Leave out global batches that have not come yet; return the step that comes instead.
 
         - ``steps`` (range): Which, counted since the training began, as ``range(12300, 12400)``.
 
@@ -487,7 +487,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._streaming._edits.skip(self._streaming._world(), steps)
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
-        """Let the next iteration go on from ``obj``; to be called on every rank.
+        """Continue from ``obj`` with the next iteration; to be called on every rank.
 
         A state that was saved after the loop over an epoch had ended lets the next epoch begin.
 

@@ -53,7 +53,7 @@ class BatchGroup(NamedTuple):
         return not self.infos
 
     def batches(self) -> Iterator[Batch]:
-        """The batches one by one, as views."""
+        """Yield the batches one by one, as views."""
         start = 0
         for info in self.infos:
             stop = start + info.samples
@@ -77,7 +77,7 @@ class BatchList(NamedTuple):
         return not self.items
 
     def batches(self) -> Iterator[Batch]:
-        """The batches one by one."""
+        """Return the batches one by one."""
         return iter(self.items)
 
 
@@ -109,7 +109,7 @@ class BatchIterator:
         except Exception as error:  # noqa: BLE001 - raised again
             # The frame in which torch raises what a worker met keeps the exception, and this its
             # frames: the iterator would live until a collection, which shuts the queues before the
-            # workers are told to end. They would be waited for, five seconds each.
+            # workers get the message to end. They would be waited for, five seconds each.
             raise error.with_traceback(None) from error.__cause__
 
     def _next(self) -> Batch:
@@ -144,15 +144,15 @@ _MAX_COPIED_BYTES = 32 << 10  # of a column of a batch; copying more costs what 
 
 
 def send_batches(
-    batches: Iterable[Rows], epoch: WorkerEpoch | None, watch: Stopwatch, least: int = 1
+    batches: Iterable[Rows], epoch: WorkerEpoch | None, watch: Stopwatch, min_size: int = 1
 ) -> Iterator[Batch]:
-    """Yield batches with their bookkeeping, except those of fewer than ``least`` places.
+    """Yield batches with their bookkeeping, except those of fewer than ``min_size`` places.
 
     ``epoch`` may be None if the rows bring their bookkeeping along.
     """
     watch.start()
     for rows in batches:
-        if rows.size >= least:
+        if rows.size >= min_size:
             info, making = rows.info, watch.take(rows.size)
             if info is not None:
                 info = info._replace(making=making)
@@ -173,7 +173,7 @@ def send_batches(
 def send_chunks(
     chunks: Iterable[Rows],
     batch_size: int,
-    least: int,
+    min_size: int,
     worker: int,
     epoch: WorkerEpoch,
     watch: Stopwatch,
@@ -184,7 +184,7 @@ def send_chunks(
         infos = []
         for start in range(0, rows.size, batch_size):
             count = min(batch_size, rows.size - start)
-            if count >= least:
+            if count >= min_size:
                 infos.append(batch_info(epoch, rows.first + start, count))
         if infos:
             infos[0] = infos[0]._replace(making=watch.take())

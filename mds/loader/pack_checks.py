@@ -15,7 +15,10 @@ from mds.transforms.column_function import ColumnFunction
 
 
 def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | None) -> str | None:
-    """How packs become the batches of a loader, None without packing. Raises ConfigError."""
+    """Return how packs become the batches of a loader, or None without packing.
+
+    Raises ConfigError for what does not go together.
+    """
     packing = None if streaming is None else streaming.packing
     if pack_as not in (None, *PACK_AS):
         raise ConfigError(f"pack_as is {' or '.join(map(repr, PACK_AS))}, got {pack_as!r}.")

@@ -67,7 +67,7 @@ class StoredDocuments:
     ) -> None:
         self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
         self._lengths, self._allocate = lengths, allocate
-        self._following, self._others = stored_columns(dataset, self._tokens)
+        self._following, self._extra = stored_columns(dataset, self._tokens)
         self._has_form = False  # whether a document has shown how many axes its arrays have
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
@@ -75,25 +75,25 @@ class StoredDocuments:
         if rows is None:
             if not self._has_form and len(self._following) > 1:
                 self._find_form(self._dataset._stored_item(0))
-            return packs, padding(self._following), {name: [] for name in self._others}
+            return packs, padding(self._following), {name: [] for name in self._extra}
         columns = rows.values
         self._find_form({name: columns[name][0] for name in self._following})
-        whole = self._lengths.take(packs.ids)
-        is_cut = self._packing.separator is not None or not np.array_equal(packs.sizes, whole)
+        lengths = self._lengths.take(packs.ids)
+        is_cut = self._packing.separator is not None or not np.array_equal(packs.sizes, lengths)
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
         flat = {}
         for name, dtype in self._following.items():
             values = columns[name]
-            self._check(name, values, whole, packs.ids)
+            self._check(name, values, lengths, packs.ids)
             if is_cut:
                 values = cut_pieces(name, values, starts, sizes, self._packing)
             flat[name] = self._allocate((int(packs.sizes.sum()),), dtype)
             join_values(name, values, flat[name].numpy())
-        others = {
+        extra = {
             name: [np.array(v) if isinstance(v, np.ndarray) else v for v in columns[name]]
-            for name in self._others
+            for name in self._extra
         }
-        return packs, flat, others
+        return packs, flat, extra
 
     def _find_form(self, sample: Mapping[str, Any]) -> None:
         """Take columns whose arrays have several axes from those that follow the tokens."""
@@ -103,11 +103,11 @@ class StoredDocuments:
         for name in [*self._following]:
             if name != self._tokens and np.ndim(sample[name]) != 1:
                 del self._following[name]
-                self._others.append(name)
+                self._extra.append(name)
 
-    def _check(self, name: str, values: Any, whole: Ids, ids: Ids) -> None:
+    def _check(self, name: str, values: Any, lengths: Ids, ids: Ids) -> None:
         """Check that documents are as long as was recorded. Raises IndexFileError."""
-        recorded = whole.tolist()
+        recorded = lengths.tolist()
         if [*map(len, values)] == recorded and getattr(values[0], "ndim", 0) == 1:
             return
         row = next(i for i, v in enumerate(values) if np.ndim(v) != 1 or len(v) != recorded[i])
@@ -151,24 +151,24 @@ class SampleDocuments:
         if not samples:
             return packs, *self._padding()
         vectors: dict[str, list[Vector]] = {}
-        others: Columns = {}
+        extra: Columns = {}
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
         lengths = self._lengths.take(packs.ids).tolist()
         documents = zip(samples, packs.ids.tolist(), lengths, strict=True)
-        for sample, self._number, whole in documents:
+        for sample, self._number, length in documents:
             self._check_form(sample)
             for name, follows in self._form.items():
                 if follows:
-                    vectors.setdefault(name, []).append(self._vector(name, sample[name], whole))
+                    vectors.setdefault(name, []).append(self._vector(name, sample[name], length))
                 else:
-                    others.setdefault(name, []).append(sample[name])
+                    extra.setdefault(name, []).append(sample[name])
         flat = {}
         for name, values in vectors.items():
             pieces = cut_pieces(name, values, starts, sizes, self._packing)
             self._types[name] = batch_dtype(np.result_type(*{piece.dtype for piece in values}))
             flat[name] = self._allocate((int(packs.sizes.sum()),), self._types[name])
             join_values(name, pieces, flat[name].numpy())
-        return packs, flat, others
+        return packs, flat, extra
 
     def _padding(self) -> tuple[Tensors, Columns]:
         """Return padding for a step without documents, of the form of any sample."""
@@ -221,38 +221,39 @@ class SampleDocuments:
         )
         return form
 
-    def _vector(self, name: str, value: Any, whole: int) -> Vector:
+    def _vector(self, name: str, value: Any, length: int) -> Vector:
         """Return the values of a document in a column that follows the tokens.
 
         Raises FunctionError, or ConfigError for stored ones.
         """
         if not _is_vector(value):
-            shown = f"{type(value).__name__} {str(value)[:40]!r}"
+            text = f"{type(value).__name__} {str(value)[:40]!r}"
             raise self._wrong(
-                f"has {shown} in column {name!r}, which is to be an array of numbers with one axis"
+                f"has {text} in column {name!r}, which is to be an array of numbers with one axis"
             )
         vector = _as_vector(value)
-        if len(vector) == whole:
+        if len(vector) == length:
             return vector
         if name == self._tokens:
             raise self._wrong(
-                f"has {len(vector)} values in column {name!r}, and its recorded length is {whole}: "
-                "packs are made of recorded lengths. Keep them, or record those that come"
+                f"has {len(vector)} values in column {name!r}, and its recorded length is "
+                f"{length}: packs are made of recorded lengths. Keep them, or record those that "
+                "come"
             )
         raise self._wrong(
-            f"has {len(vector)} values in column {name!r} and {whole} in {self._tokens!r}: arrays "
+            f"has {len(vector)} values in column {name!r} and {length} in {self._tokens!r}: arrays "
             "with one axis follow the tokens and are as long. Leave the column out, or give it two "
             "axes"
         )
 
     def _wrong(self, why: str) -> FunctionError | ConfigError:
         """Return the error for a sample that no pack can take."""
-        made_by = str(self._chain) if self._chain.maps else ""
-        if self._dataset._has_own_items and not made_by:
-            made_by = f"__getitem__ of {type(self._dataset).__name__}"
-        if not made_by:
+        source = str(self._chain) if self._chain.maps else ""
+        if self._dataset._has_own_items and not source:
+            source = f"__getitem__ of {type(self._dataset).__name__}"
+        if not source:
             return ConfigError(f"sample {self._number} as stored {why}.")
-        return FunctionError(f"sample {self._number} behind {made_by} {why}.")
+        return FunctionError(f"sample {self._number} behind {source} {why}.")
 
 
 def cut_pieces(
@@ -310,11 +311,11 @@ def join_values(
         )
 
 
-def check_names(following: Iterable[str], others: Iterable[str]) -> None:
+def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
     """Check that no column has the name of one that packs add. Raises ConfigError."""
-    others = [*others]
-    clashes = [name for name in (*following, *others) if name in _ADDED]
-    if clashes or LABELS in others:
+    extra = [*extra]
+    clashes = [name for name in (*following, *extra) if name in _ADDED]
+    if clashes or LABELS in extra:
         raise ConfigError(
             f"batches of packs get columns {', '.join(_ADDED)} and labels, and the samples have "
             f"{', '.join(clashes or [LABELS])} of another kind already. Leave them out with "
@@ -339,7 +340,7 @@ def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[
     the tokens.
     """
     encodings = encodings_of(dataset)
-    shape, following, others = encodings[tokens].shape, {}, list[str]()
+    shape, following, extra = encodings[tokens].shape, {}, list[str]()
     for name, encoding in encodings.items():
         follows = name == tokens or (
             encoding.decode_kind is DecodeKind.VECTOR
@@ -347,12 +348,12 @@ def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[
             else encoding.shape is not None and encoding.shape == shape
         )
         if not follows:
-            others.append(name)
+            extra.append(name)
             continue
         dtype = encoding.element_dtype if encoding.dtype is None else encoding.dtype
         following[name] = batch_dtype(dtype or np.dtype(np.int64))
-    check_names(following, others)
-    return following, others
+    check_names(following, extra)
+    return following, extra
 
 
 def encodings_of(dataset: Samples) -> dict[str, Any]:

@@ -58,9 +58,9 @@ class PackSteps:
 
     def blocks(self) -> Iterator[Ids]:
         """Yield the documents of each step."""
-        whole = self._epoch.order.shape.global_batch
+        packs_of_step = self._epoch.order.shape.global_batch
         for packs in self._epoch.packs():
-            if packs.packs == whole or not self._drop_last:
+            if packs.packs == packs_of_step or not self._drop_last:
                 self._waiting.append(packs)
                 if len(packs.ids):
                     self._unread.append(packs)
@@ -126,7 +126,7 @@ class BatchPacker:
     def pack(self, step: tuple[RankPacks, Rows | None]) -> Rows:
         """Return the batch of a step: its packs, and their documents if there are any."""
         planned, rows = step
-        packs, flat, others = self._documents.collect(planned, rows)
+        packs, flat, extra = self._documents.collect(planned, rows)
         self._add_columns(packs, flat)
         if self._pack_as == "varlen":
             columns = varlen(packs, flat)
@@ -144,7 +144,7 @@ class BatchPacker:
             is_empty=bool(len(planned.ids)) and not len(packs.ids),
             end=packs.end,
         )
-        batch = self._apply(packs, columns, others)
+        batch = self._apply(packs, columns, extra)
         mask = self._mask(packs) if self._is_masked else None
         return Rows(0, len(planned.ids), batch, mask=mask, info=info)
 
@@ -170,24 +170,22 @@ class BatchPacker:
         np.concatenate([self._ramp[:size] for size in sizes.tolist()], out=positions.numpy())
         return positions
 
-    def _apply(
-        self, packs: RankPacks, columns: dict[str, Any], others: dict[str, list[Any]]
-    ) -> Any:
+    def _apply(self, packs: RankPacks, columns: dict[str, Any], extra: dict[str, list[Any]]) -> Any:
         """Return what the functions of batches make of columns, which they see as arrays."""
         maker = self._maker
         if not maker.has_functions:
-            return {**columns, **tensors_of(others)}
+            return {**columns, **tensors_of(extra)}
         arrays = {
             name: value.numpy() if isinstance(value, torch.Tensor) else value
             for name, value in columns.items()
         }
         keys = self._keys(packs) if maker.is_keyed else None
 
-        def where() -> str:
+        def describe() -> str:
             epoch, count = self._epoch.order.epoch, len(packs.counts)
             return f"a batch of {count} packs (before pack {packs.end.place:,} of epoch {epoch})"
 
-        batch = batch_of(maker.apply({**arrays, **others}, keys, where, self._watch))
+        batch = batch_of(maker.apply({**arrays, **extra}, keys, describe, self._watch))
         self._watch.charge(COLLATE)
         return batch
 

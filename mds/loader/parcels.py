@@ -21,24 +21,24 @@ from mds.loader.segments import Segment, SegmentPool, find_reader
 if TYPE_CHECKING:
     from mds.loader.messages import Batch, Message
 
-_SLACK = 16  # batches may differ by one part in so many
+_SLACK = 16  # batches may differ in size by a sixteenth
 
 
 class Parcel:
-    """Batches on their way to the trainer, where unpickling gives a BatchGroup or a BatchList.
+    """Batches for the trainer, where unpickling returns a BatchGroup or a BatchList.
 
     They lie in a segment of ``size`` bytes from ``pool``, or in the message where there is none.
     """
 
     def __init__(self, worker: int, pool: SegmentPool | None, size: int) -> None:
         self._worker = worker
-        found = pool.take(size) if pool is not None else None
+        lent = pool.take(size) if pool is not None else None
         self._file = pool.name if pool is not None else -1
         self._place: Segment | None
-        self._place, self._memory = found or (None, memoryview(bytearray(size)))
+        self._place, self._memory = lent or (None, memoryview(bytearray(size)))
         self._layouts: list[Layout] = []
         self._end = 0
-        #: What encoding and copying took.
+        #: Seconds of encoding and copying.
         self.seconds = 0.0
 
     def has_room(self, encoded: Encoded) -> bool:
@@ -68,14 +68,14 @@ def open_parcel(
     block: bytes | None,
     seconds: float,
 ) -> BatchGroup | BatchList:
-    """The batches of a parcel, whose tensors are its memory; ``seconds`` it took to send them."""
+    """Return the batches of a message as views of its memory; sending them took ``seconds``."""
     if place is not None:
         memory = find_reader(file).borrow(Segment(*place))
     else:
         memory = np.frombuffer(bytearray(block or b""), np.uint8)
-    items, at = [], 0
+    items, offset = [], 0
     for layout in layouts:
-        item, at = decode(memory, at, Layout(*layout))
+        item, offset = decode(memory, offset, Layout(*layout))
         items.append(item)
     if isinstance(items[0], BatchGroup):
         group = items[0]
@@ -85,10 +85,10 @@ def open_parcel(
 
 
 class ParcelSender:
-    """Makes messages of the batches of one worker.
+    """Sender of the batches of one worker, in messages.
 
-    ``pool``: its segments; None where the system gives no shared memory. ``clock``: what tells how
-    long a batch took.
+    ``pool``: its segments; None where the system gives no shared memory. ``clock``
+    times the making of a batch.
     """
 
     def __init__(
@@ -100,26 +100,26 @@ class ParcelSender:
         self._worker, self._pool, self._clock = worker, pool, clock
 
     def send(self, batches: Iterator[Message]) -> Iterator[Any]:
-        """The messages of an epoch; the last one is empty, or tells an error and its traceback.
+        """Yield the messages of an epoch; the last one is empty, or has an error.
 
-        What was made before an error is sent before it.
+        Batches that were made before an error are sent before it.
         """
         self._failure: Any = None
         parcel: Parcel | None = None
-        wanted = 0
+        batch_count = 0  # of this message
         clock = self._clock
-        for encoded, seconds, made, is_group in self._encoded(_unlisted(batches)):
+        for encoded, seconds, end, is_group in self._encoded(_unlisted(batches)):
             if parcel is not None and (is_group or not parcel.has_room(encoded)):
                 yield parcel
                 parcel = None
             if parcel is None:
-                wanted = 1 if is_group else _batches_of_next(wanted, encoded.size, seconds)
-                slack = encoded.size * wanted // _SLACK if wanted > 1 else 0
-                parcel = Parcel(self._worker, self._pool, encoded.size * wanted + slack)
+                batch_count = 1 if is_group else _next_count(batch_count, encoded.size, seconds)
+                slack = encoded.size * batch_count // _SLACK if batch_count > 1 else 0
+                parcel = Parcel(self._worker, self._pool, encoded.size * batch_count + slack)
             parcel.add(encoded)
-            parcel.seconds += clock() - made
+            parcel.seconds += clock() - end
             del encoded  # before the next one is made, so that its memory can be that one's
-            if len(parcel) >= wanted or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
+            if len(parcel) >= batch_count or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
                 yield parcel
                 parcel = None
         if parcel is not None:
@@ -129,29 +129,29 @@ class ParcelSender:
     def _encoded(
         self, batches: Iterator[Batch | BatchGroup]
     ) -> Iterator[tuple[Encoded, float, float, bool]]:
-        """Each batch or group, the seconds of making it, when it was made, and if it is a group."""
+        """Yield each batch or group, its seconds, when it was done, and whether it is a group."""
         clock = self._clock
         while True:
-            begun = clock()
+            begin = clock()
             try:
                 batch = next(batches)
-                made = clock()
+                end = clock()
                 is_group = isinstance(batch, BatchGroup)
                 encoded = encode(batch)
             except StopIteration:
                 return
             except Exception:  # noqa: BLE001 - it is raised in the trainer
-                where = f"in DataLoader worker process {self._worker}"
-                self._failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+                place = f"in DataLoader worker process {self._worker}"
+                self._failure = ExceptionWrapper(where=place)  # type: ignore[no-untyped-call]
                 return
             if not (isinstance(batch, BatchGroup) and batch.is_last):
                 del batch
-                yield encoded, made - begun, made, is_group
+                yield encoded, end - begin, end, is_group
             del encoded
 
 
 def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
-    """Batches of lists one by one, which are put together again by their sizes."""
+    """Yield batches of lists one by one, which are put together again by their sizes."""
     for message in messages:
         if isinstance(message, BatchList):
             yield from message.items
@@ -160,7 +160,7 @@ def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
         del message  # before the next one is made, so that its memory can be that one's
 
 
-def _batches_of_next(last: int, size: int, seconds: float) -> int:
-    """How many batches the next message has, if all are as the first."""
+def _next_count(last: int, size: int, seconds: float) -> int:
+    """Return the number of batches of the next message, if all are as the first."""
     fit = min(MAX_GROUP_BYTES // max(size, 1), int(MAX_GROUP_SECONDS / max(seconds, 1e-9)))
     return max(1, min(2 * last, MAX_GROUP_BATCHES, fit))

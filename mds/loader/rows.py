@@ -61,8 +61,8 @@ class BatchInfo(NamedTuple):
     ``skipped``: the first samples that were dropped on the way, and ``dropped``: how many there
     were. ``is_empty``: nothing was kept; one masked sample stands for the batch. ``making``: how it
     was made; of several batches in a message the first one tells it. ``end``: of a batch of packs,
-    the position after its step. ``given``: how many samples a wrapper made of them, with each list
-    of samples counted as one, and by its entries.
+    the position after its step. ``wrapper_samples``: how many samples a wrapper made of them, with
+    each list of samples counted as one, and by its entries.
     """
 
     samples: int
@@ -73,27 +73,27 @@ class BatchInfo(NamedTuple):
     is_empty: bool = False
     making: Making | None = None
     end: Position | None = None
-    given: tuple[int, int] = (0, 0)
+    wrapper_samples: tuple[int, int] = (0, 0)
 
 
 def batch_info(
     epoch: WorkerEpoch, position: int, count: int, making: Making | None = None
 ) -> BatchInfo:
-    """The bookkeeping of a batch of ``count`` places from ``position`` on."""
+    """Return the bookkeeping of a batch of ``count`` places from ``position`` on."""
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
     return BatchInfo(count, (added, count), epoch.begin, making=making)
 
 
 def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
-    """The bookkeeping of a message, whose first batch tells how all of them were made and sent.
+    """Return the bookkeeping of a message, with how its batches were made in that of the first.
 
     The trainer waited for the message, and so for all of its batches.
     """
-    made = [info.making for info in infos if info.making is not None]
-    if not made:
+    makings = [info.making for info in infos if info.making is not None]
+    if not makings:
         return [*infos]
-    first = infos[0]._replace(making=join_makings(made, crossing))
+    first = infos[0]._replace(making=join_makings(makings, crossing))
     return [first, *(i if i.making is None else i._replace(making=None) for i in infos[1:])]
 
 
@@ -148,9 +148,9 @@ def timed(stage: Iterable[Rows], watch: Stopwatch, phase: int) -> Iterator[Rows]
 
 
 def cut_columns(
-    chunks: Iterable[Rows], batch_size: int, least: int, keys: KeyStream | None
+    chunks: Iterable[Rows], batch_size: int, min_size: int, keys: KeyStream | None
 ) -> Iterator[Rows]:
-    """Yield the batches of chunks of columns as views, except one of fewer than ``least`` rows.
+    """Yield the batches of chunks of columns as views, except one of fewer than ``min_size`` rows.
 
     ``keys`` gives the row keys, if a function takes random numbers. Tensors become arrays.
     """
@@ -161,10 +161,10 @@ def cut_columns(
         for start in range(0, chunk.size, batch_size):
             count = min(batch_size, chunk.size - start)
             row_keys = keys.take(count) if keys is not None else None
-            if count < least:
+            if count < min_size:
                 continue
             values = {name: v[start : start + count] for name, v in columns.items()}
-            is_last = chunk.size - start - count < least  # or nothing remains
+            is_last = chunk.size - start - count < min_size  # or nothing remains
             rows = Rows(
                 chunk.first + start, count, values, row_keys, chunk.mask,
                 sources=chunk.sources, ends_sources=is_last,
@@ -175,8 +175,8 @@ def cut_columns(
         del chunk, columns
 
 
-def join_samples(chunks: Iterable[Rows], least: int = 0) -> Iterator[Rows]:
-    """Yield each batch of samples in one piece, except one of fewer than ``least`` places."""
+def join_samples(chunks: Iterable[Rows], min_size: int = 0) -> Iterator[Rows]:
+    """Yield each batch of samples in one piece, except one of fewer than ``min_size`` places."""
     parts: list[Rows] = []
     size = 0
     for rows in chunks:
@@ -185,10 +185,10 @@ def join_samples(chunks: Iterable[Rows], least: int = 0) -> Iterator[Rows]:
         is_end = rows.ends_batch
         del rows
         if is_end:
-            if size >= least:
+            if size >= min_size:
                 yield _join(parts)
             parts, size = [], 0
-    if parts and size >= least:  # the order ends in the middle of a batch
+    if parts and size >= min_size:  # the order ends in the middle of a batch
         yield _join(parts)
 
 
@@ -241,7 +241,7 @@ class ChunkSize:
     """Number of rows to gather at once: whole batches, more of them while they are small."""
 
     def __init__(self, batch_size: int, most_batches: int = MAX_GROUP_BATCHES) -> None:
-        self._batch_size, self._most = batch_size, most_batches
+        self._batch_size, self._limit = batch_size, most_batches
         self._batches = 1  # the first batch is made alone, so that it comes at once
 
     def __call__(self) -> int:
@@ -252,7 +252,7 @@ class ChunkSize:
         """Set the next size from a chunk of ``count`` rows."""
         nbytes = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
         fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)
-        self._batches = max(1, min(self._batches * 2, self._most, fit))
+        self._batches = max(1, min(self._batches * 2, self._limit, fit))
 
 
 def read_columns(
@@ -341,15 +341,15 @@ class BatchParts:
     ) -> None:
         self._size, self._parts, self._place = size, parts, first
         self._keys, self._masks = keys, masks
-        self._missing = self._most = 0  # places until the batch is complete, and of a part
+        self._missing = self._limit = 0  # places until the batch is complete, and of a part
 
     def cut(self, count: int) -> Iterator[Rows]:
         """Yield rows without values for the next ``count`` places."""
         while count:
             if not self._missing:
                 self._missing = self._size()
-                self._most = -(-self._missing // self._parts)
-            length = min(self._most, self._missing, count)
+                self._limit = -(-self._missing // self._parts)
+            length = min(self._limit, self._missing, count)
             count -= length
             self._missing -= length
             rows = Rows(self._place, length, None, ends_batch=not self._missing)

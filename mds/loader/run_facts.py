@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def setup_of(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) -> LoaderSetup:
-    """How a loader is set."""
+    """Return the settings of a loader that a report needs."""
     ranks = dataset._world().ranks_per_node
     collate = loader.collate_fn
     is_own = collate not in {default_collate, default_convert}
@@ -42,7 +42,7 @@ def _usable_cores() -> int:
 
 
 def cache_use_of(dataset: StreamingDataset, samples: int) -> CacheUse:
-    """What this rank had fetched for so many samples in all its epochs."""
+    """Return what this rank fetched for ``samples`` samples in all its epochs."""
     stats, indexes = dataset.stats(), dataset._shards.indexes
     shards = sum(len(index) for index in indexes)
     world = dataset._world()

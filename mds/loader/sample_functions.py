@@ -136,20 +136,20 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
     samples break most models: it is one sample with a mask that says False.
     """
     is_kept = np.array([sample is not DROPPED for sample in rows.values])
-    kept = [sample for sample in rows.values if sample is not DROPPED]
+    samples = [sample for sample in rows.values if sample is not DROPPED]
     keys = rows.keys[is_kept] if rows.keys is not None else None
-    is_empty = not kept
+    is_empty = not samples
     if is_empty:
         judge.spare = judge.spare or [any_sample(dataset)]
-        kept, keys = [*judge.spare], np.zeros(1, np.uint64)
+        samples, keys = [*judge.spare], np.zeros(1, np.uint64)
     info = batch_info(epoch, rows.first, rows.size)
     real = rows.size if rows.mask is None else int(rows.mask.sum())
     skipped, dropped = judge.dropped.take()
     info = info._replace(
         order=(info.order[0], real), skipped=tuple(skipped), dropped=dropped, is_empty=is_empty
     )
-    rows.values, rows.keys, rows.info = kept, keys, info
-    rows.mask = np.full(len(kept), not is_empty)
+    rows.values, rows.keys, rows.info = samples, keys, info
+    rows.mask = np.full(len(samples), not is_empty)
     return rows
 
 

@@ -68,7 +68,7 @@ class SegmentFile:
         self.lent = map_descriptor(descriptor, MAX_SEGMENTS, is_shared=True)
 
     def map(self, place: Segment) -> mmap.mmap:
-        """The memory of a segment."""
+        """Map a segment to memory."""
         return map_descriptor(self.descriptor, place.size, start=place.start, is_shared=True)
 
     def __enter__(self) -> SegmentFile:
@@ -100,14 +100,14 @@ class SegmentPool:
 
     @property
     def name(self) -> int:
-        """The name of the file."""
+        """Name of the file."""
         return self._file.name
 
     def take(self, size: int) -> tuple[Segment, memoryview] | None:
-        """A segment of ``size`` bytes or more, lent from now on; None where there is no memory."""
+        """Lend a segment of at least ``size`` bytes; return None if there is no memory."""
         free = np.flatnonzero(self._lent[: len(self._places)] == 0).tolist()
-        most = max(_MAX_WASTE * size, MIN_SEGMENT_BYTES)
-        fitting = [n for n in free if size <= self._places[n].size <= most]
+        max_size = max(_MAX_WASTE * size, MIN_SEGMENT_BYTES)
+        fitting = [n for n in free if size <= self._places[n].size <= max_size]
         with_memory = [n for n in free if n in self._maps]
         # One that has its pages, else one that had them, else a new one; the smallest of each.
         fitting.sort(key=lambda n: (n not in self._maps, self._places[n].size))
@@ -120,7 +120,7 @@ class SegmentPool:
         try:
             memory = self._memory(number)
         except OSError:
-            if not fitting:  # it was made in vain
+            if not fitting:  # the new one is of no use
                 self._end = self._places.pop().start
             return None
         self._lent[number] = _TAKEN
@@ -135,19 +135,19 @@ class SegmentPool:
         return number
 
     def _memory(self, number: int) -> mmap.mmap:
-        found = self._maps.get(number)
-        if found is None:
+        memory = self._maps.get(number)
+        if memory is None:
             place = self._places[number]
             _reserve(self._file.descriptor, place.start, place.size)
-            found = self._maps[number] = self._file.map(place)
-        return found
+            memory = self._maps[number] = self._file.map(place)
+        return memory
 
     def _shrink(self, number: int) -> None:
         """Give the memory of a free segment to the system; its place in the file stays."""
-        found = self._maps.pop(number)
+        memory = self._maps.pop(number)
         remove = getattr(mmap, "MADV_REMOVE", None)
         if remove is not None:
-            found.madvise(remove)
+            memory.madvise(remove)
 
     def __repr__(self) -> str:
         lent = int(self._lent[: len(self._places)].sum())
@@ -156,7 +156,7 @@ class SegmentPool:
 
 
 class SegmentReader:
-    """The trainer's side of a file: segments as memory, given back when they are let go."""
+    """Trainer's side of a file: segments as memory, given back with their last view."""
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
@@ -166,15 +166,15 @@ class SegmentReader:
         _readers[file.name] = self
 
     def borrow(self, place: Segment) -> Memory:
-        """The bytes of a segment, which is the caller's until the last view on it is gone."""
+        """Return the bytes of a segment, which stays borrowed until the last view on it is gone."""
         number = place.number
-        found = self._maps.get(number)
-        if found is None:
-            found = self._maps[number] = self._file.map(place)
-        memory = np.frombuffer(found, np.uint8)
+        mapped = self._maps.get(number)
+        if mapped is None:
+            mapped = self._maps[number] = self._file.map(place)
+        memory = np.frombuffer(mapped, np.uint8)
 
         def give_back(_: object) -> None:
-            # A forked child holds copies of the references, but what it drops is still in use.
+            # A forked child holds copies of the references, but what it drops stays in use.
             if self._owner == _getpid():
                 del self._borrowed[number]
                 if len(self._maps) > MAX_KEPT_MAPS:
@@ -193,7 +193,7 @@ _readers: weakref.WeakValueDictionary[int, SegmentReader] = weakref.WeakValueDic
 
 
 def find_reader(name: int) -> SegmentReader:
-    """The reader of a file in this process."""
+    """Return the reader of a file in this process."""
     return _readers[name]
 
 
@@ -201,16 +201,16 @@ _getpid = os.getpid
 
 
 def _size_class(size: int) -> int:
-    """The size of a segment for ``size`` bytes: four sizes for each power of two."""
+    """Return the size of a segment for ``size`` bytes: four sizes for each power of two."""
     step = max(MIN_SEGMENT_BYTES, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step
 
 
 def _reserve(descriptor: int, start: int, size: int) -> None:
-    """Have the system give the pages of a stretch of a file (OSError where it cannot)."""
+    """Reserve the pages of a stretch of a file. Raises OSError if the system has none."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, start, size)
         return
     zeros = bytes(1 << 20)
-    for at in range(start, start + size, len(zeros)):
-        os.pwrite(descriptor, zeros[: start + size - at], at)
+    for offset in range(start, start + size, len(zeros)):
+        os.pwrite(descriptor, zeros[: start + size - offset], offset)

@@ -1,4 +1,4 @@
-"""Rules of what a loader is given. Add one here for a new argument."""
+"""Rules of the arguments of a loader. Add one here for a new argument."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOADER_RULES: dict[str, Rule] = {
 }
 
 
-def check_loader(owner: str, dataset: Any, given: Mapping[str, Any], names: list[str]) -> None:
+def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: list[str]) -> None:
     """Refuse a dataset that is none, unknown arguments, and those of another type or value.
 
     Raises ConfigError, of which ArgumentError is a kind.
@@ -45,23 +45,23 @@ def check_loader(owner: str, dataset: Any, given: Mapping[str, Any], names: list
             f"{owner}({shown(dataset)}): a loader takes a dataset. Write "
             f"{owner}(StreamingDataset(local=...), batch_size=...)."
         )
-    refuse_unknown(owner, given, names)
-    check_arguments(owner, given, LOADER_RULES)
-    if given.get("num_workers", 0):
+    refuse_unknown(owner, arguments, names)
+    check_arguments(owner, arguments, LOADER_RULES)
+    if arguments.get("num_workers", 0):
         return
     for name in ("prefetch_factor", "persistent_workers"):
-        if given.get(name):
+        if arguments.get(name):
             raise ConfigError(
-                f"{owner}({name}={given[name]!r}): there are no workers that it could be about. "
-                f"Give num_workers= as well, or leave {name} out."
+                f"{owner}({name}={arguments[name]!r}): there are no workers that it could be "
+                f"about. Give num_workers= as well, or leave {name} out."
             )
 
 
-def check_threads(given: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
+def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
     """Refuse beside ``workers="threads"`` what would have no effect on them (ConfigError)."""
     for name in about_processes:
-        if given.get(name):
+        if arguments.get(name):
             raise ConfigError(
-                f"{name}={shown(given[name])} is about worker processes, and workers='threads' "
+                f"{name}={shown(arguments[name])} is about worker processes, and workers='threads' "
                 "has none: it would have no effect. Leave it out, or say workers='processes'."
             )

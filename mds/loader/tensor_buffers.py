@@ -22,7 +22,7 @@ _MAX_FREE_BLOCKS = 8  # of one pool, that wait to be used again
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    """An empty tensor of this process."""
+    """Return an empty tensor of this process."""
     return torch.from_numpy(np.empty(shape, dtype))
 
 
@@ -40,7 +40,7 @@ class TensorPool:
         self._lent: dict[int, weakref.ref[Any]] = {}  # by the address of a block
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-        """An empty tensor."""
+        """Return an empty tensor."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size < _MIN_POOLED_BYTES:
             return allocate(shape, dtype)

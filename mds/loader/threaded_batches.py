@@ -33,5 +33,5 @@ class ThreadedBatches(IterableDataset[Any]):
         return BatchIterator(workers, self._workers)
 
 
-# Each iteration is a group of its own in the epoch counter, told from torch's seeds by its sign.
+# Each iteration is a group in the epoch counter; its sign tells it from torch's seeds.
 _iterations = itertools.count()

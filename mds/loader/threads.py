@@ -37,7 +37,7 @@ class ThreadedWorkers:
 
     def __init__(self, makers: Sequence[Callable[[], Iterator[Any]]], ahead: int) -> None:
         self._queues = [_BoundedQueue(ahead) for _ in makers]
-        self._left = collections.deque(self._queues)
+        self._running = collections.deque(self._queues)
         self._threads = [
             threading.Thread(target=queue.run, args=(make,), name=f"mds-loader-{i}", daemon=True)
             for i, (queue, make) in enumerate(zip(self._queues, makers, strict=True))
@@ -52,23 +52,23 @@ class ThreadedWorkers:
         return self
 
     def __next__(self) -> Any:
-        while self._left:
-            queue = self._left[0]
+        while self._running:
+            queue = self._running[0]
             item = queue.take()
             if item is _END:
-                self._left.popleft()
+                self._running.popleft()
                 continue
             if isinstance(item, _Failed):
                 self.close()
                 raise item.error
-            self._left.rotate(-1)
+            self._running.rotate(-1)
             return item
         self.close()
         raise StopIteration
 
     def close(self) -> None:
         """Stop the threads and wait for them; closing twice is fine."""
-        self._left.clear()
+        self._running.clear()
         _stop_all(self._queues, self._threads)
         self._stop.detach()  # not before: a signal may come in between
 
@@ -79,7 +79,7 @@ class ThreadedWorkers:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<ThreadedWorkers: {len(self._left)} of {len(self._queues)} running>"
+        return f"<ThreadedWorkers: {len(self._running)} of {len(self._queues)} running>"
 
 
 class _BoundedQueue:
@@ -125,7 +125,7 @@ class _BoundedQueue:
             self._changed.notify_all()
 
     def take(self) -> Any:
-        """The next batch, or the error, or the end; waits until there is one."""
+        """Return the next batch, or the error, or the end; wait until there is one."""
         with self._changed:
             # The thread always leaves a last item, whatever happens to it.
             self._changed.wait_for(lambda: self._items or self._stopped)
@@ -136,7 +136,7 @@ class _BoundedQueue:
             return item
 
     def stop(self) -> None:
-        """Let the maker stop at its next batch."""
+        """Stop the maker at its next batch."""
         with self._changed:
             self._stopped = True
             self._items.clear()

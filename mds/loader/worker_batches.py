@@ -64,7 +64,7 @@ class WorkerBatches(IterableDataset[Any]):
 
 
 def stack_into(allocate: Allocator) -> None:
-    """Have torch's default collate of this process stack arrays and tensors in such memory.
+    """Make torch's default collate of this process stack arrays and tensors in such memory.
 
     In a worker process torch takes a new file of shared memory for each tensor that it stacks, to
     save a copy: opening, mapping and filling new pages costs more than the copy. It is told through
@@ -72,7 +72,7 @@ def stack_into(allocate: Allocator) -> None:
     """
     try:
         from torch.utils.data._utils import collate
-    except ImportError:  # it has moved, and goes on in its own way
+    except ImportError:  # it has moved: torch allocates as it does
         return
     table: dict[Any, Callable[..., Any]] = collate.default_collate_fn_map
 

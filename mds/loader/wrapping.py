@@ -18,11 +18,11 @@ from mds.errors import ConfigError
 from mds.transforms.seeding import Seeded
 
 _MAX_DEPTH = 16  # wrappers may point in circles
-_MOST = 100  # datasets of a list that are looked at
+_MAX_LISTED = 100  # datasets of a list that are looked at
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
-    """The StreamingDataset that this is, or that iterable wrappers keep under ``.dataset``."""
+    """Return this StreamingDataset, or the one that iterable wrappers keep as ``.dataset``."""
     for _ in range(_MAX_DEPTH):
         if isinstance(dataset, StreamingDataset):
             return dataset
@@ -68,22 +68,22 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
 def check_same_columns(dataset: StreamingDataset) -> None:
     """Refuse streams of other columns, whose samples fit into no batch (ConfigError).
 
-    What a function or a class of the caller's makes of samples is not known here.
+    The columns behind a function or a class of the user are not known here.
     """
     if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
         return
     first: tuple[int, set[str]] | None = None
-    for at, index in enumerate(dataset._shards.indexes):
+    for stream, index in enumerate(dataset._shards.indexes):
         for schema in index.schemas:
-            found = {name for name in schema.columns.names if name in dataset._columns}
-            if first is not None and found != first[1]:
+            names = {name for name in schema.columns.names if name in dataset._columns}
+            if first is not None and names != first[1]:
                 raise ConfigError(
                     f"samples of {_called(first[0], dataset)} have {_listed(first[1])}, those of "
-                    f"{_called(at, dataset)} have {_listed(found)}: they do not fit into one "
+                    f"{_called(stream, dataset)} have {_listed(names)}: they do not fit into one "
                     "batch. Give columns= that all have, batching_method='per_stream', or a "
                     "collate_fn=."
                 )
-            first = first or (at, found)
+            first = first or (stream, names)
 
 
 def check_generators(dataset: StreamingDataset) -> None:
@@ -108,26 +108,26 @@ def _listed(names: set[str]) -> str:
 
 
 def refuse_sampling(names: list[str]) -> None:
-    """Say how a StreamingDataset is told what a loader was told (ConfigError)."""
+    """Refuse arguments of a loader that a StreamingDataset takes instead (ConfigError)."""
     ways = {
         "shuffle": "StreamingDataset(..., shuffle=True, shuffle_seed=...) shuffles it",
         "sampler": "its ranks are found by themselves, or given by topology=; select() chooses",
         "batch_sampler": "batch_size= and batching_method= of the dataset decide",
     }
-    told = "; ".join(f"{name}=: {ways[name]}" for name in names)
-    raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {told}.")
+    remedies = "; ".join(f"{name}=: {ways[name]}" for name in names)
+    raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {remedies}.")
 
 
 def _inside(dataset: Any) -> Iterator[Any]:
     """Yield a dataset and those in its attributes and in theirs, each once."""
-    waiting, known = [dataset], {id(dataset)}
+    waiting, seen_ids = [dataset], {id(dataset)}
     while waiting:
         each = waiting.pop(0)
         yield each
         if isinstance(each, StreamingDataset):
             continue
         for value in [*getattr(each, "__dict__", {}).values()]:
-            for one in value[:_MOST] if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(one, Dataset) and id(one) not in known:
-                    known.add(id(one))
-                    waiting.append(one)
+            for item in value[:_MAX_LISTED] if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, Dataset) and id(item) not in seen_ids:
+                    seen_ids.add(id(item))
+                    waiting.append(item)

@@ -44,15 +44,15 @@ class Images(ColumnFunction):
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
         """Return the columns, with the named ones as arrays of one shape."""
-        made = dict(columns)
+        batch = dict(columns)
         # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
         draws = RowGenerator(keys).random(3).tolist() if keys is not None else None
         sizes: dict[int, tuple[int, int]] = {}
         for name in self._pictures:
-            made[name] = self._batch(columns[name], name, draws, sizes)
+            batch[name] = self._batch(columns[name], name, draws, sizes)
         for name in self._masks:
-            made[name] = self._mask_batch(columns[name], name, draws, sizes)
-        return made
+            batch[name] = self._mask_batch(columns[name], name, draws, sizes)
+        return batch
 
     def _batch(
         self,
@@ -65,11 +65,11 @@ class Images(ColumnFunction):
         shape = (3, height, width) if self._channels_first else (height, width, 3)
         out = np.empty((len(values), *shape), np.uint8 if self._scaling is None else np.float32)
         last = out.transpose(0, 2, 3, 1) if self._channels_first else out
-        for at, value in enumerate(values):
+        for row, value in enumerate(values):
             pixels = _rgb(value, name)
-            sizes.setdefault(at, pixels.shape[:2])
+            sizes.setdefault(row, pixels.shape[:2])
             fitting = self._fit(pixels, _scale_picture)
-            self._put(self._cut(fitting, draws[at] if draws is not None else None), last[at])
+            self._put(self._cut(fitting, draws[row] if draws is not None else None), last[row])
         return out
 
     def _mask_batch(
@@ -81,16 +81,16 @@ class Images(ColumnFunction):
     ) -> npt.NDArray[np.int64]:
         """Return the masks of a column, int64 (masks, height, width), with no number between."""
         out = np.empty((len(values), *self._size), np.int64)
-        for at, value in enumerate(values):
+        for row, value in enumerate(values):
             ids = _mask_ids(value, name)
-            if sizes.setdefault(at, ids.shape) != ids.shape:
+            if sizes.setdefault(row, ids.shape) != ids.shape:
                 raise ConfigError(
                     f"column {name!r} has a mask of {ids.shape[0]} x {ids.shape[1]} pixels beside "
-                    f"a picture of {sizes[at][0]} x {sizes[at][1]}: they are cut alike, so their "
+                    f"a picture of {sizes[row][0]} x {sizes[row][1]}: they are cut alike, so their "
                     "sizes must agree. Make them so in map()."
                 )
             fitting = self._fit(ids, _scale_mask)
-            out[at] = self._cut(fitting, draws[at] if draws is not None else None)
+            out[row] = self._cut(fitting, draws[row] if draws is not None else None)
         return out
 
     def _cut(self, pixels: npt.NDArray[Any], draw: list[float] | None) -> npt.NDArray[Any]:
@@ -100,18 +100,18 @@ class Images(ColumnFunction):
         if self._crop == "center":
             down = right = 0.5
         top = int((pixels.shape[0] - height + 1) * down)
-        left = int((pixels.shape[1] - width + 1) * right)
-        cut = pixels[top : top + height, left : left + width]
-        return cut[:, ::-1] if self._flip and flip < 0.5 else cut
+        left_edge = int((pixels.shape[1] - width + 1) * right)
+        cropped = pixels[top : top + height, left_edge : left_edge + width]
+        return cropped[:, ::-1] if self._flip and flip < 0.5 else cropped
 
-    def _put(self, cut: Pixels, room: npt.NDArray[Any]) -> None:
+    def _put(self, cropped: Pixels, room: npt.NDArray[Any]) -> None:
         if self._scaling is None:
-            room[...] = cut
+            room[...] = cropped
             return
         factors, terms = self._scaling
         for channel in range(3):
             target = room[..., channel]
-            np.multiply(cut[..., channel], factors[channel], out=target)
+            np.multiply(cropped[..., channel], factors[channel], out=target)
             target += terms[channel]
 
     def _fit(
@@ -162,17 +162,17 @@ def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
     if is_image(value):
         from PIL import ImageOps
 
-        shown = f"a picture of mode {value.mode}"
+        description = f"a picture of mode {value.mode}"
         ids = np.asarray(ImageOps.exif_transpose(value))
     else:
         ids = np.asarray(value) if hasattr(value, "shape") else np.empty(0)
-        shown = describe(value)
+        description = describe(value)
     if ids.ndim == 3 and ids.shape[2] == 1:
         ids = ids[..., 0]
     if ids.ndim != 2 or ids.dtype.kind not in "biu" or 0 in ids.shape:
         raise ConfigError(
-            f"column {name!r} has {shown}, and a mask has one whole number for each pixel. The "
-            "palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset, which "
+            f"column {name!r} has {description}, and a mask has one whole number for each pixel. "
+            "The palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset, which "
             "leaves the masks Pillow images; convert colours to ids in map()."
         )
     return ids

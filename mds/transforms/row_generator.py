@@ -37,13 +37,13 @@ class RowGenerator:
     """
 
     def __init__(self, keys: npt.NDArray[np.uint64]) -> None:
-        found = np.asarray(keys)
-        if found.ndim != 1 or found.dtype != np.uint64:
+        key_array = np.asarray(keys)
+        if key_array.ndim != 1 or key_array.dtype != np.uint64:
             raise ConfigError(
                 f"RowGenerator takes the keys of map_batches, a uint64 for each row, got "
-                f"{found.dtype} of shape {found.shape}."
+                f"{key_array.dtype} of shape {key_array.shape}."
             )
-        self._keys = found
+        self._keys = key_array
         self._calls = 0
         self._generator: KeyedGenerator | None = None
 
@@ -80,8 +80,8 @@ class RowGenerator:
                 f"integers() takes low < high, at most 2**53 apart, got {first!r} and {last!r}."
             )
         unit = self.random(shape, np.float64)
-        made: npt.NDArray[np.int64] = begin + (unit * (end - begin)).astype(np.int64)
-        return made
+        integers: npt.NDArray[np.int64] = begin + (unit * (end - begin)).astype(np.int64)
+        return integers
 
     def normal(self, shape: Shape = (), dtype: Any = np.float32) -> npt.NDArray[Any]:
         """Numbers of the normal distribution with mean 0 and deviation 1.
@@ -95,13 +95,13 @@ class RowGenerator:
 
     def _per_row(self, bound: Any, shape: Shape) -> npt.NDArray[np.int64]:
         """Reshape a bound so that it broadcasts with numbers of shape (rows, *shape)."""
-        found = np.asarray(bound)
-        if found.dtype.kind not in "iu" or found.shape not in {(), self._keys.shape}:
+        bounds = np.asarray(bound)
+        if bounds.dtype.kind not in "iu" or bounds.shape not in {(), self._keys.shape}:
             raise ConfigError(
                 f"a bound of integers() is an integer or one for each of {len(self._keys)} rows, "
                 f"got {bound!r}."
             )
-        return found.astype(np.int64).reshape(found.shape + (1,) * len(_tuple(shape)))
+        return bounds.astype(np.int64).reshape(bounds.shape + (1,) * len(_tuple(shape)))
 
     def _next_keys(self) -> npt.NDArray[np.uint64]:
         self._calls += 1
@@ -121,10 +121,10 @@ class RowGenerator:
 
 
 def _float(dtype: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(dtype)
-    if found not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise ConfigError(f"random numbers are float32 or float64, got {found}.")
-    return found
+    float_type: np.dtype[Any] = np.dtype(dtype)
+    if float_type not in {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise ConfigError(f"random numbers are float32 or float64, got {float_type}.")
+    return float_type
 
 
 def _tuple(shape: Shape) -> tuple[int, ...]:

@@ -33,16 +33,16 @@ def _array(value: Any, name: str) -> npt.NDArray[Any]:
     if hasattr(value, "numpy"):  # a tensor
         value = _tensor_values(value, name)
     try:
-        found = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple)) else None
+        array = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple)) else None
     except ValueError:  # arrays of different shapes in a list
-        found = None
-    if found is None or found.ndim == 0 or found.dtype.kind not in "biufc":
-        shown = str(value)[:40]
+        array = None
+    if array is None or array.ndim == 0 or array.dtype.kind not in "biufc":
+        excerpt = str(value)[:40]
         raise ConfigError(
-            f"column {name!r} has {type(value).__name__} {shown!r}: its values are to be arrays or "
-            "lists of numbers."
+            f"column {name!r} has {type(value).__name__} {excerpt!r}: its values are to be arrays "
+            "or lists of numbers."
         )
-    return found
+    return array
 
 
 def _tensor_values(value: Any, name: str) -> Any:

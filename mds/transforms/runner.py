@@ -82,41 +82,41 @@ class SampleRunner:
 
         Of one that is refused the functions behind that filter see nothing.
         """
-        for at, (link, step) in enumerate(self._steps):
-            found = step(key, sample) if link.is_keyed else step(sample)
+        for position, (link, step) in enumerate(self._steps):
+            result = step(key, sample) if link.is_keyed else step(sample)
             if link.kind == "map":
-                sample = found
-            elif not found:
-                rest = self._steps[at + 1 :]
-                return sample, False, all(later.kind != "map" for later, _ in rest)
+                sample = result
+            elif not result:
+                later_steps = self._steps[position + 1 :]
+                return sample, False, all(later.kind != "map" for later, _ in later_steps)
         return sample, True, True
 
     def _plain(self, link: Link) -> Callable[..., Any]:
-        function, where, may_be_none = link.function, self._where, link.kind == "filter"
+        function, describe_position, may_be_none = link.function, self._where, link.kind == "filter"
 
         def call(sample: Any) -> Any:
             try:
-                found = function(sample)
+                result = function(sample)
             except Exception as error:
-                raise link.failed(where(), error) from error
-            if found is None and not may_be_none:
-                raise link.gave_nothing(where())
-            return found
+                raise link.failed(describe_position(), error) from error
+            if result is None and not may_be_none:
+                raise link.gave_nothing(describe_position())
+            return result
 
         return call
 
     def _keyed(self, link: Link, stream: int) -> Callable[..., Any]:
-        function, where, generator = link.function, self._where, KeyedGenerator(stream)
+        function, describe_position, generator = link.function, self._where, KeyedGenerator(stream)
         seat = generator.at
 
         def call(key: int, sample: Any) -> Any:
             try:
-                found = function(sample, rng=seat(key))
+                result = function(sample, rng=seat(key))
             except Exception as error:
-                raise link.failed(where(), error) from error
-            if found is None:
-                raise link.gave_nothing(where())
-            return found
+                raise link.failed(describe_position(), error) from error
+            if result is None:
+                raise link.gave_nothing(describe_position())
+            return result
 
         return call
 
@@ -127,10 +127,10 @@ def _over_keyed(
     keys: Sequence[int],
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Any]:
-    left = iter(keys)  # not zip(), which keeps the sample in its tuple
+    remaining_keys = iter(keys)  # not zip(), which keeps the sample in its tuple
     for sample in samples:
         try:
-            result = step(next(left), sample)
+            result = step(next(remaining_keys), sample)
         except BaseException as error:
             on_error(error)
             raise

@@ -58,7 +58,7 @@ class Cells(NamedTuple):
     def _walk(self, places: Ids, step: Any) -> Ids:
         found: Ids = step(self, places)
         outside = np.flatnonzero(found >= self.samples)
-        # The last cell of a node may be larger than what is left for it.
+        # The last cell of a node may be larger than its remaining samples.
         while len(outside):
             some = self.of(outside)
             again = step(some, found[outside])

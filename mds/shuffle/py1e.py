@@ -59,26 +59,26 @@ class Py1e(SequentialShuffle):
         """Yield the samples of a node, merged by their places."""
         begin, size = self._parts.of_node(node)
         total = int(size.sum())
-        kept, replay = np.zeros(0, self._kind), None
+        shuffled, replay = np.zeros(0, self._kind), None
         if total <= self.keep:
-            kept = self._shuffled(begin, size, rng)
+            shuffled = self._shuffled(begin, size, rng)
         else:
             replay = restore_generator(save_generator(rng))
             advance_parts(size, rng)
         sorter = StreamingBucketSort(self.spec.samples, (self._high - 1) // 2 + 1)
-        at = 0
+        start = 0
         for first, last in group_parts(size, CHUNK):
             lengths = size[first:last]
-            until = at + int(lengths.sum())
+            until = start + int(lengths.sum())
             if replay is None:
-                ids = kept[at:until]
+                ids = shuffled[start:until]
             else:
                 ids = shuffle_parts(begin[first:last], lengths, replay)
-            if until > at:
-                sorter.push(at, self._places(lengths, at, total, rng), ids)
-                at = until
+            if until > start:
+                sorter.push(start, self._places(lengths, start, total, rng), ids)
+                start = until
                 # No sample from here on moves further back than half of the longest block.
-                yield from sorter.pop(at - (self._high - 1) / 2 if at < total else np.inf)
+                yield from sorter.pop(start - (self._high - 1) / 2 if start < total else np.inf)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
         """Both phases, without their ids."""
@@ -92,14 +92,14 @@ class Py1e(SequentialShuffle):
     def _shuffled(
         self, begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.unsignedinteger]:
-        """Return the first phase, kept."""
-        kept = np.empty(int(size.sum()), self._kind)
-        at = 0
+        """Return the first phase, shuffled."""
+        shuffled = np.empty(int(size.sum()), self._kind)
+        offset = 0
         for first, last in group_parts(size, CHUNK):
             ids = shuffle_parts(begin[first:last], size[first:last], rng)
-            kept[at : at + len(ids)] = ids
-            at += len(ids)
-        return kept
+            shuffled[offset : offset + len(ids)] = ids
+            offset += len(ids)
+        return shuffled
 
     def _places(
         self, size: NDArray[np.int64], at: int, total: int, rng: np.random.Generator

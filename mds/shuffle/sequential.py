@@ -100,12 +100,12 @@ def restore_generator(state: dict[str, Any]) -> np.random.Generator:
 def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, int]]:
     """Yield runs of parts, first and last + 1, of about ``target`` samples each."""
     ends = np.cumsum(sizes)
-    first, done = 0, 0
+    first, start = 0, 0
     while first < len(sizes):
-        last = int(np.searchsorted(ends, done + target, side="left")) + 1
+        last = int(np.searchsorted(ends, start + target, side="left")) + 1
         last = min(last, len(sizes))
         yield first, last
-        first, done = last, int(ends[last - 1])
+        first, start = last, int(ends[last - 1])
 
 
 def shuffle_parts(
@@ -113,12 +113,12 @@ def shuffle_parts(
 ) -> NDArray[np.int64]:
     """Return the ids of parts, one after the other, each shuffled in itself."""
     ids = part_ids(begin, size)
-    at = 0
+    offset = 0
     for count in size.tolist():
-        # Nothing is drawn for a part of one sample, or of none.
+        # A part of at most one sample draws no random number.
         if count > 1:
-            rng.shuffle(ids[at : at + count])
-        at += count
+            rng.shuffle(ids[offset : offset + count])
+        offset += count
     return ids
 
 
@@ -152,26 +152,26 @@ def shuffle_ranges(
     longest = max((last - first for first, last in ranges), default=0)
     small = total == 0 or int((begin + size).max()) <= 1 << 32
     kind = np.dtype(np.uint32 if small and longest >= _NARROW_FROM else np.int64)
-    # Of a slice before, no more than the length of a slice is left when the next begins.
-    held = np.empty(min(2 * longest, total), kind)
-    done = filled = 0  # how many were given out, and how many were filled in
+    # Of a slice before, no more than the length of a slice is pending when the next begins.
+    window = np.empty(min(2 * longest, total), kind)
+    yielded = filled = 0  # how many were given out, and how many were filled in
     for i, (first, last) in enumerate(ranges):
         while filled < last:
             step = min(filled + CHUNK, last)
-            held[filled - done : step - done] = _ids_between(
+            window[filled - yielded : step - yielded] = _ids_between(
                 begin, size, ends, (filled, step), kind
             )
             filled = step
-        rng.shuffle(held[first - done : last - done])
+        rng.shuffle(window[first - yielded : last - yielded])
         # What no later slice reaches is final.
         until = min(ranges[i + 1][0], filled) if i + 1 < len(ranges) else filled
-        if until > done:
-            yield held[: until - done]
-            left = held[until - done : filled - done].copy()
-            held[: len(left)] = left
-            done = until
-    for at in range(done, total, CHUNK):
-        yield _ids_between(begin, size, ends, (at, min(at + CHUNK, total)), kind)
+        if until > yielded:
+            yield window[: until - yielded]
+            pending = window[until - yielded : filled - yielded].copy()
+            window[: len(pending)] = pending
+            yielded = until
+    for start in range(yielded, total, CHUNK):
+        yield _ids_between(begin, size, ends, (start, min(start + CHUNK, total)), kind)
 
 
 def advance_ranges(ranges: Sequence[tuple[int, int]], rng: np.random.Generator) -> None:
@@ -186,11 +186,11 @@ def _ids_between(
     begin: NDArray[np.int64],
     size: NDArray[np.int64],
     ends: NDArray[np.int64],
-    wanted: tuple[int, int],
+    bounds: tuple[int, int],
     kind: np.dtype[Any],
 ) -> NDArray[np.integer]:
     """Ids number ``wanted[0]`` to ``wanted[1]`` - 1 of the parts."""
-    first, last = wanted
+    first, last = bounds
     a = int(np.searchsorted(ends, first, side="right"))
     b = int(np.searchsorted(ends, last, side="left")) + 1
     begins, sizes = begin[a:b].copy(), size[a:b].copy()

@@ -44,7 +44,7 @@ def open_reader(
     allow_unsafe_types: bool = False,
     columns: Sequence[str] | ColumnSelection | None = None,
 ) -> Reader:
-    """A reader of a shard whose raw files are in ``folder``.
+    """Return a reader of a shard whose raw files are in ``folder``.
 
     With ``columns`` samples have only these, and the others are not decoded. Raises
     UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and NotFoundError
@@ -70,7 +70,7 @@ def open_sparse(
     allow_unsafe_types: bool = False,
     columns: Sequence[str] | ColumnSelection | None = None,
 ) -> Reader:
-    """A reader of some rows of a shard, whose stored bytes are given by row.
+    """Return a reader of some rows of a shard, whose stored bytes are given by row.
 
     ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
     """
@@ -87,7 +87,7 @@ def make_decoder(
     columns: Sequence[str] | ColumnSelection | None = None,
     where: str = "a sample",
 ) -> Decoder:
-    """A function from the stored bytes of one sample to the sample.
+    """Return a function from the stored bytes of one sample to the sample.
 
     ``where`` names the place in errors. Raises UnsafeTypeError and ConfigError; the function
     raises ShardError and EncodingError (all ValueErrors).

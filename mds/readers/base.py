@@ -82,18 +82,18 @@ class Reader(ABC):
 
     @abstractmethod
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Samples of this schema as the columns that ``rows`` gives of them."""
+        """Convert samples of this schema to the columns that ``rows`` returns."""
 
     @abstractmethod
     def sample_bytes(self, row: int) -> memoryview:
-        """The stored bytes of one sample, as a view."""
+        """Return the stored bytes of one sample, as a view."""
 
     @abstractmethod
     def _open(self) -> Callable[[int], dict[str, Any]]:
         """Decode the offsets and make ``get``."""
 
     def close(self) -> None:
-        """Let go of the file. Closing twice is fine."""
+        """Close the file. Closing it twice is allowed."""
         self._is_closed = True
         vars(self).pop("get", None)
 
@@ -122,7 +122,7 @@ class Reader(ABC):
             raise ShardError(f"{self.where}: the reader is closed.")
 
     def _number(self, row: Any) -> int:
-        """A row as an int in range, counted from the end when negative."""
+        """Return a row as an int in range, counted from the end when negative."""
         number = row.__index__()
         if number < 0:
             number += self._count

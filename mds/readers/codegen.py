@@ -154,7 +154,7 @@ def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
 
 
 def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[str, Any]) -> str:
-    """The expression for one value; ``place`` is the buffer and the bounds, as expressions."""
+    """Return the expression for one value; ``place``: expressions of the buffer and its bounds."""
     data, start, end = place
     part = f"{data}[{start}:{end}]"
     if field.kind is DecodeKind.BYTES:
@@ -188,7 +188,7 @@ def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[s
 
 
 def _cells(field: Field, data: Any) -> Any:
-    """The data as values of a column that begin at every byte; a row of it is a value."""
+    """Return the data as values that begin at every byte; each row is a value."""
     dtype, shape, size = field.encoding.dtype, field.encoding.shape, field.size
     assert dtype is not None
     assert shape is not None
@@ -199,7 +199,7 @@ def _cells(field: Field, data: Any) -> Any:
 
 
 def _copy(field: Field) -> str:
-    """What makes a view an array of the caller's own, where it is to be one."""
+    """Return the code that copies a view, or "" if the caller takes views."""
     return ".copy()" if field.is_copied and field.kind is DecodeKind.ARRAY else ""
 
 

@@ -28,9 +28,9 @@ Positions = npt.NDArray[np.int64]
 def gather(
     fields: Fields, data: Data, offsets: npt.NDArray[np.uint32], numbers: Positions
 ) -> Batch:
-    """The wanted columns of the samples ``numbers``; ShardError when sizes do not add up."""
+    """Return the wanted columns of samples. Raises ShardError if sizes do not add up."""
     begins = offsets[numbers].astype(np.int64)
-    at = begins + 4 * fields.variable
+    places = begins + 4 * fields.variable
     words = None
     if fields.variable:
         words = take(data, begins, 4 * fields.variable, "<u4").astype(np.int64)
@@ -40,17 +40,19 @@ def gather(
         if not np.array_equal(words.sum(axis=1) + fixed, sizes):
             raise ShardError("sizes of columns do not add up to those of their samples.")
     out: Batch = {}
-    seen = 0
+    size_index = 0
     for field in fields.all:
-        start = at
+        start = places
         if field.size is not None:
-            at = at + field.size
+            places = places + field.size
         elif words is not None:
-            at = at + words[:, seen]
-            seen += 1
+            places = places + words[:, size_index]
+            size_index += 1
         if field.is_wanted:
             out[field.name] = (
-                column(field, data, start) if field.is_columnar else values(field, data, start, at)
+                column(field, data, start)
+                if field.is_columnar
+                else values(field, data, start, places)
             )
     return out
 
@@ -61,10 +63,10 @@ def column(field: Field, data: Data, starts: Positions) -> npt.NDArray[Any]:
     assert dtype is not None
     assert shape is not None
     assert field.size
-    found = take(data, starts, field.size, dtype).reshape(len(starts), *shape)
-    if dtype.kind == "b" and (found.view(np.uint8) > 1).any():
+    array = take(data, starts, field.size, dtype).reshape(len(starts), *shape)
+    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
         raise ShardError(f"column {field.name!r}: a byte of a bool is neither 0 nor 1.")
-    return found
+    return array
 
 
 def take(data: Data, starts: Positions, width: int, dtype: Any) -> npt.NDArray[Any]:
@@ -72,21 +74,21 @@ def take(data: Data, starts: Positions, width: int, dtype: Any) -> npt.NDArray[A
     if not len(starts):
         return np.empty(0, dtype)
     overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
-    found: npt.NDArray[Any] = overlapping[starts].view(dtype)
-    return found
+    values_at_starts: npt.NDArray[Any] = overlapping[starts].view(dtype)
+    return values_at_starts
 
 
 def stack(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[Any] | list[Any]:
     """One column of decoded samples, as ``gather`` gives it."""
-    found = [sample[field.name] for sample in samples]
+    cells = [sample[field.name] for sample in samples]
     shape = field.encoding.shape
     if not field.is_columnar or shape is None:
-        return found
-    out = np.empty((len(found), *shape), field.encoding.dtype)
+        return cells
+    out = np.empty((len(cells), *shape), field.encoding.dtype)
     if not shape:
-        out[:] = found
+        out[:] = cells
         return out
-    for place, value in enumerate(found):
+    for place, value in enumerate(cells):
         out[place] = value
     return out
 

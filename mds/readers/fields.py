@@ -21,7 +21,7 @@ _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """What samples are to be like: which columns (None: all), and how images and arrays come.
+    """Form of the samples: which columns (None: all), and the form of images and arrays.
 
     ``images``: "pil" for images opened and not yet decoded, "array" for arrays of shape (height,
     width, channels), or a mapping from columns to these words, kept as pairs. ``copy``: arrays
@@ -63,7 +63,7 @@ class ColumnSelection:
 
     @classmethod
     def parse(cls, columns: Sequence[str] | ColumnSelection | None) -> ColumnSelection:
-        """A selection from what a caller says."""
+        """Return the selection that arguments of a caller describe."""
         if isinstance(columns, ColumnSelection):
             return columns
         return cls(None if columns is None else tuple(columns))
@@ -111,7 +111,7 @@ class Fields:
 
 @lru_cache(maxsize=256)
 def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) -> Fields:
-    """The fields of an mds schema, with the columns of ``selection`` wanted.
+    """Return the fields of an mds schema, with the columns of ``selection`` wanted.
 
     Raises ConfigError for a column that does not exist.
     """
@@ -127,7 +127,7 @@ def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) 
 
 
 def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
-    """A function from stored bytes to a value, a view of them only if that is chosen."""
+    """Return a function from stored bytes to a value, a view only if that is chosen."""
     if selection.images_of(name) == "array" and encoding.decode_array is not None:
         return encoding.decode_array
     decode = encoding.decode
@@ -140,7 +140,7 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
             return found.copy() if type(found) is np.ndarray else found
 
         return decode_array
-    # What is inside a list or made by an encoding of the user's is not known here.
+    # Contents of lists and of users' encodings are unknown here: copy the bytes first.
     return lambda data: decode(memoryview(bytearray(data)))
 
 

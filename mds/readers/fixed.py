@@ -84,7 +84,7 @@ class FixedReader(JointReader):
         return view
 
     def close(self) -> None:
-        """Let go of the mapping; views that were given out keep it as long as they live."""
+        """Release the mapping. Views that were returned keep it alive."""
         super().close()
         self._cells = None
 
@@ -106,7 +106,7 @@ def joint_reader(
     columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
     offsets: npt.NDArray[np.uint32] | None = None,
 ) -> JointReader:
-    """The quickest reader for the columns of a schema."""
+    """Return the quickest reader for the columns of a schema."""
     fields = fields_of(schema.columns, columns)
     kind = FixedReader if fields.are_views else JointReader
     return kind(schema, samples, data, where, columns=columns, offsets=offsets)

@@ -24,7 +24,7 @@ class _Scratch(threading.local):
     memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def like(self, cells: Array) -> Array:
-        """An array of the same shape and type, good until the thread's next one."""
+        """Return an array of this shape and type, valid until the thread's next one."""
         if cells.nbytes > _KEPT:
             return np.empty_like(cells)
         if len(self.memory) < cells.nbytes:
@@ -45,7 +45,7 @@ def gather(
     *,
     copy: bool = True,
 ) -> Batch:
-    """The samples (shards[i], rows[i]) as columns, in that order.
+    """Return the samples (shards[i], rows[i]) as columns, in that order.
 
     ``readers`` gives the reader of a shard number; all must have the same columns. A column of
     fixed-width numbers is an array of shape (rows, *shape), ``out[name]`` where it is given (C
@@ -151,7 +151,7 @@ def _take(cells: Array, rows: Array, out: Array) -> None:
 
 
 def _room(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Array, Array]:
-    """The array of a column, and the same as opaque cells."""
+    """Return the array of a column, and the same memory as opaque cells."""
     dtype, shape = field.encoding.dtype, field.encoding.shape
     assert dtype is not None
     assert shape is not None
@@ -180,7 +180,7 @@ def _gather_any(
     *,
     copy: bool,
 ) -> Batch:
-    """The same for columns that are lists, group by group."""
+    """Fill columns that are lists, group by group."""
     batch: Batch = {}
     for number, places in groups.places():
         found = readers[number].rows(rows[places], copy=copy)
@@ -208,7 +208,7 @@ def _gather_few(
     *,
     copy: bool,
 ) -> Batch:
-    """The same for a few samples of each shard, which are quicker decoded one by one."""
+    """Fill columns from a few samples of each shard, decoded one by one."""
     first, pairs = next(iter(readers.values())), zip(shards.tolist(), rows.tolist(), strict=True)
     if copy and not first.is_stacked:
         samples = [readers[number].get(row) for number, row in pairs]
@@ -265,7 +265,7 @@ class Groups(NamedTuple):
 
 
 def by_shard(shards: Array) -> Groups:
-    """The samples of a batch by their shards."""
+    """Group the samples of a batch by their shards."""
     count, changes = len(shards), _changes(shards)
     if not len(changes) or len(changes) * _ROWS_WORTH_A_GROUP <= count:
         pieces = _pieces(shards, changes)
@@ -285,14 +285,14 @@ def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
 
 
 def unique_stable(shards: Array) -> list[int]:
-    """The shards that occur, by their first use; quick where many samples in a row share one."""
+    """Return the distinct shards, by first use; quick for runs of one shard."""
     return _by_first_use(shards, _changes(shards))
 
 
 def _by_first_use(shards: Array, changes: Array) -> list[int]:
     runs = np.concatenate([shards[:1], shards[changes]])
     if len(runs) > 64 and (top := int(runs.max())) < 8 * len(runs):
-        # Where each is used first: what comes first is written last.
+        # First use of each shard: assigned in reverse, so the earliest use is written last.
         firsts = np.full(top + 1, len(runs))
         firsts[runs[::-1]] = np.arange(len(runs) - 1, -1, -1)
         found: list[int] = runs[np.sort(firsts)[: np.count_nonzero(firsts < len(runs))]].tolist()
@@ -301,5 +301,5 @@ def _by_first_use(shards: Array, changes: Array) -> list[int]:
 
 
 def _changes(shards: Array) -> npt.NDArray[np.intp]:
-    """Where another shard than the one before begins."""
+    """Return the positions where the shard differs from the one before."""
     return np.flatnonzero(shards[1:] != shards[:-1]) + 1

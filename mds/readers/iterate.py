@@ -51,7 +51,7 @@ def iterate_samples(
     rows: Int64s,
     on_error: Callable[[BaseException], None],
 ) -> tuple[Iterator[Sample], Iterator[Any]]:
-    """The samples (shards[i], rows[i]) in order, and an iterator that is as far as they are.
+    """Return the samples (shards[i], rows[i]) in order, and an iterator in step with them.
 
     ``operator.length_hint`` of the second tells how many samples are left. ``readers`` may open a
     reader when it is first asked for, which then happens no earlier than its first sample.
@@ -103,7 +103,7 @@ def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> 
 
 
 class _Getters(dict[int, "Callable[[int], Sample]"]):
-    """What reads a row, by shard; opened when first asked for."""
+    """Functions that read a row, by shard; each is opened at its first use."""
 
     def __init__(
         self, readers: Mapping[int, Reader], on_error: Callable[[BaseException], None]

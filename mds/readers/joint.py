@@ -48,7 +48,7 @@ class JointReader(Reader):
         self._is_checked = False
 
     def offsets(self) -> npt.NDArray[np.uint32]:
-        """Where samples begin and the last one ends, (samples + 1,), checked."""
+        """Return the checked bounds of samples, shape (samples + 1,)."""
         if not self._is_checked:
             self._check_open()
             if self._offsets is None:
@@ -61,7 +61,7 @@ class JointReader(Reader):
         return self._offsets
 
     def _check_rows(self, offsets: npt.NDArray[np.uint32]) -> None:
-        """Where every sample has the same size, find one that has not; once for all samples."""
+        """Raise ShardError if samples of one fixed size have another one."""
         size = self.fields.row_size
         if size is None:
             return
@@ -106,11 +106,11 @@ class JointReader(Reader):
             raise
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Samples of this schema as columns; see Reader.as_columns."""
+        """Convert samples of this schema to columns; see Reader.as_columns."""
         return {field.name: columnar.stack(field, samples) for field in self.fields.wanted}
 
     def sample_bytes(self, row: int) -> memoryview:
-        """The stored bytes of one sample, as a view."""
+        """Return the stored bytes of one sample, as a view."""
         number, offsets = self._number(row), self.offsets()
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
@@ -120,7 +120,7 @@ class JointReader(Reader):
         return decode(self.fields, self.sample_bytes(number), f"{self.where}, sample {number}")
 
     def close(self) -> None:
-        """Let go of the mapping; views that were given out keep it as long as they live."""
+        """Release the mapping. Views that were returned keep it alive."""
         super().close()
         self._data, self._offsets, self._is_checked = b"", None, False
         self._viewer = None
@@ -152,7 +152,7 @@ def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
 
 
 def sample_decoder(fields: Fields, where: str) -> Callable[[Any], dict[str, Any]]:
-    """A function from the bytes of one sample to the sample."""
+    """Return a function from the bytes of one sample to the sample."""
 
     def decode_slowly(data: memoryview) -> dict[str, Any]:
         return decode(fields, data, where)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def map_file(folder: str, file: FileInfo) -> Data:
-    """The bytes of a file of a shard, which must have the size that the index says.
+    """Return the bytes of a file of a shard, which must have its size in the index.
 
     Raises NotFoundError (a FileNotFoundError), StoreError (an OSError) when it cannot be opened,
     and ShardError (a ValueError) when it is not a file of that size inside ``folder``.

@@ -60,11 +60,11 @@ class SparseReader(Reader):
         return lambda row: inner(self._place(row))
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Samples of this schema as columns; see Reader.as_columns."""
+        """Convert samples of this schema to columns; see Reader.as_columns."""
         return self._inner.as_columns(samples)
 
     def sample_bytes(self, row: int) -> memoryview:
-        """The stored bytes of one sample, as a view."""
+        """Return the stored bytes of one sample, as a view."""
         return self._inner.sample_bytes(self._place(row))
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
@@ -92,7 +92,7 @@ class SparseReader(Reader):
         return np.array(places, np.int64)
 
     def close(self) -> None:
-        """Let go of the bytes."""
+        """Release the bytes."""
         super().close()
         self._inner.close()
         self._places = {}

@@ -44,7 +44,7 @@ class SplitReader(Reader):
         self._offsets = offsets
 
     def offsets(self) -> npt.NDArray[np.uint32]:
-        """Where lines begin and the last one ends, (samples + 1,), checked."""
+        """Return the checked bounds of lines, shape (samples + 1,)."""
         if self._offsets is None:
             self._check_open()
             self._offsets = parse_meta_offsets(
@@ -72,7 +72,7 @@ class SplitReader(Reader):
         return self.as_columns(self.samples(self._numbers(rows)))
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Samples of this schema as columns; see Reader.as_columns."""
+        """Convert samples of this schema to columns; see Reader.as_columns."""
         encodings = dict(zip(self.schema.columns.names, self.schema.columns.encodings, strict=True))
         out: Batch = {}
         for name in self._columns:
@@ -81,7 +81,7 @@ class SplitReader(Reader):
         return out
 
     def sample_bytes(self, row: int) -> memoryview:
-        """The line of one sample as it is stored, as a view."""
+        """Return the line of one sample as it is stored, as a view."""
         number, offsets = self._number(row), self.offsets()
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
@@ -90,7 +90,7 @@ class SplitReader(Reader):
         return decode_line(self._parse, self.sample_bytes(number), f"{self.where}, sample {number}")
 
     def close(self) -> None:
-        """Let go of the mappings."""
+        """Release the mappings."""
         super().close()
         self._data = self._meta = b""
         self._offsets = None
@@ -99,7 +99,7 @@ class SplitReader(Reader):
 def decode_line(
     parse: Callable[[str], dict[str, Any]], line: memoryview | bytes, where: str
 ) -> dict[str, Any]:
-    """A sample of its line, with errors that say where it is. Raises EncodingError."""
+    """Parse the line of a sample. Raises EncodingError, which names its position."""
     try:
         return parse(str(line, "utf-8"))
     except RecursionError as error:
@@ -111,7 +111,7 @@ def decode_line(
 def line_decoder(
     schema: ShardSchema, columns: ColumnSelection, where: str
 ) -> Callable[[str], dict[str, Any]]:
-    """A function from a line, its end included, to the sample."""
+    """Return a function from a line, its end included, to the sample."""
     check_columns(schema.columns.names, columns.names, where)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
@@ -151,7 +151,7 @@ def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str],
 
 
 def _int(word: str) -> int:
-    # A bool passes for an int when it is written, and its name is what is stored.
+    # A writer accepts a bool as an int and stores its name.
     value = _BOOLS.get(word)
     return int(word) if value is None else value
 
@@ -160,7 +160,7 @@ _MAKERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _int, "float": fl
 
 
 def _as_array(values: list[Any], dtype: Any) -> npt.NDArray[Any] | list[Any]:
-    """A column as an array, or as it is where an array would change a value."""
+    """Return a column as an array, or unchanged if an array would change a value."""
     kind = {np.int64: int, np.float64: float}.get(dtype)
     if kind is None or any(type(value) is not kind for value in values):
         return values

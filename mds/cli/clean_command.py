@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="List, or remove, what an unfinished writer left.")
 @click.argument("place")
-@click.option("--remove", is_flag=True, help="Remove what is listed.")
+@click.option("--remove", is_flag=True, help="Remove everything listed.")
 def clean(place: str, remove: bool) -> None:
     """List what writers left at PLACE that were killed before they finished.
 

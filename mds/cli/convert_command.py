@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mds.writers.convert.run import Progress, Summary
 
 
-#: A line of a log for so many files.
+#: Number of files between two lines of a log.
 _FILES_BETWEEN_LINES = 100_000
 #: Sources below this size are converted before processes would have started.
 _SMALL = 64 << 20
@@ -87,7 +87,7 @@ class _KindOption(click.Option):
     "--fill",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What stands for missing values of a column.",
+    help="Value that replaces missing values of a column.",
 )
 @click.option(
     "--describe",
@@ -114,7 +114,7 @@ class _KindOption(click.Option):
     help="Make one dataset of a source whose files or folders are named train, test, ...",
 )
 @click.option("--split-key", metavar="NAME", help="Column whose value decides the split.")
-@click.option("--limit", metavar="N", help="Stop after so many samples (1000, 10k).")
+@click.option("--limit", metavar="N", help="Stop after N samples (1000, 10k).")
 @click.option(
     "--tokenizer",
     metavar="NAME",
@@ -156,7 +156,7 @@ class _KindOption(click.Option):
 )
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
-@click.option("--work", metavar="FOLDER", help="Folder for what is under way.  [OUT/.mds-convert]")
+@click.option("--work", metavar="FOLDER", help="Folder for unfinished work.  [OUT/.mds-convert]")
 @click.option(
     "--no-durable", is_flag=True, help="Do not wait until shards and index are on the disk."
 )
@@ -167,7 +167,7 @@ class _KindOption(click.Option):
     "the order of training stays, and states go across.",
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and stop.")
-@click.option("--quiet", "-q", is_flag=True, help="Print errors and nothing else.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Convert SOURCE to a dataset of MDS shards at OUT.
 

@@ -44,7 +44,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines."
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Fetch so many rows a rank.",
+    help="Rows that each rank fetches.",
 )
 @_data
 @_select

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "-j", "--workers", type=click.IntRange(0), default=1, show_default=True,
     help="Processes; 0: one a core.",
 )  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="Print faults and nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
 def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
     """Check every size, digest and sample of DATASET, and list all faults.
 

@@ -99,8 +99,12 @@ class FolderHandler(QuietHandler):
     do_HEAD = do_GET
 
     def do_PUT(self) -> None:
-        size = int(self.headers.get("Content-Length", 0))
-        with publish(self.locate()) as temporary, open(temporary, "wb") as file:
+        size, path = int(self.headers.get("Content-Length", 0)), self.locate()
+        if os.path.isfile(os.path.dirname(path)):  # a file is no folder
+            self.rfile.read(size)
+            self.end(403)
+            return
+        with publish(path) as temporary, open(temporary, "wb") as file:
             while size > 0:
                 chunk = self.rfile.read(min(size, 1 << 20))
                 if not chunk:

@@ -7,12 +7,13 @@ read in place are decompressed into a cache folder of that user, never beside th
 
 A file is ours when its inode, time and size are those in the ledger, or when it has our ownership
 marker: on publishing, the nanoseconds of its modification time are set to a digest of its inode,
-its size and the content that it stands for. `CacheFolder.is_ours` is the only place that decides
-this, and only such files are deleted. With the marker a cache
-survives the loss of its ledger, after a power cut for example: files that were fetched can still be
-evicted, and a user's own files stay. A file of another origin has the right number with a
-probability of 1 to 10**9, and a copy has another inode. On a file system without nanoseconds no
-file has a marker. Setting it costs two system calls a file.
+its size and the content that it stands for. `CacheFolder.is_ours` decides this for eviction and
+for a ledger that is there; `recovery.enter` and fetching look at marker and stamp by themselves,
+because they treat them differently. With the marker a cache survives the loss of its ledger, after
+a power cut for example: files that were fetched can still be evicted, and a user's own files stay.
+A file of another origin has the right number with a probability of 1 to 10**9, and a copy has
+another inode. On a file system without nanoseconds no file has a marker. Setting it costs two
+system calls a file.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ OTHER_ARGUMENTS = {"embed_external_files", "row_group_size", "age", "train", "va
 OTHER_OPTIONS = {"--sparse", "--no-read-sparse"}  # of tar and of bsdtar
 OTHER_CALLS = {
     *dir(builtins),
-    *("asarray", "astype", "item", "cpu"),
+    *("asarray", "astype", "item", "cpu", "numpy"),
     *("filled", "moveaxis"),  # of NumPy
     *("to", "view"),  # of a tensor
     "rewrite_data_files",  # of Iceberg
@@ -137,6 +137,8 @@ OTHER_CALLS = {
 VERBS = {
     "makes",
     "does",
+    "has",
+    "needs",
     "calls",
     "any",
     "than",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds._lazy import on_first_touch
 from mds._version import __version__
+from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.dataset.local import LocalDataset

@@ -1,10 +1,9 @@
-"""Checks of arguments where they enter: type and value, told with the caller's own class name.
+"""Checks of the types and values of arguments, and suggestions for misspelled names.
 
-A constructor holds its arguments against a table of rules, one for each name, before it does
-anything with them; so a wrong one is an error in the caller's line and not a strange one far below.
-An error says which argument of which class has which value, what it should be, and, for the usual
-slips, how to write it. The tables lie beside what they are of: `mds/dataset/settings.py`,
-`mds/loader/settings.py`, `mds/writers/spec.py`.
+A constructor compares its arguments with a table of rules, one for each name, before it uses them,
+so a wrong argument is an error in the caller's line. The error names the class, the argument, its
+value and what is expected, and for common slips how to write it. The tables are beside the
+constructors: `mds/dataset/settings.py`, `mds/loader/settings.py`, `mds/writers/spec.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from mds.errors import ArgumentError, ConfigError
-from mds.text.near import did_you_mean
-from mds.text.redaction import mask_foreign
+from mds.redaction import mask_foreign
 
 #: The largest number that counts something; sums and products of a few of them fit into 64 bits.
 LARGEST = 1 << 48
@@ -347,3 +345,16 @@ def _as_number(value: Any) -> str:
 
 def _nearest(value: Any, words: Sequence[str]) -> str:
     return did_you_mean(value, words).removeprefix(" Did you mean ").removesuffix("?")
+
+
+def did_you_mean(name: object, names: Iterable[object], form: str = "{!r}") -> str:
+    """Return a question that offers the nearest of ``names`` after a space; '' if none is near.
+
+    >>> did_you_mean("shufle", ["shuffle", "batch_size"])
+    " Did you mean 'shuffle'?"
+    """
+    import difflib  # on the way to an error only
+
+    spellings = {str(each).lower(): str(each) for each in names}
+    matches = difflib.get_close_matches(str(name).lower(), spellings, 1, 0.6)
+    return f" Did you mean {form.format(spellings[matches[0]])}?" if matches else ""

@@ -48,7 +48,7 @@ from __future__ import annotations
 import copy
 import re
 
-from mds.text.redaction import safe
+from mds.redaction import safe
 
 # What torch makes of an error in a worker process or a thread; the lines of the traceback stay.
 _FROM_WORKER = re.compile(r"Caught \w+ in [\w :]+\.\nOriginal Traceback ")

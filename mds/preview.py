@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from mds.text.redaction import safe
+from mds.redaction import safe
 
 if TYPE_CHECKING:
     from rich.text import Text

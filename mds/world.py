@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import ConfigError
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 
 MAX_RANKS = 1 << 18  # as many nodes as an order may have
 

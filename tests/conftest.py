@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import mds
-from mds.process import per_process
+from mds.process import fork_safe
 
 # A test starts interpreters in folders of its own, where an installed library, of another tree
 # perhaps, would be found first.
@@ -28,6 +28,6 @@ def _few_connections():
     """No test inherits the idle connections of many others, whose servers are gone."""
     yield
     if len(os.listdir("/proc/self/fd")) > _kept[0] + _MANY_DESCRIPTORS:
-        per_process._objects.clear()
+        fork_safe._objects.clear()
         gc.collect()
         _kept[0] = len(os.listdir("/proc/self/fd"))

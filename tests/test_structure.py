@@ -10,35 +10,35 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "mds"
 
 #: Packages that every package but themselves may import.
-BASE = "_lazy errors events plugins process text"
+BASE = "arguments errors events lazy_imports process redaction"
 
 #: What else a package may import.
 ALLOWED = {
     "_version": "",
-    "arguments": "",
     "units": "",
     "world": "",
     "preview": "",
-    "encodings": "arguments",
-    "format": "",
+    "encodings": "",
+    "shardfile": "",
     "storage": "",
     "shuffle": "",
-    "index": "encodings format storage units",
-    "plan": "arguments format shuffle units world",
-    "readers": "encodings format index",
-    "formats": "encodings format index readers storage units",
-    "writers": "arguments encodings format formats index storage units",
-    "cache": "format formats index plan readers storage units world",
-    "testing": "encodings format formats plan readers shuffle storage world writers",
+    "index": "encodings shardfile storage units",
+    "plan": "shardfile shuffle units world",
+    "readers": "encodings index shardfile",
+    "formats": "encodings index readers shardfile storage units",
+    "writers": "encodings formats index shardfile storage units",
+    "cache": "formats index plan readers shardfile storage units world",
+    "testing": "encodings formats plan readers shardfile shuffle storage world writers",
     "transforms": "encodings shuffle",
     "metrics": "cache",
     "prefetch": "cache readers units",
     "report": "units",
-    "dataset": "arguments cache encodings format formats index plan prefetch preview readers "
+    "dataset": "cache encodings formats index plan prefetch preview readers shardfile "
     "shuffle storage transforms units world",
-    "loader": "arguments dataset encodings index plan prefetch readers report transforms world",
-    "cli": "_version dataset encodings format formats index preview readers storage units writers",
-    "compat": "arguments cache dataset encodings format index loader plan readers shuffle storage "
+    "loader": "dataset encodings index plan prefetch readers report transforms world",
+    "cli": "_version dataset encodings formats index preview readers shardfile storage units "
+    "writers",
+    "compat": "cache dataset encodings index loader plan readers shardfile shuffle storage "
     "units world writers",
     "__main__": "cli",
 }
@@ -170,4 +170,4 @@ def test_only_safe_lines_are_logged():
         for p in MODULES.values()
         if "logging.getLogger(" in p.read_text("utf-8")
     ]
-    assert found == ["text/redaction.py"]
+    assert found == ["redaction.py"]

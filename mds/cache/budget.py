@@ -29,8 +29,8 @@ from mds.cache.ledger import PIN_AT
 from mds.cache.ledger_file import ABSENT, EVICTING, MANAGED, UNMANAGED, team_mark
 from mds.events import Evicted, emit
 from mds.process.fork_safe import new_lock
+from mds.redaction import get_logger
 from mds.storage.locks import lock_within
-from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mds.cache.concurrency import Pool
 from mds.cache.download import NoRoomError, ShardDownloader
 from mds.formats.encode import shard_bytes, write_shard
 from mds.formats.source import Files
-from mds.process.per_process import per_process
+from mds.process.fork_safe import per_process
 from mds.storage.files import open_target, publish
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from mds.cache.folder import CacheFolder, check_file, mark_as_ours
 from mds.cache.versions import ObjectVersions, raise_replaced
 from mds.errors import CacheError, CorruptError, ReplacedError, ShardError
 from mds.events import Fetched, Retried, emit
-from mds.format.hashing import new_hash
-from mds.format.layout import is_shard_name
 from mds.process.fork_safe import new_lock
+from mds.shardfile.hashing import new_hash
+from mds.shardfile.layout import is_shard_name
 from mds.storage.control_files import let_in, make_shared_folder
 from mds.storage.files import open_target, publish
 from mds.storage.regular import open_regular
@@ -254,7 +254,7 @@ def _unpack_checked(
     sink: Callable[[bytes], object],
 ) -> None:
     """Give ``sink`` the raw bytes of a compressed stream, which is judged when it has ended."""
-    from mds.format.compression import parse_compression
+    from mds.shardfile.compression import parse_compression
 
     codec = parse_compression(info.schema.compression)
     assert codec is not None

@@ -25,11 +25,11 @@ from mds.errors import (
     VanishedError,
 )
 from mds.events import Replaced, emit
-from mds.format.layout import is_shard_name
 from mds.process.fork_safe import new_rlock
+from mds.redaction import get_logger
+from mds.shardfile.layout import is_shard_name
 from mds.storage import redact
 from mds.storage.files import MAX_DELETIONS
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.cache.budget import Bid, Budget

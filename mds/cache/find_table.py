@@ -41,6 +41,7 @@ from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files, open_pinned
 from mds.formats.table import FileTable, first_names
 from mds.index.files_index import FilesIndexError
+from mds.redaction import get_logger
 from mds.storage.control_files import (
     make_control_folder,
     mode_of,
@@ -49,7 +50,6 @@ from mds.storage.control_files import (
 )
 from mds.storage.files import disk
 from mds.storage.url import Url, is_local, local_path, reveal
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.storage import Store

@@ -304,7 +304,7 @@ def check_file(file: FileInfo, path: str, name: str | None, name_or_url: str) ->
 
 def digest_of(path: str, name: str) -> str:
     """Return the digest of a file."""
-    from mds.format.hashing import new_hash
+    from mds.shardfile.hashing import new_hash
 
     digest = new_hash(name)
     read_back(path, digest.update)

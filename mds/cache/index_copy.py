@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import did_you_mean
 from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
 from mds.cache.origin import (
@@ -59,10 +60,9 @@ from mds.errors import (
 from mds.events import Retried, emit
 from mds.index import Index, read_index
 from mds.index.binary_copy import MIN_COPIED_BYTES, explain_missing_index
+from mds.redaction import get_logger
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
 from mds.storage.files import despite_deletion, disk, temporary_path
-from mds.text.near import did_you_mean
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store

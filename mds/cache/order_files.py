@@ -40,13 +40,13 @@ import numpy as np
 
 from mds.cache.computed_files import ComputedFiles, remove
 from mds.errors import CacheError, CorruptError
-from mds.format.hashing import digest
 from mds.plan.stream_orders import SequentialOrder
 from mds.process.fork_safe import new_lock
 from mds.process.mmaps import map_descriptor
+from mds.redaction import get_logger
+from mds.shardfile.hashing import digest
 from mds.storage.control_files import open_control_file
 from mds.storage.files import is_process, temporary_owner
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

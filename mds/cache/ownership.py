@@ -23,9 +23,9 @@ from mds.cache.filesystem import control_folder
 from mds.cache.origin import CONTROL, Origin, apart, claim, identity_of, make_folders, read_origin
 from mds.errors import IndexFileError
 from mds.index import Index
+from mds.redaction import get_logger
 from mds.storage.regular import open_regular
 from mds.storage.relative_name import INDEX_NAME
-from mds.text.redaction import get_logger
 
 log = get_logger("mds.cache")
 

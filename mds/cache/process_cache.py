@@ -30,8 +30,8 @@ from mds.errors import NotFoundError
 from mds.events import Waited, emit
 from mds.process.stopwatch import running_watch
 from mds.readers import open_reader, open_sparse
+from mds.redaction import get_logger
 from mds.storage.transfer_times import TIMES
-from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
 log = get_logger("mds.cache")

@@ -16,10 +16,10 @@ import numpy as np
 
 from mds.cache import policy
 from mds.errors import ShardError
-from mds.format.layout import header_size, parse_meta_offsets, parse_offsets
 from mds.process.fork_safe import new_lock
 from mds.readers.fields import fields_of
 from mds.readers.joint import JointReader
+from mds.shardfile.layout import header_size, parse_meta_offsets, parse_offsets
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,7 +17,7 @@ from multiprocessing import context, reduction
 from typing import Any
 
 from mds.process.fork_safe import new_lock
-from mds.process.nameless import open_nameless
+from mds.process.mmaps import open_nameless
 from mds.world import in_worker
 
 

@@ -44,8 +44,8 @@ from mds.cache.ledger_file import (
 from mds.cache.origin import CONTROL, apart, parts_of, read_origin
 from mds.cache.process_table import is_in_use
 from mds.errors import CacheError, ConfigError, FormatError
+from mds.redaction import get_logger
 from mds.storage.relative_name import RelativeName, unlink_beneath
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,8 +20,8 @@ from mds.errors import CacheLimitError, MdsError
 from mds.process.fork_safe import call_in_child, new_lock
 from mds.readers import ColumnSelection
 from mds.readers.fields import check_columns
+from mds.redaction import get_logger
 from mds.storage.files import is_process
-from mds.text.redaction import get_logger
 from mds.units import format_bytes
 
 if TYPE_CHECKING:

@@ -78,8 +78,8 @@ def _clean(store: Store, remove: bool) -> None:
 def find(store: Store) -> Leftovers:
     """Return the files that killed writers left at a place, with or without a dataset."""
     from mds.errors import NotFoundError
-    from mds.format.layout import INDEX_NAME
     from mds.index import Index
+    from mds.shardfile.layout import INDEX_NAME
     from mds.writers.leftovers import Leftovers
 
     try:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from mds.arguments import did_you_mean
 from mds.cli.files_dataset import first_samples, open_dataset
 from mds.encodings import Encoding, parse_encoding
 from mds.errors import NotFoundError
-from mds.format.layout import INDEX_NAME
 from mds.formats.registry import format_of_files
 from mds.index import Index
 from mds.index.column_notes import read_notes
 from mds.preview import Undecodable
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import join, open_store, redact
 from mds.storage.url import Url
-from mds.text.near import did_you_mean
 from mds.writers.convert.inputs.mds import MdsInput
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, MdsError, NotFoundError
-from mds.format.layout import INDEX_NAME
 from mds.index import Index
 from mds.index.companion import write_companion
 from mds.index.files_index import FilesIndexError
 from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.merge import read_recorded

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from mds.errors import MdsError, NotFoundError
-from mds.format.layout import INDEX_NAME
 from mds.formats.dataset import FormatData
 from mds.formats.encode import shard_bytes
 from mds.formats.opening import open_files
@@ -17,6 +16,7 @@ from mds.index import Index
 from mds.index.files_index import FilesIndexError
 from mds.preview import Undecodable
 from mds.readers import Reader
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import open_store
 from mds.storage.url import Url
 

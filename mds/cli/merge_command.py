@@ -20,7 +20,7 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
     with errors():
         from mds.cli.dataset_info import read_index
         from mds.errors import NotFoundError
-        from mds.format.layout import INDEX_NAME
+        from mds.shardfile.layout import INDEX_NAME
         from mds.storage import join, open_store, redact
         from mds.writers import merge_index
 

@@ -20,9 +20,6 @@ from mds.cli.files_dataset import check_shard, open_dataset
 from mds.encodings import Encoding, parse_encoding
 from mds.encodings.lengths import length_function
 from mds.errors import MdsError, NotFoundError
-from mds.format.compression import parse_compression
-from mds.format.hashing import hexdigest
-from mds.format.layout import parse_meta_offsets, parse_offsets, split_sample
 from mds.index import FileInfo, Index, ShardInfo
 from mds.index.column_notes import KIND as NOTES
 from mds.index.column_notes import check_noted, parse_notes
@@ -30,6 +27,9 @@ from mds.index.companion import companions_of, parse_companion
 from mds.index.lengths import KIND as LENGTHS
 from mds.index.lengths import lengths_name, parse_lengths
 from mds.readers import make_decoder
+from mds.shardfile.compression import parse_compression
+from mds.shardfile.hashing import hexdigest
+from mds.shardfile.layout import parse_meta_offsets, parse_offsets, split_sample
 from mds.storage import open_store
 
 #: Faults that are listed of one shard; more are counted.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from mds.compat.overrides import Sealed, SealedDict, check_overrides, find_remedy
 from mds.errors import ConfigError, NotFoundError
+from mds.redaction import get_logger, mask_foreign
 from mds.storage import (
     RetryPolicy,
     is_local,
@@ -22,7 +23,6 @@ from mds.storage import (
     schemes,
 )
 from mds.storage.url import Url
-from mds.text.redaction import get_logger, mask_foreign
 
 log = get_logger("mds.compat")
 

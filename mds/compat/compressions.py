@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat.overrides import Sealed, SealedDict
 from mds.errors import ConfigError
-from mds.format.compression import compression_names, parse_compression
-from mds.format.hashing import hash_names, hexdigest, new_hash
+from mds.shardfile.compression import compression_names, parse_compression
+from mds.shardfile.hashing import hash_names, hexdigest, new_hash
 
 if TYPE_CHECKING:
     from typing_extensions import Self

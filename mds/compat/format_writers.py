@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mds.encodings import Encoding
-    from mds.format.layout import Columns
+    from mds.shardfile.layout import Columns
 
     Out = str | tuple[str, str]
 

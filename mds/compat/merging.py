@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mds.errors import ConfigError, NotFoundError
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 from mds.writers import merge_index as merge
 
 log = get_logger("mds.compat")

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from mds.compat.format_readers import reader_from_json
 from mds.errors import ConfigError, NotFoundError
-from mds.format.hashing import hexdigest
 from mds.process.fork_safe import new_lock
+from mds.shardfile.hashing import hexdigest
 from mds.storage import Body, ObjectInfo, Store, register_store
 
 SCHEME = "mds-compat"

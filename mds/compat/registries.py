@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from mds.errors import ConfigError
-from mds.plugins import load_plugin, plugin_names
+from mds.lazy_imports import load_plugin, plugin_names
 
 T = TypeVar("T")
 _all: list[TypedRegistry[Any]] = []

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mds.compat.clouds import CloudUploader
 from mds.compat.compressions import get_compression_extension, get_hash
 from mds.compat.overrides import Overridable, SealedDict, find_remedy, refuse, refuse_missing
-from mds.format.layout import shard_name
 from mds.process.fork_safe import new_event
+from mds.shardfile.layout import shard_name
 from mds.writers.writer import Writer as NativeWriter
 
 if TYPE_CHECKING:

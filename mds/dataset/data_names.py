@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import StateError
-from mds.text.redaction import mask_foreign
+from mds.redaction import mask_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

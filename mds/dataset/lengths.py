@@ -23,7 +23,6 @@ from mds.cache.origin import CONTROL
 from mds.encodings import DecodeKind, parse_encoding
 from mds.encodings.lengths import has_lengths, length_function
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
-from mds.format.layout import parse_offsets
 from mds.formats.columns import as_columns
 from mds.formats.source import Files
 from mds.index.binary_copy import map_file
@@ -40,6 +39,7 @@ from mds.index.lengths import (
 )
 from mds.plan.pack_schedule import Documents
 from mds.plan.packing import Packing
+from mds.shardfile.layout import parse_offsets
 from mds.storage import open_store
 from mds.storage.control_files import make_control_folder, publish_control_file
 from mds.storage.regular import open_regular

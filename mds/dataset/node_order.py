@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mds.cache.source import cache_root
-from mds.format.hashing import digest
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 from mds.world import in_worker
 
 if TYPE_CHECKING:

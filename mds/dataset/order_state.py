@@ -23,7 +23,7 @@ from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_w
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
 from mds.plan.position import Position
 from mds.plan.state import MAX_SAMPLES, VERSION, ResumePoint, emit_state, parse_state
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.cache.source import Source

@@ -28,11 +28,11 @@ import numpy as np
 
 from mds.arguments import shown
 from mds.errors import ArgumentError, ConfigError, NotFoundError
-from mds.format.hashing import hexdigest
+from mds.redaction import get_logger
+from mds.shardfile.hashing import hexdigest
 from mds.storage.files import make_folder, publish
 from mds.storage.locks import lock_within
 from mds.storage.regular import open_regular
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import numpy.typing as npt

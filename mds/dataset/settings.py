@@ -14,6 +14,7 @@ from mds.arguments import (
     Rule,
     amount,
     check_arguments,
+    did_you_mean,
     flag,
     instance,
     mapping,
@@ -30,7 +31,6 @@ from mds.plan.packing import Packing
 from mds.plan.schedule import Schedule
 from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
-from mds.text.near import did_you_mean
 from mds.units import parse_bytes, parse_count
 from mds.world import MAX_RANKS
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from mds.format.hashing import hexdigest
+from mds.shardfile.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt

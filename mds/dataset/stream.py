@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from mds.arguments import check_arguments, plain_scalar, takes_names
+from mds.arguments import check_arguments, did_you_mean, plain_scalar, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError
@@ -21,7 +21,6 @@ from mds.formats.registry import format_of_files, parse_format
 from mds.index.files_index import FilesIndexError
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, is_local, join, local_path, path_on_disk
-from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from mds.formats import Format
@@ -318,11 +317,11 @@ class StreamRegistry:
     def get(self, name: str) -> Callable[..., Stream]:
         """Return the class of a name. Raises ConfigError, with the known names, for others."""
         if name not in self._classes:
-            from mds.plugins import load_plugin
+            from mds.lazy_imports import load_plugin
 
             loaded = load_plugin("mds.streams", name, "stream class")
             if loaded is None:
-                from mds.plugins import plugin_names
+                from mds.lazy_imports import plugin_names
 
                 names = sorted({*self._classes, *plugin_names("mds.streams")})
                 raise ConfigError(

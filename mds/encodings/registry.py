@@ -14,9 +14,9 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import did_you_mean
 from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
-from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,7 +147,7 @@ def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
 
 def _installed(family: str) -> Factory | None:
     """Return the factory that an installed package offers under this name, or None."""
-    from mds.plugins import load_plugin
+    from mds.lazy_imports import load_plugin
 
     factory: Factory | None = load_plugin(ENTRY_POINTS, family, "encoding")
     if factory is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds._lazy import on_first_touch
+from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.formats.arrow_files import Arrow

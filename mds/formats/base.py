@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mds.format.layout import Columns
     from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
     from mds.formats.place import FilePlace
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
+    from mds.shardfile.layout import Columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

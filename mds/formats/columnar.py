@@ -18,8 +18,8 @@ from mds.formats.base import Format
 from mds.formats.facts import Block, FilePlan, ShardPlace
 
 if TYPE_CHECKING:
-    from mds.format.layout import Columns
     from mds.formats.source import Files
+    from mds.shardfile.layout import Columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.format.layout import Columns
+from mds.shardfile.layout import Columns
 
 #: The encoding of a column of which a file knows no more than that all is null.
 NULLS = "optional[json]"

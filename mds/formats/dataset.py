@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import FormatError
-from mds.format.layout import Columns, header_size, shard_name
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
@@ -24,7 +23,8 @@ from mds.formats.source import Files
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
 from mds.readers.fields import check_columns
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
+from mds.shardfile.layout import Columns, header_size, shard_name
 from mds.units import format_bytes
 
 if TYPE_CHECKING:

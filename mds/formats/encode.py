@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, FormatError, ShardError
-from mds.format.layout import VERSION, Columns, config_bytes, header_size
 from mds.formats.facts import Block
+from mds.shardfile.layout import VERSION, Columns, config_bytes, header_size
 
 Bytes = npt.NDArray[np.uint8]
 #: Values of one column: (rows, size) bytes where the size is fixed, else one piece a row.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mds.format.layout import Columns
+from mds.shardfile.layout import Columns
 
 
 class DataFile(NamedTuple):

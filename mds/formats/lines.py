@@ -31,9 +31,9 @@ from mds.storage.regular import open_regular
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
-    from mds.format.layout import Columns
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
+    from mds.shardfile.layout import Columns
 
 _BOM = b"\xef\xbb\xbf"
 

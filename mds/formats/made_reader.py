@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mds.format.layout import Columns
 from mds.index import ShardSchema, Stored
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import ColumnSelection, fields_of
 from mds.readers.fixed import joint_reader
 from mds.readers.joint import JointReader, sample_decoder
+from mds.shardfile.layout import Columns
 
 
 class MadeReader(Reader):

@@ -16,7 +16,7 @@ from mds.errors import FormatError, StoreError
 from mds.formats.arrow_types import pyarrow
 from mds.formats.parquet_footer import check_footer
 from mds.process.fork_safe import new_lock
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

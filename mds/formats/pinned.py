@@ -11,7 +11,6 @@ import os
 from typing import TYPE_CHECKING
 
 from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError
-from mds.format.layout import INDEX_NAME
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, reads_of
 from mds.formats.registry import find_format
@@ -20,6 +19,7 @@ from mds.formats.table import FileTable
 from mds.index.companion import read_companion, write_companion
 from mds.index.files_index import TABLE_KIND, TABLE_NAME, FilesIndexError, files_index_bytes
 from mds.index.table import fingerprint_of
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import is_local, local_path, open_store, redact
 from mds.storage.url import reveal
 

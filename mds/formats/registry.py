@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError
-from mds.format.layout import INDEX_NAME
 from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage.url import is_local, local_path, redact, reveal
-from mds.text.near import did_you_mean
 
 ENTRY_POINTS = "mds.formats"
 
@@ -72,7 +72,7 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 def format_names() -> list[str]:
     """Return the names of all known formats, sorted."""
-    from mds.plugins import plugin_names
+    from mds.lazy_imports import plugin_names
 
     return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})
 
@@ -86,7 +86,7 @@ def find_format(name: str) -> type[Format]:
         module = import_module(f"mds.formats.{builtin.module}")
         kind: type[Format] = getattr(module, builtin.class_name)
         return _formats.setdefault(name, kind)
-    from mds.plugins import load_plugin
+    from mds.lazy_imports import load_plugin
 
     loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
     if loaded is not None:
@@ -153,7 +153,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
     # Those of packages are asked where ours take none: to look for packages takes 20 ms.
     formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
     if listed and not formats:
-        from mds.plugins import plugin_names
+        from mds.lazy_imports import plugin_names
 
         formats = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
     if len(formats) > 1:

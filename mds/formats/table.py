@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from mds.encodings import parse_encoding
 from mds.errors import FormatError, MdsError
-from mds.format.layout import Columns
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
+from mds.shardfile.layout import Columns
 from mds.storage.base import check_key
 
 _MAGIC = b"mds table 1\n"

@@ -9,7 +9,6 @@ document. Everything that an index says is distrusted until it was checked.
 
 from __future__ import annotations
 
-from mds.format.layout import Columns
 from mds.index.binary_copy import read_index
 from mds.index.schema import (
     FileInfo,
@@ -19,6 +18,7 @@ from mds.index.schema import (
     refuse_unsafe,
 )
 from mds.index.table import Index
+from mds.shardfile.layout import Columns
 
 __all__ = [
     "Columns",

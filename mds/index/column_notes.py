@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError, IndexFileError
 from mds.index.companion import companion_name, pack_companion, read_companion
-from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from mds.storage import Store

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mds.encodings import parse_encoding
 from mds.errors import UnsafeTypeError
-from mds.format.layout import Columns
+from mds.shardfile.layout import Columns
 from mds.storage.relative_name import RelativeName
 
 VERSION = 2

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, IndexFileError, MdsError
-from mds.format.layout import Columns
 from mds.index.schema import (
     FORMATS,
     KINDS,
@@ -22,6 +21,7 @@ from mds.index.schema import (
     ShardSchema,
     Stored,
 )
+from mds.shardfile.layout import Columns
 from mds.storage.relative_name import RelativeName, shown
 from mds.units import parse_bytes
 
@@ -99,7 +99,7 @@ def _schema(
             f"{', '.join(sorted(zips))}."
         )
     if compression is not None:
-        from mds.format.compression import parse_compression
+        from mds.shardfile.compression import parse_compression
 
         try:
             parse_compression(compression)

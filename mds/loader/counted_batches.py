@@ -11,8 +11,8 @@ from mds.errors import repeatable
 from mds.loader.rows import SUM_BITS
 from mds.plan import OrderHash
 from mds.process.fork_safe import call_in_child
+from mds.redaction import get_logger
 from mds.report import WaitAccount
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     from mds.dataset.order_state import OrderState
@@ -273,7 +273,7 @@ _living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
 def _leave_to_parent() -> None:
     """End the iterations of the parent process, whose threads and workers make the batches."""
     from mds.dataset.epoch_iterator import of_parent
-    from mds.process.per_process import abandon
+    from mds.process.fork_safe import abandon
 
     for batches in list(_living):
         abandon(batches._inner)  # torch would end the parent's workers with it

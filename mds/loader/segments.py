@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mds.process.mmaps import map_descriptor
-from mds.process.nameless import open_nameless
+from mds.process.mmaps import map_descriptor, open_nameless
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -19,7 +19,7 @@ from mds.loader.malloc import tune_malloc
 from mds.loader.parcels import ParcelSender
 from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
 from mds.loader.tensor_buffers import Allocator, TensorPool
-from mds.process.parent import end_with_parent
+from mds.process.fork_safe import end_with_parent
 from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:

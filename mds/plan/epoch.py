@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import ConfigError, PlanError, StreamPlanError
-from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place
 from mds.plan.edits import drops_of, place_after, skips_of
 from mds.plan.global_batches import NoBatches, PartitionSpec, RandomBatches, Shape
@@ -44,6 +43,7 @@ from mds.plan.stream_orders import (
 )
 from mds.plan.weights import Weights, resolve_passes, resolve_weights, stream_title
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 from mds.shuffle.permutation import derive_key
 from mds.units import parse_count
 

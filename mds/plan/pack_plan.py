@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from mds.errors import PlanError, StateError
-from mds.format.hashing import digest
 from mds.plan.audit import OrderHash, Place, summands
 from mds.plan.edits import skips_of
 from mds.plan.gaps import Gaps
@@ -29,6 +28,7 @@ from mds.plan.state import ResumePoint, parse_state
 from mds.plan.stream_orders import StreamOrder
 from mds.plan.stream_passes import StreamPasses
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mds.format.hashing import digest
 from mds.plan.edits import drops_of
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -79,8 +79,8 @@ def find_packer(name: str) -> Packer:
     packer = _BUILT_IN.get(name) or _registered.get(name)
     if packer is not None:
         return packer
-    from mds.plugins import load_plugin
-    from mds.text.near import did_you_mean
+    from mds.arguments import did_you_mean
+    from mds.lazy_imports import load_plugin
 
     function = load_plugin("mds.packers", name, "packer")
     if function is not None:

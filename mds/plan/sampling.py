@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mds.errors import PlanError
-from mds.format.hashing import digest
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from mds.arguments import takes_names
 from mds.errors import ConfigError
-from mds.format.hashing import digest
 from mds.plan.mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
+from mds.shardfile.hashing import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,13 +7,12 @@ import numbers
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from mds.arguments import plain_fields
+from mds.arguments import did_you_mean, plain_fields
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan.packing import Packing
 from mds.plan.position import Position
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
-from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

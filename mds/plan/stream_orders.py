@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mds.format.hashing import digest
 from mds.process.fork_safe import cached_property
+from mds.shardfile.hashing import digest
 from mds.shuffle import RandomAccessShuffle, SequentialShuffle, Shuffle, ShuffleSpec
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from mds.prefetch.lookahead import (
 from mds.prefetch.next_use import MergedOrder, join_index, leave_index
 from mds.process.fork_safe import new_lock
 from mds.readers import unique_stable
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 from mds.units import format_bytes
 
 if TYPE_CHECKING:

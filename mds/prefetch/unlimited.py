@@ -20,7 +20,7 @@ from mds.errors import NoSpaceError
 from mds.prefetch.lookahead import Lookahead, count_fitting, max_window_shards
 from mds.process.fork_safe import new_event
 from mds.readers import unique_stable
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 
 if TYPE_CHECKING:
     import numpy.typing as npt

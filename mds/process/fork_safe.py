@@ -10,7 +10,7 @@ What a lock guards may be half changed in the child, for the thread that was cha
 Code that uses a lock takes one of three ways:
 
 - The state belongs to one process (threads, connections, mapped files): the child drops it. See
-  `mds.process.per_process.per_process`, and `mds.cache.shard_cache` for the runtime of a cache.
+  `per_process`, and `mds.cache.shard_cache` for the runtime of a cache.
 - Every change is one store of a finished value, or a count: the child goes on with what it finds.
 - `call_in_child`: a function that brings the state into a known form, called once in each child.
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -117,3 +117,78 @@ def _make_anew(lock: Any) -> None:
 
 
 os.register_at_fork(after_in_child=_start_anew)
+
+
+# ------------------------------------------------------------------ objects of one process
+#
+# SDK clients, connection pools and semaphores are made once per process, at their first use, and
+# never cross a fork: a connection that two processes use answers one with the bytes of the other. A
+# child neither uses nor closes what it inherits, because closing could end the connection of the
+# parent; inherited objects are kept, unreachable, instead.
+
+_objects: dict[Hashable, Any] = {}
+_objects_lock = new_rlock()
+_inherited: list[object] = []
+_owner = os.getpid()
+
+
+def per_process(key: Hashable, make: Callable[[], T]) -> T:
+    """Return the object of this process for ``key``, made by ``make`` at the first call."""
+    if _owner != os.getpid():
+        # A fork that ran no Python hooks: some engines embed Python.
+        _drop_inherited_objects()
+    try:
+        value: T = _objects[key]
+    except KeyError:
+        with _objects_lock:
+            if key not in _objects:
+                _objects[key] = make()
+            value = _objects[key]
+    return value
+
+
+def forget(key: Hashable) -> None:
+    """Discard the object of ``key``, whose credentials or connection failed."""
+    with _objects_lock:
+        _objects.pop(key, None)
+
+
+def abandon(inherited: object) -> None:
+    """Keep something of the parent's without ever touching it, not even to end it."""
+    _inherited.append(inherited)
+
+
+def _drop_inherited_objects() -> None:
+    global _objects, _objects_lock, _owner  # noqa: PLW0603 - the state of a process is a global
+    _inherited.append(_objects)
+    _objects = {}
+    # The same after a fork without hooks, where the old lock may be held by a thread that is gone.
+    _objects_lock = new_rlock()
+    _owner = os.getpid()
+
+
+call_in_child(_drop_inherited_objects)
+
+
+# ------------------------------------------------------------------ child processes
+
+
+def end_with_parent() -> None:
+    """End this process as soon as its parent is gone, even by kill -9.
+
+    A process that was started by no other is left alone.
+    """
+    import multiprocessing  # takes long to import
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(
+            target=_end_after, args=(parent.sentinel,), name="mds-parent", daemon=True
+        ).start()
+
+
+def _end_after(sentinel: int) -> None:
+    from multiprocessing.connection import wait
+
+    wait([sentinel])
+    os._exit(1)

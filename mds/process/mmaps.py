@@ -160,3 +160,20 @@ def _max_descriptors() -> int:
     except ImportError:  # on Windows
         return 2 * MAX_MAPS
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+# ------------------------------------------------------------------ files in memory
+
+
+def open_nameless(name: str) -> int:
+    """Return the descriptor of an empty file that is in no folder.
+
+    ``name`` is shown by /proc. Raises OSError where the system gives none.
+    """
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            return os.memfd_create(name)
+    import tempfile  # rarely needed
+
+    with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is made
+        return os.dup(file.fileno())

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mds.arguments import did_you_mean
 from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
-from mds.format.layout import Columns
-from mds.text.near import did_you_mean
+from mds.shardfile.layout import Columns
 
 # A value is a row of a view on all values.
 _VIEWS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import EncodingError, MissingDependencyError, ShardError
-from mds.format.layout import parse_offsets, split_sample
 from mds.index import ShardSchema
 from mds.readers import columnar
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.codegen import compile_offsets, compile_sample
 from mds.readers.fields import ColumnSelection, Fields, fields_of
+from mds.shardfile.layout import parse_offsets, split_sample
 
 if TYPE_CHECKING:
     from mds.readers.mmap_file import Data

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import EncodingError, ShardError
-from mds.format.layout import parse_meta_offsets
 from mds.index import ShardSchema
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.codegen import load_json
 from mds.readers.fields import ColumnSelection, check_columns
+from mds.shardfile.layout import parse_meta_offsets
 
 if TYPE_CHECKING:
     from mds.readers.mmap_file import Data

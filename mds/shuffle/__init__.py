@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError, UnknownNameError
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.sequential import SequentialShuffle
-from mds.text.near import did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -77,7 +77,7 @@ def find_shuffle(name: str) -> type[Shuffle]:
     """Return the algorithm of a name. Raises UnknownNameError (a KeyError and a ValueError)."""
     if name in algos:
         return algos[name]
-    from mds.plugins import load_plugin
+    from mds.lazy_imports import load_plugin
 
     loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
     if loaded is not None:

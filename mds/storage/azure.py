@@ -21,7 +21,7 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.process.per_process import forget, per_process
+from mds.process.fork_safe import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.http_client import HttpClient, StatusError, empty_body
 from mds.storage.options import env, parse_options

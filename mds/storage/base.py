@@ -19,9 +19,9 @@ from typing import BinaryIO
 
 from mds.errors import ConfigError, CorruptError, ReplacedError, StoreError, TransientError
 from mds.process.fork_safe import new_event
+from mds.redaction import printable
 from mds.storage.files import disk, open_target, read_back, write_at
 from mds.storage.url import Url, join, redact
-from mds.text.redaction import printable
 
 #: Bytes asked of a connection at a time. Measured over loopback HTTP, 1 MB costs the least
 #: processor time; 64 KB a quarter more, 8 MB a third more.

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
-from mds.process.per_process import per_process
+from mds.process.fork_safe import per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.http_client import HttpClient, StatusError, empty_body, parse_info
 from mds.storage.options import env, parse_options

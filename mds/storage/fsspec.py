@@ -15,11 +15,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, BinaryIO, TypeVar
 
 from mds.errors import ConfigError, NotFoundError, StalledError, need
-from mds.process.per_process import per_process
+from mds.process.fork_safe import per_process
+from mds.redaction import mask_foreign
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key
 from mds.storage.translate import translate_chunks, translate_errors
 from mds.storage.url import scheme_of
-from mds.text.redaction import mask_foreign
 
 T = TypeVar("T")
 _PIECE = 8 << 20  # bytes a request; fsspec brings each piece whole

@@ -29,8 +29,8 @@ from mds.errors import (
     TransientError,
     need,
 )
-from mds.process.fork_safe import new_event, new_lock
-from mds.process.per_process import forget, per_process
+from mds.process.fork_safe import forget, new_event, new_lock, per_process
+from mds.redaction import get_logger
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.control_files import private_temporary_folder
 from mds.storage.http_client import (
@@ -46,7 +46,6 @@ from mds.storage.options import env, parse_options
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage.url import Url, parse_url, redact
 from mds.storage.waiting import waiting
-from mds.text.redaction import get_logger
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Addresses of the bytes are signed for an hour.

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlunsplit
 
 from mds.errors import ConfigError, StoreError
+from mds.redaction import remember_secrets
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.http_client import HttpClient, by_status, empty_body, encode_login, parse_info
 from mds.storage.options import parse_options
 from mds.storage.translate import translate_errors
 from mds.storage.url import parse_url, redact
-from mds.text.redaction import remember_secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urljoin
 
 from mds.errors import CorruptError, MdsError, StoreError, TransientError
-from mds.process.per_process import per_process
+from mds.process.fork_safe import per_process
+from mds.redaction import remember_secret
 from mds.storage.base import Body, ObjectInfo
 from mds.storage.pace import LeastRate, PacedStream, bounded_pools
 from mds.storage.translate import Classify, Failure, fit_cause, status_failure, translate
 from mds.storage.url import parse_url, redact, scheme_of
-from mds.text.redaction import remember_secret
 
 if TYPE_CHECKING:
     import urllib3

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol
 
 from mds.process.fork_safe import call_in_child, new_condition
+from mds.redaction import printable
 from mds.storage.control_files import (
     make_control_folder,
     make_shared_folder,
@@ -38,7 +39,6 @@ from mds.storage.control_files import (
 )
 from mds.storage.files import despite_deletion, disk
 from mds.storage.waiting import waiting
-from mds.text.redaction import printable
 
 _LOOK_SECONDS = 2.0  # between two looks at which process has a lock
 _STOPPED_SECONDS = 3.0  # for which a process must have been stopped before it is given up

@@ -18,7 +18,7 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.process.per_process import forget, per_process
+from mds.process.fork_safe import forget, per_process
 from mds.storage.base import Body, ObjectInfo, Store, check_key
 from mds.storage.http_client import empty_body, format_range, make_body, parse_etag, parse_info
 from mds.storage.options import parse_options

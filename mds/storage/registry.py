@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mds.errors import ConfigError
-from mds.plugins import load_plugin
+from mds.lazy_imports import load_plugin
+from mds.redaction import remember_secrets
 from mds.storage.base import Store
 from mds.storage.options import split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
 from mds.storage.url import is_local, redact, reveal, scheme_of
 from mds.storage.wrappers import Hedged, Limited, Unversioned
-from mds.text.redaction import remember_secrets
 
 #: Makes a store of one try per verb: ``factory(url, options, timeout_seconds)``.
 Factory = Callable[[str, Mapping[str, Any], float], Store]

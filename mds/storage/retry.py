@@ -26,14 +26,14 @@ from mds.errors import (
     UnauthenticatedError,
     UnreachableError,
 )
-from mds.process.per_process import abandon
+from mds.process.fork_safe import abandon
+from mds.redaction import get_logger
 from mds.storage.base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
 from mds.storage.transfer_times import TIMES
 from mds.storage.translate import has_unknown_name
 from mds.storage.url import Url
 from mds.storage.waiting import waiting
 from mds.storage.wrappers import Wrapper
-from mds.text.redaction import get_logger
 
 if TYPE_CHECKING:
     import tenacity

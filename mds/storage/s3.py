@@ -26,7 +26,7 @@ from mds.errors import (
     UnauthenticatedError,
     UnreachableError,
 )
-from mds.process.per_process import forget, per_process
+from mds.process.fork_safe import forget, per_process
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store, Upload, check_key
 from mds.storage.http_client import check_encoding, empty_body, format_range, is_page
 from mds.storage.options import env, parse_options

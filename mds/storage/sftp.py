@@ -27,8 +27,7 @@ from mds.errors import (
     UnreachableError,
     need,
 )
-from mds.process.fork_safe import new_semaphore
-from mds.process.per_process import per_process
+from mds.process.fork_safe import new_semaphore, per_process
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key, replaced_error
 from mds.storage.files import temporary_path
 from mds.storage.options import env, parse_options

@@ -25,7 +25,7 @@ from mds.errors import (
     UnauthenticatedError,
     UnreachableError,
 )
-from mds.text.redaction import mask_foreign, printable
+from mds.redaction import mask_foreign, printable
 
 _BY_STATUS: dict[int, type[StoreError]] = {
     401: UnauthenticatedError,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds.errors import ConfigError
-from mds.text.redaction import mask_secrets, remember_secret
+from mds.redaction import mask_secrets, remember_secret
 
 
 class _Scheme(NamedTuple):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from mds.process.fork_safe import call_in_child, new_condition
-from mds.text.redaction import get_logger
+from mds.redaction import get_logger
 
 FIRST_LINE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 300.0

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from mds.errors import TransientError
-from mds.process.fork_safe import new_event, new_semaphore
-from mds.process.per_process import per_process
+from mds.process.fork_safe import new_event, new_semaphore, per_process
 from mds.storage.base import Body, ObjectInfo, Store, Upload, check_key
 from mds.storage.url import Url, join
 

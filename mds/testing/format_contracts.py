@@ -23,7 +23,7 @@ from typing import Any
 
 from mds.encodings import Encoding
 from mds.errors import EncodingError, MdsError, ShardError
-from mds.format.compression import Codec
+from mds.shardfile.compression import Codec
 
 #: What decoding may allocate beside a small multiple of the data: modules, tables, an image header.
 SPARE = 4 << 20

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from mds.errors import DeniedError, MdsError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
-from mds.format.layout import INDEX_NAME
 from mds.index.companion import companions_of, find_companions
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
 from mds.storage.directory import sync_file
 from mds.storage.files import sync

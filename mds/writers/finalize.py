@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mds.format.hashing import new_hash
-from mds.format.layout import shard_name
+from mds.shardfile.hashing import new_hash
+from mds.shardfile.layout import shard_name
 from mds.storage.directory import sync_file
 from mds.writers.presence import ExpectedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mds.format.hashing import Hash
+    from mds.shardfile.hashing import Hash
     from mds.storage.directory import Directory
     from mds.writers.spec import ShardSpec
 

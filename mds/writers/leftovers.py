@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from mds.errors import NotFoundError, StoreError
-from mds.format.layout import INDEX_NAME
+from mds.redaction import get_logger
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import Store, temporary_owner
 from mds.storage.base import Upload
 from mds.storage.folder_lock import FolderLock, try_lock_folder
 from mds.storage.url import source_name
-from mds.text.redaction import get_logger
 
 log = get_logger("mds.writers")
 

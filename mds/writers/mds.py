@@ -11,9 +11,9 @@ import numpy as np
 from mds.arguments import takes_names
 from mds.encodings import DecodeKind, parse_encoding
 from mds.encodings.lengths import length_function
-from mds.format.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
+from mds.shardfile.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.writers.finalize import GATHERED
 from mds.writers.spec import check_columns
 from mds.writers.writer import Writer

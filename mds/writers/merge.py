@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
-from mds.format.layout import INDEX_NAME, VERSION
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
 from mds.index.companion import companions_of, parse_companion, remove_stale_companions
 from mds.index.lengths import KIND, Lengths, emit_lengths_file, lengths_name, parse_lengths
 from mds.index.table import fingerprint_of
+from mds.redaction import get_logger, mask_foreign, printable
+from mds.shardfile.layout import INDEX_NAME, VERSION
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
 from mds.storage.folder_lock import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
-from mds.text.redaction import get_logger, mask_foreign, printable
 from mds.writers.presence import ExpectedFile, find_faults
 
 if TYPE_CHECKING:

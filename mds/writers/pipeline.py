@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import WriterError
-from mds.format.layout import shard_name
 from mds.process.fork_safe import new_semaphore
+from mds.shardfile.layout import shard_name
 from mds.writers.finalize import EarlyFile, finalize_shard
 
 if TYPE_CHECKING:

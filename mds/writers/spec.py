@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 from mds.arguments import (
     Rule,
     check_arguments,
+    did_you_mean,
     flag,
     mapping,
     refuse_unknown,
@@ -18,19 +19,18 @@ from mds.arguments import (
     whole,
 )
 from mds.errors import ArgumentError, ConfigError, UnknownEncodingError
-from mds.format.compression import parse_compression
-from mds.format.hashing import hash_names, is_hash
-from mds.format.layout import MAX_SIZE
+from mds.redaction import mask_foreign
+from mds.shardfile.compression import parse_compression
+from mds.shardfile.hashing import hash_names, is_hash
+from mds.shardfile.layout import MAX_SIZE
 from mds.storage import is_local, local_path, redact
 from mds.storage.url import Url
-from mds.text.near import did_you_mean
-from mds.text.redaction import mask_foreign
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mds.format.compression import Codec
+    from mds.shardfile.compression import Codec
 
     Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

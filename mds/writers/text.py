@@ -17,7 +17,7 @@ from mds.errors import (
     SeparatorError,
     UnknownEncodingError,
 )
-from mds.format.layout import config_bytes, pack_meta
+from mds.shardfile.layout import config_bytes, pack_meta
 from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 

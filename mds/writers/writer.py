@@ -27,14 +27,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mds.arguments import did_you_mean
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
-from mds.format.layout import MAX_SIZE, VERSION
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import check_noted, make_notes, pack_notes
 from mds.index.table import fingerprint_of
 from mds.process.fork_safe import call_in_child
-from mds.text.near import did_you_mean
+from mds.shardfile.layout import MAX_SIZE, VERSION
 from mds.units import format_bytes
 from mds.writers.destination import Destination
 from mds.writers.finalize import GATHERED, EarlyFile, FullShard

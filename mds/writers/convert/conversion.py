@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mds.arguments import did_you_mean
 from mds.encodings import parse_encoding
 from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, NoSpaceError, SourceError
-from mds.format.layout import MAX_SIZE
 from mds.formats.infer import Column
 from mds.index.column_notes import ColumnNote, make_notes
+from mds.shardfile.layout import MAX_SIZE
 from mds.storage import is_local, local_path, open_store, redact
 from mds.storage.url import Url
-from mds.text.near import did_you_mean
 from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input

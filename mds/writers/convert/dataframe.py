@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, WriterError, need
-from mds.format.layout import INDEX_NAME
 from mds.formats.arrow_values import python_values
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import is_local, join, local_path, open_store
 from mds.storage.url import Url, path_on_disk, reveal
 from mds.writers.mds import MDSWriter

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from mds.errors import ShardError
-from mds.format.layout import pack_header
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData
 from mds.formats.facts import Block
 from mds.formats.opening import open_files
 from mds.formats.source import Files
+from mds.shardfile.layout import pack_header
 from mds.writers.convert.run import Progress, SplitSummary, Summary
 from mds.writers.finalize import FullShard
 from mds.writers.mds import MDSWriter

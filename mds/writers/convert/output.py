@@ -8,13 +8,13 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import ConfigError, DeniedError, MdsError, NotFoundError, WriterError
-from mds.format.layout import INDEX_NAME
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import pack_notes
 from mds.index.companion import companions_of, find_companions
 from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
+from mds.shardfile.layout import INDEX_NAME
 from mds.storage import Store, join, open_store, redact
 from mds.storage.directory import sync_file
 from mds.storage.files import sync

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 from mds.encodings import parse_encoding
 from mds.encodings.lengths import length_function
 from mds.errors import EncodingError, MdsError, RecordError
-from mds.format.hashing import new_hash
-from mds.format.layout import split_sample
+from mds.shardfile.hashing import new_hash
+from mds.shardfile.layout import split_sample
 from mds.storage.files import publish
 from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.coerce import fill_missing, find_coercer

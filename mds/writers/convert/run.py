@@ -14,7 +14,7 @@ import numpy as np
 
 from mds.encodings import parse_encoding
 from mds.errors import SourceError, WriterError
-from mds.format.layout import config_bytes, empty_shard_size
+from mds.shardfile.layout import config_bytes, empty_shard_size
 from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.inputs.base import InputPart
 from mds.writers.convert.output import (

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mds.arguments import did_you_mean
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.format.compression import parse_compression
-from mds.format.hashing import new_hash
-from mds.text.near import did_you_mean
+from mds.shardfile.compression import parse_compression
+from mds.shardfile.hashing import new_hash
 from mds.units import parse_count
 from mds.writers.convert.inputs.base import InputOptions
 from mds.writers.convert.tokens import TokenSpec

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from mds.encodings import parse_encoding
 from mds.errors import WriterError
-from mds.format.compression import parse_compression
-from mds.format.hashing import new_hash
-from mds.format.layout import MAX_SIZE, config_bytes, pack_header, shard_name
 from mds.index.column_notes import ColumnNote
 from mds.process.fork_safe import cached_property
+from mds.shardfile.compression import parse_compression
+from mds.shardfile.hashing import new_hash
+from mds.shardfile.layout import MAX_SIZE, config_bytes, pack_header, shard_name
 from mds.storage import open_store, redact
 from mds.storage.directory import open_directory, sync_file
 from mds.storage.files import open_target, publish

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError
-from mds.text.near import did_you_mean
 from mds.writers.engines.base import Engine, InlineEngine
 
 if TYPE_CHECKING:

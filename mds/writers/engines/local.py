@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mds.errors import WriterError
-from mds.process.fork_safe import new_lock
-from mds.process.parent import end_with_parent
+from mds.process.fork_safe import end_with_parent, new_lock
 from mds.writers.engines.base import Engine
 
 

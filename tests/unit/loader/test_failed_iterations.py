@@ -18,7 +18,7 @@ import mds
 from mds import StreamingDataLoader, StreamingDataset
 from mds.cache.shard_cache import live_caches
 from mds.errors import ConfigError, FunctionError, IterationError, MdsError
-from mds.format.compression import parse_compression
+from mds.shardfile.compression import parse_compression
 
 WORKERS = {
     "no workers": {},

@@ -181,7 +181,8 @@ def test_wrong_packs_are_refused_by_name(function, says):
 def test_an_entry_point_is_a_packer(monkeypatch):
     """Of the group mds.packers, loaded when the name is first used."""
     monkeypatch.setattr(
-        "mds.plugins.load_plugin", lambda group, name, what: alone if name == "theirs" else None
+        "mds.lazy_imports.load_plugin",
+        lambda group, name, what: alone if name == "theirs" else None,
     )
     assert find_packer("theirs").pack(np.array([5]), 10)[1] == 1
     assert Packing(10, packer="theirs").packer == "theirs"

@@ -202,7 +202,7 @@ limit = {limit}
         + """
 from mds import MDSWriter, StreamingDataset, StreamingDataLoader, events
 from mds.metrics import Tally
-from mds.process import per_process
+from mds.process import fork_safe
 from mds.storage import waiting
 from devtools.httpserver import http_server
 folder = sys.argv[1]
@@ -229,7 +229,7 @@ with http_server(folder + "/data") as url:
             assert mine[7]["id"] == 7 and len(list(StreamingDataLoader(begun, batch_size=4))) == 75
             assert len(list(make("new"))) == 300
             with events.subscribe(print): tally.as_dict()
-            per_process.per_process("test", object)
+            fork_safe.per_process("test", object)
 
         # One is taken by the thread that forks, just before: a thread that holds it lets go soon.
         locks = [lock for lock in list(fork_safe._locks) if lock is not waiting._Waits.changed]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mds.encodings import parse_encoding
-from mds.format.layout import config_bytes, pack_header, shard_name
 from mds.index import read_index
 from mds.readers import open_reader
+from mds.shardfile.layout import config_bytes, pack_header, shard_name
 
 MIXED = {
     "array": "ndarray:int16:3",

@@ -10,7 +10,7 @@ import pytest
 from devtools import servers
 from devtools.proxy import Fault, FaultProxy
 from mds.errors import ConfigError, UnauthenticatedError
-from mds.process import per_process as process
+from mds.process import fork_safe as process
 from mds.storage import RetryPolicy, open_store
 from mds.testing.store_contract import noise
 

@@ -13,7 +13,7 @@ from devtools.httpserver import FolderHandler, http_server
 from devtools.proxy import Fault, FaultProxy
 from devtools.sftpserver import sftp_server
 from mds.errors import NotFoundError, StalledError, UnreachableError
-from mds.process import per_process
+from mds.process import fork_safe
 from mds.storage import RetryPolicy, open_store
 from mds.storage import waiting as waiting_module
 from mds.storage.locks import lock_within
@@ -210,7 +210,7 @@ def test_a_name_that_was_known_has_the_whole_time(web, name, caplog, monkeypatch
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    per_process._objects.clear()
+    fork_safe._objects.clear()
     store = store.with_policy(RetryPolicy(9, 3600, notify=enough))
     with pytest.raises(Enough):
         store.get("x")

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from mds.format.layout import parse_offsets
+from mds.shardfile.layout import parse_offsets
 
 
 class Written:

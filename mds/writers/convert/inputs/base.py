@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mds.errors import MdsError, SourceError
 from mds.formats.infer import Column
 from mds.process.fork_safe import cached_property
-from mds.text.redaction import printable
+from mds.redaction import printable
 
 #: Records that are looked at to tell the columns.
 MAX_PROBED_RECORDS = 1000

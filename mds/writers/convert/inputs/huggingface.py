@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
-from mds.format.layout import INDEX_NAME
 from mds.formats.arrow_types import encoding_of
 from mds.formats.infer import Column, show_value
+from mds.shardfile.layout import INDEX_NAME
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.tables import portable_encoding

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import NotFoundError, SourceError
-from mds.format.compression import parse_compression
-from mds.format.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
 from mds.formats.infer import Column, show_value
 from mds.index import FileInfo, Index, ShardInfo
 from mds.index.column_notes import ColumnNote, read_notes
+from mds.shardfile.compression import parse_compression
+from mds.shardfile.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
 from mds.storage import is_local, join, open_store, redact
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record

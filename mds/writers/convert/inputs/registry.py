@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 import re
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError
-from mds.plugins import load_plugin, plugin_names
-from mds.text.near import did_you_mean
+from mds.lazy_imports import load_plugin, plugin_names
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput

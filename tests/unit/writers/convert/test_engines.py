@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mds.errors import ConfigError, NotFoundError, WriterError
-from mds.format.compression import parse_compression
+from mds.shardfile.compression import parse_compression
 from mds.storage import open_store
 from mds.writers.convert import convert
 from mds.writers.engines.base import InlineEngine

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mds import MDSWriter
 from mds.errors import ShardError, WriterError
-from mds.format.layout import (
+from mds.shardfile.layout import (
     MAX_SIZE,
     config_bytes,
     empty_shard_size,

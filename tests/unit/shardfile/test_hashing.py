@@ -6,7 +6,7 @@ import random
 import pytest
 
 from mds.errors import ConfigError
-from mds.format.hashing import hash_names, hexdigest, is_hash, new_hash
+from mds.shardfile.hashing import hash_names, hexdigest, is_hash, new_hash
 
 
 def test_there_are_seventeen():

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import did_you_mean
 from mds.errors import ConfigError, ShardError, need
-from mds.format.decompression import FIRST_PIECE, PIECE, Decompressor, MemberDecompressor
-from mds.text.near import did_you_mean
+from mds.shardfile.decompression import FIRST_PIECE, PIECE, Decompressor, MemberDecompressor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from mds.errors import ShardError
-from mds.format import decompression
-from mds.format.compression import parse_compression
+from mds.shardfile import decompression
+from mds.shardfile.compression import parse_compression
 
 
 def gz(data):

@@ -3,7 +3,7 @@
 import pytest
 
 from mds.errors import ConfigError, ShardError
-from mds.format.compression import compression_names, parse_compression
+from mds.shardfile.compression import compression_names, parse_compression
 from mds.testing.format_contracts import CodecContract
 
 # The highest levels of br and bz2 take a minute for the 200 MB of the bomb.

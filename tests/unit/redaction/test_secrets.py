@@ -17,9 +17,9 @@ from mds.compat import clouds
 from mds.errors import MdsError
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
+from mds.redaction import mask_foreign, printable
 from mds.storage import RetryPolicy, open_store
 from mds.storage.url import Url, join, parse_url, redact, reveal
-from mds.text.redaction import mask_foreign, printable
 from mds.writers.convert import prepare
 from mds.writers.leftovers import work_folder_name
 from mds.writers.spec import DEFAULTS, parse_out

@@ -8,7 +8,7 @@ from mds.compat.registries import create_registry
 from mds.dataset.stream import StreamRegistry
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.plugins import load_plugin, plugin_names
+from mds.lazy_imports import load_plugin, plugin_names
 from mds.shuffle import find_shuffle
 from mds.storage import open_store
 from mds.writers.convert.inputs.registry import find_input

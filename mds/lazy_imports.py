@@ -1,0 +1,64 @@
+"""Imports at first use: the public names of a package (PEP 562), and plugins of other packages.
+
+Plugins are entry points. Metadata of packages is read when a name is not ours, never at import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def on_first_touch(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package.
+
+    Args:
+        package: Name of the package.
+        homes: Module of the package that defines each public name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            message = f"module {package!r} has no attribute {name!r}"
+            # With `name` and `obj`, Python suggests the nearest name.
+            raise AttributeError(message, name=name, obj=sys.modules[package])
+        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return find, names
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names that installed packages offer in a group such as ``mds.shuffles``."""
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=group).names)
+
+
+def load_plugin(group: str, name: str, what: str) -> Any:
+    """Return the object that a package offers under ``name``, or None; ``what`` names its kind.
+
+    Raises ConfigError when the package fails while it is imported.
+    """
+    from importlib.metadata import entry_points
+
+    points = tuple(entry_points(group=group, name=name))
+    if not points:
+        return None
+    try:
+        return points[0].load()
+    except Exception as error:  # a package may raise anything
+        from mds.errors import ConfigError
+
+        raise ConfigError(
+            f"the {what} {name!r} ({points[0].value}) cannot be loaded: {error}. Mend or remove "
+            "the package that brings it."
+        ) from error

@@ -1,1 +1,0 @@
-"""Text for people: safe to print, without secrets."""

@@ -7,6 +7,7 @@ as `mds-convert` tells them; a line that does not fit is an error that names its
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from abc import abstractmethod
@@ -23,7 +24,7 @@ from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.infer import infer_columns, show_value
 from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
-from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, whole_lines
+from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, numbered_lines
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
 from mds.readers.codegen import load_json
@@ -99,7 +100,8 @@ class Lines(Format):
         else:
             (data,) = files.ranges(shard.file, [shard.span])
             chunks = [bytes(data)]
-        records = self._records(whole_lines(chunks, shard.span[0]), shard, location)
+        lines = numbered_lines(chunks, shard.span[0], skips_blank=self.skips_blank)
+        records = self._records(lines, shard, location)
         yield from encode_records(shard.columns, records, f"{location}, {self.shard_of(shard)}")
 
     def shard_of(self, shard: ShardPlace) -> str:
@@ -160,15 +162,13 @@ class Lines(Format):
     # ------------------------------------------------------------------ inside
 
     def _records(
-        self, batches: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
+        self, lines: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
     ) -> Iterator[Mapping[str, Any]]:
         known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
-        for start, data in batches:
-            begins, ends = line_bounds(data, skips_blank=self.skips_blank)
-            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-                record = self._record(data[begin:end], start + begin, known_columns, location)
-                _check_numbers(record, numbers, location, start + begin)
-                yield {**known_columns.gaps, **record}
+        for offset, line in lines:
+            record = self._record(line, offset, known_columns, location)
+            _check_numbers(record, numbers, location, offset)
+            yield {**known_columns.gaps, **record}
 
     def _record(
         self, line: bytes, offset: int, known_columns: KnownColumns | None, location: str
@@ -243,6 +243,42 @@ class TextLines(Lines):
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
         """Return the line without its end."""
         return {"text": str(line, "utf-8").removesuffix("\n").removesuffix("\r")}
+
+
+def read_lines(file: DataFile, start: int, end: int, files: Files) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that begin at the bytes from ``start`` to before ``end`` of a file.
+
+    Each comes with its newline and with the byte at which it begins; a byte order mark is left out.
+    Of a compressed file all lines come, and bytes are those of its content. Raises FormatError for
+    a line above 1 GB and for damaged compressed data.
+    """
+    location, ending = files.url(file), compression_of(file.key)
+    if not ending and (start := _first_line(file, start, end, files)) >= end:
+        return
+    with contextlib.closing(files.stream(file, 0 if ending else start)) as stream:
+        chunks = unpacked(stream, ending, location) if ending else stream
+        lines = bounded(chunks, location, 0 if ending else start)
+        for offset, line in numbered_lines(lines, 0 if ending else start, skips_blank=False):
+            if offset >= end and not ending:
+                return
+            yield offset, line if offset else line.removeprefix(_BOM)
+
+
+def _first_line(file: DataFile, start: int, end: int, files: Files) -> int:
+    """Return the byte from ``start`` on at which the first line begins; ``end`` if none does.
+
+    No byte behind ``end`` is read: of a line of gigabytes every part then reads its own bytes only.
+    """
+    if not start:
+        return 0
+    offset = start - 1
+    with contextlib.closing(files.stream(file, offset, end)) as chunks:
+        for chunk in chunks:
+            newline = chunk.find(b"\n")
+            if newline >= 0:
+                return offset + newline + 1
+            offset += len(chunk)
+    return end
 
 
 def json_object(line: bytes | memoryview) -> dict[str, Any]:

@@ -177,6 +177,20 @@ def whole_lines(chunks: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int,
         yield offset, b"".join(partial_line)
 
 
+def numbered_lines(
+    chunks: Iterable[bytes], offset: int = 0, *, skips_blank: bool
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of some chunks, each with its newline, and the byte at which it begins.
+
+    The first chunk begins at the byte ``offset``. With ``skips_blank`` lines of white space are
+    left out.
+    """
+    for start, data in whole_lines(chunks, offset):
+        begins, ends = line_bounds(data, skips_blank=skips_blank)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            yield start + begin, data[begin:end]
+
+
 def _newline(data: memoryview, begin: int) -> int:
     """Return the first newline at a position or behind it, or -1."""
     for start in range(begin, len(data), _PIECE):

@@ -13,7 +13,7 @@ import re
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -187,7 +187,9 @@ class Files:
         with ThreadPoolExecutor(_AHEAD // 2, "mds-files") as pool:
             yield from _in_order(pool.submit, act, items)
 
-    def stream(self, file: DataFile, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, file: DataFile, start: int = 0, end: int | None = None
+    ) -> Generator[bytes, None, None]:
         """Yield the bytes as they arrive. Raises ReplacedError if the file was replaced."""
         began, size = time.monotonic(), 0
         try:

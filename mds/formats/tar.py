@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,6 +26,7 @@ from mds.formats.tar_ranges import SampleBytes, batches, tar_block, whole_record
 from mds.formats.tar_reader import tar_reader
 from mds.formats.tar_samples import KEY, TarSample, group, is_number
 from mds.formats.tar_values import TarColumns, TarValues, check_sample
+from mds.formats.unpack import compression_of, unpacked
 
 if TYPE_CHECKING:
     from mds.formats.source import Files
@@ -58,7 +60,7 @@ class Tar(Format):
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
         is_whole = True
-        for sample, read in self._samples(file, files, is_counted=count is not None):
+        for sample, read in self.samples(file, files, is_counted=count is not None):
             check_sample(sample, location)
             columns.add(sample, read, location)
             samples += 1
@@ -97,7 +99,7 @@ class Tar(Format):
                 for part in SampleBytes.fetch(places, rows, shard, files).parts():
                     yield tar_block(part, shard, values)
             return
-        samples = self._samples(shard.file, files, is_counted=self._hops(shard))
+        samples = self.samples(shard.file, files, is_counted=self._hops(shard))
         records = (values.of_sample(sample, read) for sample, read in samples)
         yield from encode_records(shard.columns, records, location)
 
@@ -175,6 +177,43 @@ class Tar(Format):
              for key, columns in file_columns]
         )  # fmt: skip
 
+    @staticmethod
+    def samples(
+        file: DataFile,
+        files: Files,
+        span: tuple[int, int] | None = None,
+        *,
+        is_counted: bool = False,
+    ) -> Iterator[tuple[TarSample, ReadAt]]:
+        """Yield samples of a tar, with a function that reads their bytes until the next one.
+
+        - ``span`` (tuple[int, int] | None, default None): Only samples whose first header is at a
+          byte of this half-open range, which begins with a header. Of a tar on a local disk.
+        - ``is_counted`` (bool, default False): Whether a few samples are wanted, so that a remote
+          tar is read in pieces and not as a whole.
+
+        A tar may be compressed; it is then read from its beginning to its end.
+        """
+        location, path, packed = files.url(file), files.path(file), compression_of(file.key)
+        if path is not None and not packed:
+            read = reads(mapped(path))
+            start, end = span or (0, file.size)
+            tar_members = members(read, location, file.size, start)
+            before_end = itertools.takewhile(lambda member: member.header < end, tar_members)
+            for sample in group(before_end if span else tar_members):
+                yield sample, read
+        elif is_counted:
+            read = Windows(files, file, _LOOK).read
+            for sample in group(members(read, location, file.size)):
+                yield sample, read
+        else:
+            chunks = files.stream(file)
+            source = Arriving(unpacked(chunks, packed, location) if packed else chunks)
+            size = None if packed else file.size
+            for sample in group(members(source.read, location, size)):
+                yield sample, source.read
+                source.forget(sample.end)
+
     # ------------------------------------------------------------------ inside
 
     @staticmethod
@@ -182,23 +221,3 @@ class Tar(Format):
         """Whether to hop from header to header is cheaper than what lies between them."""
         is_large = shard.file.size > _HOP_BYTES * shard.samples
         return is_large and bool(KnownColumns(shard).omitted - {KEY})
-
-    @staticmethod
-    def _samples(
-        file: DataFile, files: Files, *, is_counted: bool = False
-    ) -> Iterator[tuple[TarSample, ReadAt]]:
-        """Yield samples of a tar, with a function that reads their bytes until the next one."""
-        location, path = files.url(file), files.path(file)
-        if path is not None:
-            read = reads(mapped(path))
-            for sample in group(members(read, location, file.size)):
-                yield sample, read
-        elif is_counted:
-            read = Windows(files, file, _LOOK).read
-            for sample in group(members(read, location, file.size)):
-                yield sample, read
-        else:
-            source = Arriving(files.stream(file))
-            for sample in group(members(source.read, location, file.size)):
-                yield sample, source.read
-                source.forget(sample.end)

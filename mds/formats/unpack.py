@@ -1,4 +1,8 @@
-"""Compressed lines, unpacked while they arrive: gzip and Zstandard, of one member or many."""
+"""Decompression of files while they arrive, of one member or many; the kind follows from the name.
+
+Files that are read in place are compressed with gzip or Zstandard; a conversion also takes bzip2
+and xz.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,14 @@ _UNPACKED = 1 << 18
 
 
 def compression_of(name: str) -> str | None:
-    """Return the ending of a compressed file, or None for a plain one."""
+    """Return the ending of a compressed file, such as ``".gz"``, or None for a plain one."""
     lower = name.lower()
-    return next((each for each in _MEMBERS if lower.endswith(each)), None)
+    return next((ending for ending in _DECOMPRESSORS if lower.endswith(ending)), None)
 
 
 def packed_endings(*plain: str) -> tuple[str, ...]:
-    """Return the endings of plain files, and of the same ones compressed."""
-    return tuple(f"{each}{packed}" for each in plain for packed in ("", *_MEMBERS))
+    """Return the endings of plain files, and of their compressed forms that are read in place."""
+    return tuple(f"{each}{packed}" for each in plain for packed in ("", ".gz", ".zst", ".zstd"))
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
@@ -47,29 +51,30 @@ def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[by
 
 
 def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
-    make = _MEMBERS[ending]
+    make = _DECOMPRESSORS[ending]
     member: Any = None
-    try:
-        for chunk in chunks:
-            for offset in range(0, len(chunk), _PIECE):
-                compressed = chunk[offset : offset + _PIECE]
-                while compressed:
-                    if member is None:
-                        compressed = compressed.lstrip(b"\0")  # padding of tapes between members
-                        if not compressed:
-                            break
-                        member = make()
-                    if out := member.decompress(compressed):
-                        yield out
-                    compressed = b""
-                    if member.eof:
-                        compressed, member = member.unused_data, None
-    except FormatError:
-        raise
-    except Exception as error:  # errors differ by library; zstandard names its module zstd
-        if type(error).__module__.partition(".")[0] not in ("zlib", "zstandard", "zstd"):
-            raise
-        raise FormatError(f"{location}: the compressed data are damaged: {error}.") from error
+    for chunk in chunks:
+        for offset in range(0, len(chunk), _PIECE):
+            compressed = chunk[offset : offset + _PIECE]
+            while compressed:
+                if member is None:
+                    compressed = compressed.lstrip(b"\0")  # padding of tapes between members
+                    if not compressed:
+                        break
+                    member = make()
+                try:
+                    data = member.decompress(compressed)
+                except MemoryError:
+                    raise
+                except Exception as error:  # each library has classes of its own for damage
+                    raise FormatError(
+                        f"{location}: the compressed data are damaged: {error}."
+                    ) from error
+                if data:
+                    yield data
+                compressed = b""
+                if member.eof:
+                    compressed, member = member.unused_data, None
     if member is not None:
         raise FormatError(f"{location}: the compressed data end too early; the file is cut short.")
 
@@ -84,4 +89,24 @@ def _zstd() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_MEMBERS: dict[str, Callable[[], Any]] = {".gz": _gzip, ".zst": _zstd, ".zstd": _zstd}
+def _bzip2() -> Any:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _xz() -> Any:
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
+#: What makes a decompressor of one member, by the ending of a file.
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": _gzip,
+    ".tgz": _gzip,
+    ".zst": _zstd,
+    ".zstd": _zstd,
+    ".bz2": _bzip2,
+    ".xz": _xz,
+}

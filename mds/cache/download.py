@@ -22,8 +22,7 @@ from mds.process.fork_safe import new_lock
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import is_shard_name
 from mds.storage.control_files import let_in, make_shared_folder
-from mds.storage.files import open_target, publish
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular, open_target, publish
 from mds.storage.transfer_times import TIMES
 
 if TYPE_CHECKING:

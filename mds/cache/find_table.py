@@ -48,7 +48,7 @@ from mds.storage.control_files import (
     publish_control_file,
     read_control_file,
 )
-from mds.storage.files import disk
+from mds.storage.files import translate_write_errors
 from mds.storage.url import Url, is_local, local_path, reveal
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _TableSearch:
         began = time.time_ns()
         if not can_write(self.folder):
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
-        with disk(self._path), locked_folder(self.folder):
+        with translate_write_errors(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
             old, since = self._read()
             is_fresh = began <= since <= time.time_ns()  # and not of a clock that was ahead

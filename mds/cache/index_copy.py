@@ -62,7 +62,7 @@ from mds.index import Index, read_index
 from mds.index.binary_copy import MIN_COPIED_BYTES, explain_missing_index
 from mds.redaction import get_logger
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
-from mds.storage.files import despite_deletion, disk, temporary_path
+from mds.storage.files import despite_deletion, temporary_path, translate_write_errors
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -171,7 +171,7 @@ class _Search:
         """Fetch the index, unless another process has just published a copy other than `before`."""
         if not can_write(self.folder):
             return self._without_writing()
-        with disk(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
+        with translate_write_errors(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
             now = self._copy()
             # One download for all processes that start together.
             copy = _read_copy(*now) if now is not None and now != before else None

@@ -40,7 +40,7 @@ from mds.cache.process_table import ProcessTable
 from mds.errors import CacheError
 from mds.process.fork_safe import new_rlock
 from mds.storage.control_files import make_control_folder, make_shared_folder
-from mds.storage.files import despite_deletion, disk
+from mds.storage.files import despite_deletion, translate_write_errors
 from mds.storage.locks import LockFile, describe_processes, holders_of, lock_within, open_locks
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Ledger:
     def _open(self) -> None:
         if self._choose_control is not None:
             self._move(self._choose_control())
-        with disk(self._path):
+        with translate_write_errors(self._path):
             make_shared_folder(os.path.dirname(self.control))
             make_control_folder(self.control)
             self._locks = open_locks(self.lock_path, self._mode)

@@ -24,7 +24,7 @@ from mds.cache.origin import CONTROL, Origin, apart, claim, identity_of, make_fo
 from mds.errors import IndexFileError
 from mds.index import Index
 from mds.redaction import get_logger
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 from mds.storage.relative_name import INDEX_NAME
 
 log = get_logger("mds.cache")

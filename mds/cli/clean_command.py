@@ -39,7 +39,7 @@ def clean(place: str, remove: bool) -> None:
 
 def _clean_folder(store: Store, folder: str, remove: bool) -> None:
     from mds.errors import ConfigError
-    from mds.storage.folder_lock import try_lock_folder
+    from mds.storage.locks import try_lock_folder
     from mds.writers.convert.checkpoint import NAME
 
     lock = try_lock_folder(os.path.abspath(folder))

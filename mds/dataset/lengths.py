@@ -42,7 +42,7 @@ from mds.plan.packing import Packing
 from mds.shardfile.layout import parse_offsets
 from mds.storage import open_store
 from mds.storage.control_files import make_control_folder, publish_control_file
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 from mds.storage.relative_name import shown
 
 if TYPE_CHECKING:

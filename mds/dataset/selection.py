@@ -30,9 +30,8 @@ from mds.arguments import shown
 from mds.errors import ArgumentError, ConfigError, NotFoundError
 from mds.redaction import get_logger
 from mds.shardfile.hashing import hexdigest
-from mds.storage.files import make_folder, publish
+from mds.storage.files import make_folder, open_regular, publish
 from mds.storage.locks import lock_within
-from mds.storage.regular import open_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -28,7 +28,7 @@ from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, numbere
 from mds.formats.unpack import compression_of, packed_endings, unpacked
 from mds.process.mmaps import map_descriptor
 from mds.readers.codegen import load_json
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:

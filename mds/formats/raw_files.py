@@ -24,7 +24,7 @@ from mds.formats.made_reader import MadeReader
 from mds.formats.manifest import check_paths, check_sizes, pack_rows, read_manifest, unpack_rows
 from mds.formats.place import FilePlace
 from mds.formats.tar_samples import encoding_by_ending, split_name
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mds.formats.tar_members import ReadAt
 from mds.process.mmaps import map_descriptor
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 
 Mapped = mmap.mmap | bytes
 

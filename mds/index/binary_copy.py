@@ -32,7 +32,7 @@ from mds.index.schema import ShardSchema
 from mds.index.shard_object import LARGEST, parse_shard
 from mds.index.table import Index
 from mds.process.mmaps import map_descriptor
-from mds.storage.regular import open_regular
+from mds.storage.files import open_regular
 from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, RelativeName
 
 _MAGIC = b"mdsindex"

@@ -22,9 +22,8 @@ from mds.errors import (
     need,
 )
 from mds.process.fork_safe import forget, per_process
-from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import HttpClient, StatusError, empty_body
-from mds.storage.options import env, parse_options
+from mds.storage.base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage.http import HttpClient, StatusError, empty_body
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage.url import Location, parse_url
 

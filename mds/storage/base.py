@@ -1,13 +1,16 @@
-"""The seam between the library and wherever bytes live: a few verbs on keys below a URL.
+"""The interface of a provider: `Store`, a few verbs on keys below a URL, and its options.
 
-A provider implements `stream`, `_write`, `head`, `list` and `delete`, each one try; everything
-else (whole gets, files, checks of size) is built on those here, and behaviour such as retries is
-wrapped around (`mds.storage.wrappers`). A store may be used by many threads and in forked
-children, and pickles as what it was made from: connections belong to a process (`process.py`).
+A provider implements `stream`, `_write`, `head`, `list` and `delete`; each makes one try. All other
+verbs (whole objects, files, checks of size) are built on those here. Behaviour such as retries is
+added by wrappers (`mds.storage.wrappers`, `mds.storage.retry`).
+
+A store may be used by many threads and in forked children. It pickles as its URL and options:
+connections belong to a process (`mds.process.fork_safe.per_process`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -15,27 +18,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from mds.errors import ConfigError, CorruptError, ReplacedError, StoreError, TransientError
+from mds.errors import (
+    ConfigError,
+    CorruptError,
+    ReplacedError,
+    StalledError,
+    StoreError,
+    TransientError,
+)
 from mds.process.fork_safe import new_event
 from mds.redaction import printable
-from mds.storage.files import disk, open_target, read_back, write_at
+from mds.storage.files import open_target, read_back, translate_write_errors, write_at
 from mds.storage.url import Url, join, redact
 
 #: Bytes asked of a connection at a time. Measured over loopback HTTP, 1 MB costs the least
 #: processor time; 64 KB a quarter more, 8 MB a third more.
 CHUNK = 1 << 20
 
-# A key that cannot be taken for a login or a query, and needs no escape: its URL is put together.
+# A key that needs no escape and cannot be mistaken for a login or a query of a URL.
 _PLAIN_KEY = re.compile(r"[0-9A-Za-z_./-]+").fullmatch
+
+T = TypeVar("T")
 
 #: Function called with each piece of a file; the piece is valid until the next call.
 OnBytes = Callable[["bytes | memoryview"], object]
 
 
 def check_key(key: str) -> str:
-    """Return the key. Raises ConfigError when it would leave the folder of its store."""
+    """Return the key. Raises ConfigError for a key that leads out of its store (``../x``)."""
     parts = key.split("/")
     if key.startswith("/") or ".." in parts or "\0" in key:
         raise ConfigError(f"{key!r} is not the name of an object below a URL.")
@@ -46,8 +58,8 @@ def check_key(key: str) -> str:
 class ObjectInfo:
     """The key of an object, its size in bytes (-1: unknown) and its version.
 
-    ``version`` is an etag, a generation or a time of change: it differs when the content does; ''
-    when the store tells nothing of the kind.
+    ``version`` is an etag, a generation or a time of change. It differs when the content does. It
+    is '' if the store gives none of these.
     """
 
     key: str
@@ -56,7 +68,7 @@ class ObjectInfo:
 
 
 def is_same_object(first: ObjectInfo, second: ObjectInfo) -> bool:
-    """Whether two answers may be of one object: what both tell of size and version agrees."""
+    """Whether two answers may describe one object: the sizes and versions known to both agree."""
     if first.size >= 0 and second.size >= 0 and first.size != second.size:
         return False
     return not (first.version and second.version) or first.version == second.version
@@ -80,7 +92,7 @@ def describe_info(info: ObjectInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts that did not end: the key it was for, and the store's name for it."""
+    """A multipart upload that did not end: the key of its object, and the store's id for it."""
 
     key: str
     identifier: str
@@ -89,8 +101,8 @@ class Upload:
 class Body(Iterator[bytes]):
     """The bytes of one answer as they arrive; iterate it once, `close` it when you stop early.
 
-    ``info`` describes the whole object, ``length`` is what this body must bring (None: as much as
-    comes). A body that ends early or brings more raises TransientError rather than ending.
+    ``info`` describes the whole object. ``length`` is the number of bytes that must arrive (None:
+    unknown). If fewer or more arrive, the iteration raises TransientError.
     """
 
     def __init__(
@@ -124,7 +136,7 @@ class Body(Iterator[bytes]):
         raise StopIteration
 
     def close(self) -> None:
-        """Give the connection back. Closing twice is fine."""
+        """Release the connection. Closing twice is fine."""
         while self._on_close:
             self._on_close.pop()()
 
@@ -152,9 +164,9 @@ class Store(ABC):
 
     _url = Url("")
     _printable_parts = ("", "")  # prefix and suffix of a plain key in `url_of`
-    #: Folder that holds the objects as plain files, for a store on a mounted disk.
+    #: Folder that holds the objects as plain files, if the store is on a mounted disk.
     local_path: str | None = None
-    #: Whether the provider has a way to name the objects below a URL.
+    #: Whether the provider can list the objects below a URL.
     can_list: bool = True
     #: Whether objects can be written and deleted.
     can_write: bool = True
@@ -170,7 +182,7 @@ class Store(ABC):
 
     @property
     def url(self) -> Url:
-        """The URL that the keys are below; its text is without secrets, `Url.reveal` gives them."""
+        """The URL of the store. Its text hides secrets; `Url.reveal` returns the full text."""
         return self._url
 
     @url.setter
@@ -181,50 +193,56 @@ class Store(ABC):
 
     @abstractmethod
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the object, or its bytes from ``start`` to before ``end``, as they arrive.
+        """Stream the bytes of an object from ``start`` to before ``end`` (None: to its end).
 
-        Raises NotFoundError before the first chunk when there is no such object, CorruptError when
-        it is too short for the range, TransientError when the bytes stop coming.
+        Raises NotFoundError before the first chunk if there is no such object, CorruptError if it
+        is too short for the range, and TransientError if bytes stop arriving.
         """
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Size and version of an object. Raises NotFoundError."""
+        """Return the size and version of an object. Raises NotFoundError."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with ``prefix``, at any depth, in no promised order."""
+        """List the objects whose keys start with ``prefix``, at any depth and in any order."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove an object. One that is not there is fine."""
+        """Delete an object. A missing one is no error."""
 
     @abstractmethod
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        """Store ``size`` bytes of ``file``, from its position on, whole or not at all."""
+        """Upload the next ``size`` bytes of ``file``, so that all of them are stored or none."""
 
     def get(self, key: str) -> bytes:
         """Return the whole object."""
         return b"".join(self.stream(key))
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return the bytes from ``start`` to before ``end``: exactly that many, or raise."""
+        """Return the bytes from ``start`` to before ``end``, or raise CorruptError."""
         return b"".join(self.stream(key, start, end))
 
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
-        """Write the whole object to ``path``, which the caller renames when it is content.
+        """Download a whole object to ``path``, a temporary name that the caller renames later.
 
-        With ``size`` the object must have so many bytes (CorruptError) and large ones come over
-        several connections at once. ``on_bytes`` is called with all its bytes in order, in pieces:
-        as they come, or out of the file. Raises NoSpaceError when the disk is full.
+        Args:
+            key: Key of the object.
+            path: File to write.
+            size: Expected size in bytes; another size raises CorruptError. If it is given, large
+                objects are downloaded in parts over several connections.
+            on_bytes: Function that is called with the bytes in order, piece by piece: as they
+                arrive, or read back from the file.
+
+        Raises NoSpaceError when the disk is full.
         """
-        with disk(path), open_target(path) as file:
+        with translate_write_errors(path), open_target(path) as file:
             if size is not None and size >= 2 * self.part_size and self.part_connections > 1:
                 info = _get_parts(self, key, file.fileno(), size)
             else:
-                # Not without a digest: what a store checks of whole objects only counts then.
+                # Only if the caller checks a digest: some stores check whole objects, not ranges.
                 end = size if on_bytes is not None and self.asks_for_ranges else None
                 with self.stream(key, 0, end) as body:
                     return _write_body(self, body, file.fileno(), size, on_bytes)
@@ -233,15 +251,15 @@ class Store(ABC):
         return info
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Store ``data`` under ``key``, replacing what was there, whole or not at all.
+        """Upload ``data`` as an object, in place of an older one; all of it is stored or nothing.
 
-        Gives what the store then says about the object, where it was asked.
+        Return the object's size and version, as the store then describes it.
         """
         self._write(key, io.BytesIO(data), len(data))
         return self._verify(key, len(data))
 
     def put_file(self, key: str, path: str) -> ObjectInfo:
-        """Store the content of a file under ``key``, whole or not at all; gives as `put`."""
+        """Upload a file as an object; returns and guarantees the same as `put`."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._write(key, file, size)
@@ -266,15 +284,15 @@ class Store(ABC):
         return printable(redact(join(self.url, key)))
 
     def renew(self) -> bool:
-        """Forget clients with the credentials that they were made with; whether there were any.
+        """Drop clients and their credentials; return whether the next request reads new ones.
 
-        Called when a store says that credentials are not good (any more): what the environment,
-        a file or a service of the machine tells now may be.
+        Called when a store refuses the credentials, which may have expired: the environment, a
+        file or a service of the machine may have newer ones.
         """
         return False
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to close
-        """Do nothing: connections belong to the process and are shared."""
+        """Close the store. Most do nothing: all stores of a process share its connections."""
 
     def __enter__(self) -> Store:
         return self
@@ -286,8 +304,8 @@ class Store(ABC):
         return f"<{type(self).__name__} {self.url}>"
 
     def _verify(self, key: str, size: int) -> ObjectInfo:
-        # Uploads that were reported as done and left an empty object have been seen; one more
-        # request per shard is a low price.
+        # Some stores report an upload as done and leave an empty object; one more request per shard
+        # is a low price.
         info = self.head(key)
         if info.size not in (size, -1):
             raise TransientError(
@@ -298,9 +316,9 @@ class Store(ABC):
         return info
 
     def _unchanged(self, before: ObjectInfo, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Chunks that are asked for one by one, if the object is the same after the last one.
+        """Yield chunks; raise ReplacedError if the object changed before the last one.
 
-        For stores that read by name, piece by piece, and whose pieces tell no version.
+        For stores that read an object by name in several requests without a version.
         """
         yield from chunks
         now = self.head(before.key)
@@ -321,7 +339,7 @@ class Store(ABC):
 def _write_body(
     store: Store, body: Body, file: int, size: int | None, on_bytes: OnBytes | None
 ) -> ObjectInfo:
-    """Write a whole object to an open file; see `Store.get_file`."""
+    """Write a whole object to the descriptor ``file``; see `Store.get_file`."""
     _check_size(store, body, size)
     written = 0
     for chunk in body:
@@ -335,6 +353,7 @@ def _write_body(
 
 
 def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
+    """Download an object to the descriptor ``file`` in parts, several at a time."""
     step = store.part_size
     stop = new_event()
     infos: list[ObjectInfo] = []
@@ -359,7 +378,7 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
             for future in finished:
                 future.result()
         finally:
-            # After a failure parts that have not begun are not waited for.
+            # After a failure do not start the parts that are still queued.
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
     return infos[0]
@@ -375,3 +394,111 @@ def _wrong_size_error(store: Store, key: str, size: int, expected_size: int) -> 
     return CorruptError(
         f"get {url}: it has {size} bytes, {expected_size} were expected", url=url, verb="get"
     )
+
+
+# ----------------------------------------------------------------------------------- slow transfers
+# The timeout of a socket only notices silence: a server that sends a byte a second keeps a transfer
+# alive for days. So providers measure the rate. Time in which the reader is busy and requests
+# nothing does not count.
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRate:
+    """The least bytes per second, on average over a number of seconds; 0 allows any rate."""
+
+    bytes_per_second: float
+    seconds: float
+
+
+class Pace:
+    """The rate of a transfer: bytes received per second of waiting for them."""
+
+    def __init__(self, least_rate: LeastRate, url: str) -> None:
+        self._least_rate, self._url = least_rate, url
+        self._spent, self._received = 0.0, 0
+
+    def note(self, seconds: float, count: int) -> None:
+        """Add the time and the bytes of one read. Raises StalledError if the rate is too low."""
+        self._spent += seconds
+        self._received += count
+        least_rate = self._least_rate
+        if self._spent >= least_rate.seconds:
+            if self._received < least_rate.bytes_per_second * self._spent and count:
+                raise StalledError(
+                    f"get {self._url}: only {self._received} bytes came in {self._spent:.0f} s, "
+                    f"fewer than {least_rate.bytes_per_second:g} a second "
+                    "(storage option min_rate)",
+                    url=self._url,
+                    verb="get",
+                )
+            self._spent, self._received = 0.0, 0
+
+
+# ------------------------------------------------------------------------------------------ options
+# Every provider declares its options as a frozen dataclass. Frozen values are hashable, so that two
+# streams with the same options share one client of the process.
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """Options that every provider takes.
+
+    ``part_size`` (bytes): large objects are downloaded in parts of this size,
+    ``part_connections`` at a time. ``concurrency``: the largest number of simultaneous requests of
+    this store. ``hedge``: seconds after which a slow range is requested a second time; 0 for never.
+    ``compare_versions``: whether all parts of an object must have one version (etag, ...); False
+    if servers disagree about it. ``min_rate`` (bytes per second, on average over the timeout): a
+    slower transfer counts as stalled.
+    """
+
+    part_size: int = 16 << 20
+    part_connections: int = 4
+    concurrency: int = 64
+    hedge: float = 0.0
+    compare_versions: bool = True
+    min_rate: float = 1024.0
+
+    def __post_init__(self) -> None:
+        if self.min_rate < 0:
+            raise ConfigError(f"min_rate={self.min_rate}: bytes a second are not negative.")
+        if self.part_size < 1 or self.part_connections < 1 or self.concurrency < 1:
+            raise ConfigError(
+                f"part_size={self.part_size}, part_connections={self.part_connections} and "
+                f"concurrency={self.concurrency} must be at least 1."
+            )
+
+
+def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dict[str, Any]]:
+    """Split options into those of every provider and those of this one."""
+    provider_options = dict(options or {})
+    names = {*_COMMON_NAMES}
+    return CommonOptions(
+        **{name: provider_options.pop(name) for name in names & provider_options.keys()}
+    ), provider_options
+
+
+def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
+    """Return the options of a provider as its dataclass ``kind``.
+
+    Raises ConfigError for an unknown option.
+    """
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in options or {}:
+        if name not in names:
+            import difflib
+
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{scheme}:// URLs take no storage option {name!r}.{hint} They take "
+                f"{', '.join(names)} and {', '.join(_COMMON_NAMES)}."
+            )
+    return kind(**(options or {}))
+
+
+_COMMON_NAMES = [field.name for field in dataclasses.fields(CommonOptions)]
+
+
+def env(name: str) -> str | None:
+    """Return an environment variable, or None if it is unset or empty."""
+    return os.environ.get(name) or None

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from mds.errors import CacheError
 from mds.process.fork_safe import new_event
-from mds.storage.files import disk, publish
+from mds.storage.files import publish, translate_write_errors
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -98,7 +98,7 @@ def make_control_folder(path: str) -> None:
 
     Raises CacheError for a link, a folder of a stranger, or whatever else is no folder.
     """
-    with disk(os.path.join(path, "")):
+    with translate_write_errors(os.path.join(path, "")):
         if not os.access(path, os.W_OK | os.X_OK):
             parent = os.path.dirname(path)
             with _changing(parent), contextlib.suppress(FileExistsError):

@@ -18,9 +18,8 @@ from urllib.parse import quote, urlencode
 
 from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
 from mds.process.fork_safe import per_process
-from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import HttpClient, StatusError, empty_body, parse_info
-from mds.storage.options import env, parse_options
+from mds.storage.base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage.http import HttpClient, StatusError, empty_body, parse_info
 from mds.storage.translate import Failure, status_failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url
 

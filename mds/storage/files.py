@@ -1,8 +1,12 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and are regular files when they are read.
 
-Everything that the library leaves on a disk is written under a temporary name in the same folder
-and renamed when it is complete, so a reader never meets half a file and a killed process leaves
-at most a temporary one, which its name gives away. This is the only place that renames.
+Everything that the library writes to a disk has a temporary name in the same folder until it is
+complete, and is renamed then. So a reader never meets half a file, and a killed process leaves at
+most a temporary file, recognised by its name. This is the only module that renames.
+
+A folder that others write to may have a pipe where a file should be, and opening a pipe blocks
+until another process writes to it. So files are opened without blocking, and checked before they
+are read: one more system call than plain opening.
 """
 
 from __future__ import annotations
@@ -13,67 +17,57 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader, FileIO
 from typing import BinaryIO, TypeVar
 
-from mds.errors import NoSpaceError, ReplacedError, StoreError, VanishedError
-from mds.storage.regular import open_regular
+from mds.errors import NoSpaceError, NotFoundError, ReplacedError, StoreError, VanishedError
 
 _TEMPORARY = re.compile(r"^\..+\.([0-9]{1,10})-[0-9a-f]{12}\.mds-part$")
-_LARGEST_PROCESS = 2**31 - 1  # what the system takes; names can be made by others
+_MAX_PROCESS = 2**31 - 1  # of the system; anyone can make a name with a larger number
+_MAX_REPEATED = 200  # bytes of a name that its temporary name repeats
+_PIECE = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-_EXCHANGED = {errno.ELOOP, errno.ENXIO, errno.EISDIR}  # for a link, a pipe, a folder
+_NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR}  # for a link, a pipe, a folder
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _UNFOLLOWED = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_LONGEST = 200  # bytes of a name that its temporary name repeats
-_PIECE = 1 << 20
-MAX_DELETIONS = 8  # while one thing is done
+MAX_DELETIONS = 8  # of a folder that `despite_deletion` survives
 
 T = TypeVar("T")
+
+
+# ------------------------------------------------------------------------------------- write a file
 
 
 def temporary_path(path: str) -> str:
     """Return a unique temporary path beside ``path`` that `temporary_owner` recognises."""
     folder, name = os.path.split(path)
-    # A name may be as long as file systems allow, and this one is longer.
-    name = os.fsencode(name)[:_LONGEST].decode("utf-8", "ignore")
+    # The name may already have the greatest length, and the temporary one is longer.
+    name = os.fsencode(name)[:_MAX_REPEATED].decode("utf-8", "ignore")
     return os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(6).hex()}.mds-part")
 
 
 def temporary_owner(path: str) -> int | None:
     """Return the id of the process that made a temporary name, or None for other names."""
     match = _TEMPORARY.match(os.path.basename(path))
-    return int(match[1]) if match and 0 < int(match[1]) <= _LARGEST_PROCESS else None
-
-
-def is_process(number: int) -> bool:
-    """Whether a process of that number runs; one of another container may, unseen.
-
-    One that has ended and was not waited for (a zombie) runs no more, and may stay for ever where
-    the parent of all processes waits for none.
-    """
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    try:
-        with open(f"/proc/{number}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the state is behind it.
-            return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
-    except (OSError, IndexError):  # another system, or it ended just now
-        return not os.path.exists("/proc/self/stat")
+    return int(match[1]) if match and 0 < int(match[1]) <= _MAX_PROCESS else None
 
 
 @contextlib.contextmanager
 def publish(path: str, *, durable: bool = False) -> Iterator[str]:
-    """Give a temporary path to write to, which becomes ``path`` when the block ends well.
+    """Yield a temporary path for a new file, which is renamed to ``path`` when the block ends.
 
-    The folder is made when it is missing. The block creates the file itself; when it raises, the
-    temporary file is removed and whatever was at ``path`` stays. ``durable`` also brings the bytes
-    and the name to the disk, which a power cut then cannot take back. Raises NoSpaceError when the
-    disk is full, VanishedError when the file or the folder is deleted before the end.
+    The block creates the file. If it raises, the temporary file is deleted and ``path`` keeps what
+    it had. A missing folder is created.
+
+    Args:
+        path: Final path of the file.
+        durable: Whether to sync the bytes and the name to the disk, so that they survive a power
+            cut.
+
+    Raises NoSpaceError when the disk is full, and VanishedError when the file or the folder is
+    deleted before the end.
 
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "word")
@@ -83,7 +77,7 @@ def publish(path: str, *, durable: bool = False) -> Iterator[str]:
     ('whole', 1)
     """
     temporary = temporary_path(path)
-    with disk(path):
+    with translate_write_errors(path):
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
         try:
             yield temporary
@@ -98,73 +92,20 @@ def publish(path: str, *, durable: bool = False) -> Iterator[str]:
             sync(os.path.dirname(path) or ".")
 
 
-@contextlib.contextmanager
-def publish_in(directory: int, name: str) -> Iterator[str]:
-    """`publish` in an open directory, whatever its path leads to by now.
-
-    Gives a temporary name, which the block opens with ``dir_fd``.
-    """
-    temporary = temporary_path(name)
-    try:
-        yield temporary
-        rename_in(directory, temporary, name)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
-
-
-def open_target(path: str) -> BinaryIO:
-    """Open a file to write from its beginning; create it if it is missing.
-
-    A temporary name of ours may lie in a folder where others write. They cannot guess it, but they
-    can exchange what is there between two openings: a link or a file with a second name is
-    refused, before a byte is changed. Raises StoreError; VanishedError for a file that is deleted.
-    """
-    if temporary_owner(path) is None:
-        return open(path, "wb")
-    try:
-        handle = os.open(path, _UNFOLLOWED | os.O_WRONLY | os.O_CREAT, 0o666)
-    except OSError as error:
-        if error.errno in _EXCHANGED:
-            raise _exchanged(path) from error
-        raise
-    state = os.fstat(handle)
-    if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-        os.close(handle)
-        if not state.st_nlink:
-            raise VanishedError(
-                f"write {path}: it is gone. Did another process delete it?", url=path, verb="write"
-            )
-        raise _exchanged(path)
-    os.ftruncate(handle, 0)
-    return open(handle, "wb")
-
-
-def _exchanged(path: str) -> StoreError:
-    reason = "it was exchanged while it was written. Use a folder where others cannot write."
-    return StoreError(f"write {path}: {reason}", url=path, verb="write")
-
-
 def write_file(path: str, data: bytes | memoryview, *, durable: bool = False) -> None:
     """Publish ``data`` as the whole content of ``path``."""
     with publish(path, durable=durable) as temporary, open_target(temporary) as file:
         file.write(data)
 
 
-def rename_in(directory: int, temporary: str, name: str) -> None:
-    """Give a finished file of an open directory its name, in place of whatever had it."""
-    os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-
-
 def publish_first(path: str, data: bytes, mode: int) -> bool:
-    """Publish ``data`` at ``path`` unless something is there; whether it was published.
+    """Publish ``data`` with ``mode`` at ``path`` unless it exists; return whether it did publish.
 
-    Of many that try at the same time, on whatever nodes, one succeeds. (Where a file system has no
-    hard links they may all succeed, and the last one stays.)
+    If several processes try at the same time, on any nodes, one succeeds. (On a file system without
+    hard links all may succeed, and the last file stays.)
     """
     temporary = temporary_path(path)
-    with disk(path):
+    with translate_write_errors(path):
         try:
             with open(temporary, "xb") as file:
                 os.fchmod(file.fileno(), mode)
@@ -184,13 +125,291 @@ def publish_first(path: str, data: bytes, mode: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def disk(path: str) -> Iterator[None]:
-    """Tell what a disk does to a file that is being written.
+def open_target(path: str) -> BinaryIO:
+    """Open an empty file for writing, in place of an existing file's content.
 
-    "No space left" becomes a NoSpaceError that names the folder and what is free there; a file or
-    folder that is gone a VanishedError, so that it is not taken for a missing source; a folder or
-    file in the place of the other a StoreError.
+    A temporary path is checked: in a folder where others write, they may have exchanged the file
+    since it was created. A link, or a file with a second name, raises StoreError before a byte is
+    changed; a deleted file raises VanishedError.
+    """
+    if temporary_owner(path) is None:
+        return open(path, "wb")
+    try:
+        handle = os.open(path, _UNFOLLOWED | os.O_WRONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno in _NOT_REGULAR:
+            raise _exchanged_error(path) from error
+        raise
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+        os.close(handle)
+        if not state.st_nlink:
+            raise VanishedError(
+                f"write {path}: it is gone. Did another process delete it?", url=path, verb="write"
+            )
+        raise _exchanged_error(path)
+    os.ftruncate(handle, 0)
+    return open(handle, "wb")
+
+
+def _exchanged_error(path: str) -> StoreError:
+    reason = "it was exchanged while it was written. Use a folder where others cannot write."
+    return StoreError(f"write {path}: {reason}", url=path, verb="write")
+
+
+def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of ``data`` at ``offset`` of an open file descriptor."""
+    written = os.pwrite(file, data, offset)
+    while written < len(data):
+        # A disk that fills up first writes less than asked and only then fails.
+        written += os.pwrite(file, memoryview(data)[written:], offset + written)
+
+
+def sync(path: str) -> None:
+    """Sync a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Flush an open file and sync it to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def make_folder(path: str) -> None:
+    """Create a folder and its parents unless they exist."""
+
+    def make() -> None:
+        with translate_write_errors(os.path.join(path, "")):
+            os.makedirs(path, exist_ok=True)
+
+    despite_deletion(make)
+
+
+# -------------------------------------------------------------------------------------- read a file
+
+
+def open_regular(path: str) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raises NotFoundError for a pipe, a socket or a device, and IsADirectoryError for a folder.
+    """
+    return open(path, "rb", opener=open_checked)
+
+
+def open_checked(path: str, flags: int, directory: int | None = None) -> int:
+    """Open a regular file and return its descriptor; serves as ``opener=`` of `open`.
+
+    ``directory`` is the descriptor of the folder of a relative path. Raises as `open_regular`.
+    """
+    try:
+        handle = os.open(path, flags | _NONBLOCK, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise _no_file(path) from error
+        raise
+    try:
+        check_regular(path, os.fstat(handle))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def check_regular(path: str, state: os.stat_result) -> None:
+    """Raise as `open_regular` unless ``state`` is that of a regular file."""
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(state.st_mode):
+        raise _no_file(path)
+
+
+def _no_file(path: str) -> NotFoundError:
+    return NotFoundError(
+        f"open {path}: there is a pipe, a socket or a device of this name, and no file.",
+        url=path,
+        verb="open",
+    )
+
+
+def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
+    """Call ``on_bytes`` with all bytes of a file in order; a piece is valid until the next call."""
+    buffer = memoryview(bytearray(_PIECE))
+    with open_regular(path) as file:
+        while count := file.readinto(buffer):
+            on_bytes(buffer[:count])
+
+
+# -------------------------------------------------------------------------------- an open directory
+
+
+class Directory:
+    """An open directory, whose files are reached by its descriptor, at the cost of paths.
+
+    If the directory is moved and another one takes its path, all operations stay in the directory
+    that was opened. ``folder`` is the path at that time. The owner of the descriptor closes it.
+    """
+
+    def __init__(self, folder: str, fd: int) -> None:
+        self.folder = folder
+        self._fd = fd
+        state = os.fstat(fd)
+        #: Device and inode number of the directory.
+        self.identity = state.st_dev, state.st_ino
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this directory."""
+        try:
+            state = os.stat(self.folder)
+        except OSError:
+            return False
+        return (state.st_dev, state.st_ino) == self.identity
+
+    def names(self) -> list[str]:
+        """List the entries of the directory, sorted by name."""
+        with self._with_whole_paths():
+            return sorted(os.listdir(self._fd))
+
+    def size(self, name: str) -> int:
+        """Return the size of a file. Raises OSError."""
+        with self._with_whole_paths():
+            return os.stat(name, dir_fd=self._fd).st_size
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading. Raises OSError."""
+        with self._with_whole_paths():
+            return open(name, "rb", opener=self._reader)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file. Raises OSError."""
+        with self._with_whole_paths():
+            os.unlink(name, dir_fd=self._fd)
+
+    def sync(self) -> None:
+        """Sync the names in the directory to the disk."""
+        with translate_write_errors(os.path.join(self.folder, "")):
+            os.fsync(self._fd)
+
+    @contextlib.contextmanager
+    def publish(self, name: str) -> Iterator[BinaryIO]:
+        """Yield a new file, which gets its name when the block ends; else it is deleted.
+
+        Raises as `publish` does.
+        """
+        temporary = temporary_path(name)
+        with self.explaining(name):
+            try:
+                with open(temporary, "xb", opener=self._opener) as file:
+                    yield file
+                self._rename(temporary, name)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=self._fd)
+                raise
+
+    def begin(self, name: str) -> PendingFile:
+        """Open a new file for a long write; it gets its name by `PendingFile.publish`.
+
+        Raises as `publish` does.
+        """
+        temporary = temporary_path(name)
+        with self.explaining(name):
+            file = open(temporary, "x+b", buffering=0, opener=self._opener)  # noqa: SIM115
+        return PendingFile(self, name, temporary, file)
+
+    @contextlib.contextmanager
+    def explaining(self, name: str) -> Iterator[None]:
+        """Translate errors of writing the file of that name, as `translate_write_errors` does."""
+        with translate_write_errors(os.path.join(self.folder, name)), self._with_whole_paths():
+            yield
+
+    def rename(self, temporary: str, name: str) -> None:
+        """Rename a finished file, replacing an existing one."""
+        with self.explaining(name):
+            self._rename(temporary, name)
+
+    def _rename(self, temporary: str, name: str) -> None:
+        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _reader(self, name: str, flags: int) -> int:
+        return open_checked(name, flags, self._fd)
+
+    def _opener(self, name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666, dir_fd=self._fd)
+
+    @contextlib.contextmanager
+    def _with_whole_paths(self) -> Iterator[None]:
+        """Put the whole path in place of the name in errors of the block."""
+        try:
+            yield
+        except OSError as error:
+            name = error.filename
+            if isinstance(name, str) and name and not os.path.isabs(name):
+                error.filename = os.path.join(self.folder, name)
+            elif isinstance(name, int):
+                error.filename = self.folder
+            raise
+
+
+class PendingFile:
+    """A file with a temporary name until `publish` or `discard` is called.
+
+    It is not a context manager or a generator: a forked child, which inherits it, does nothing to
+    it.
+    """
+
+    def __init__(self, directory: Directory, name: str, temporary: str, file: FileIO) -> None:
+        self.name = name
+        self._directory = directory
+        self._temporary = temporary
+        self._file = file
+
+    @property
+    def fd(self) -> int:
+        """The open descriptor, for reading and writing."""
+        return self._file.fileno()
+
+    def explaining(self) -> contextlib.AbstractContextManager[None]:
+        """Translate errors of writing the file, as `translate_write_errors` does."""
+        return self._directory.explaining(self.name)
+
+    def publish(self) -> None:
+        """Close the file and rename it to its final name."""
+        self._file.close()
+        self._directory.rename(self._temporary, self.name)
+
+    def discard(self) -> None:
+        """Delete the file unless it was published."""
+        if not self._file.closed:
+            self._file.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(self._temporary)
+
+
+@contextlib.contextmanager
+def open_directory(folder: str) -> Iterator[Directory]:
+    """Open a directory for the duration of the block. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Directory(folder, fd)
+    finally:
+        os.close(fd)
+
+
+# ----------------------------------------------------------------------------------------- failures
+
+
+@contextlib.contextmanager
+def translate_write_errors(path: str) -> Iterator[None]:
+    """Translate errors of the block, which writes the file ``path``, to errors of this library.
+
+    "No space left" becomes a NoSpaceError with the folder and its free space. A deleted file or
+    folder becomes a VanishedError, so that it is not mistaken for a missing source. A folder where
+    a file should be, or the other way round, becomes a StoreError.
     """
     try:
         yield
@@ -230,55 +449,13 @@ def disk(path: str) -> Iterator[None]:
 
 
 def _is_near(other_path: object, path: str) -> bool:
-    """Whether a path is in the folder of the other, at whatever depth, or is above it."""
+    """Whether ``other_path`` is in the folder of ``path``, at any depth, or is above it."""
     folder = os.path.dirname(path)
     return isinstance(other_path, str) and (
         os.path.dirname(other_path) == folder
         or bool(folder and f"{other_path}/".startswith(f"{folder}/"))
         or f"{folder}/".startswith(f"{other_path}/")
     )
-
-
-def despite_deletion(act: Callable[[], T]) -> T:
-    """Call ``act`` and return its value; start over when a folder is deleted meanwhile.
-
-    A disk may be cleaned while jobs run. Raises VanishedError when that happens again and
-    again, or FileExistsError (which `os.makedirs` makes of it) from ``act``; a ReplacedError is of
-    the remote, which another try does not bring back.
-    """
-    for remaining_tries in reversed(range(MAX_DELETIONS + 1)):
-        try:
-            return act()
-        except (VanishedError, FileExistsError) as error:  # noqa: PERF203 - a try does much
-            if isinstance(error, ReplacedError) or not remaining_tries:
-                raise
-    raise AssertionError("the last try returns or raises")
-
-
-def make_folder(path: str) -> None:
-    """Make a folder, and those above it, unless they are there."""
-
-    def make() -> None:
-        with disk(os.path.join(path, "")):
-            os.makedirs(path, exist_ok=True)
-
-    despite_deletion(make)
-
-
-def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
-    """Show all bytes of a file, in order and in pieces that are good until the next one."""
-    buffer = memoryview(bytearray(_PIECE))
-    with open_regular(path) as file:
-        while count := file.readinto(buffer):
-            on_bytes(buffer[:count])
-
-
-def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of ``data`` at ``offset`` of an open file descriptor."""
-    written = os.pwrite(file, data, offset)
-    while written < len(data):
-        # A disk that fills up first writes less than asked and only then fails.
-        written += os.pwrite(file, memoryview(data)[written:], offset + written)
 
 
 def _full_error(path: str, number: int) -> NoSpaceError:
@@ -313,10 +490,38 @@ def _refusing_folder(missing: str) -> str | None:
     return parent if not state.f_blocks and not state.f_files else None
 
 
-def sync(path: str) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+def despite_deletion(act: Callable[[], T]) -> T:
+    """Call ``act`` and return its value; call it again if a folder is deleted meanwhile.
+
+    A disk may be cleaned while jobs run. After `MAX_DELETIONS` repetitions the last error of
+    ``act`` is raised: VanishedError, or FileExistsError, which `os.makedirs` raises for a folder
+    that is deleted at that moment. A ReplacedError is raised at once: it is about an object of the
+    remote.
+    """
+    for remaining_tries in reversed(range(MAX_DELETIONS + 1)):
+        try:
+            return act()
+        except (VanishedError, FileExistsError) as error:  # noqa: PERF203 - a try does much
+            if isinstance(error, ReplacedError) or not remaining_tries:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def is_process(number: int) -> bool:
+    """Whether a process of that number runs in this container.
+
+    A zombie, which ended and was not waited for, does not run. It may stay forever if the first
+    process of a container waits for no children.
+    """
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            # The name, in parentheses, may hold anything; the state is behind it.
+            return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except (OSError, IndexError):  # another system, or it ended just now
+        return not os.path.exists("/proc/self/stat")

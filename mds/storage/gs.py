@@ -21,11 +21,9 @@ from mds.errors import (
     need,
 )
 from mds.process.fork_safe import forget, per_process
-from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import HttpClient, by_status, empty_body
-from mds.storage.options import env, parse_options
-from mds.storage.s3 import S3Store
-from mds.storage.s3_client import S3Options
+from mds.storage.base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage.http import HttpClient, by_status, empty_body
+from mds.storage.s3 import S3Options, S3Store
 from mds.storage.translate import Failure, status_failure, translate_errors
 from mds.storage.url import parse_url, redact
 

@@ -31,9 +31,9 @@ from mds.errors import (
 )
 from mds.process.fork_safe import forget, new_event, new_lock, per_process
 from mds.redaction import get_logger
-from mds.storage.base import Body, ObjectInfo, Store, check_key
+from mds.storage.base import Body, ObjectInfo, Store, check_key, env, parse_options
 from mds.storage.control_files import private_temporary_folder
-from mds.storage.http_client import (
+from mds.storage.http import (
     HttpClient,
     StatusError,
     by_status,
@@ -42,7 +42,6 @@ from mds.storage.http_client import (
     parse_size,
 )
 from mds.storage.locks import open_locks
-from mds.storage.options import env, parse_options
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage.url import Url, parse_url, redact
 from mds.storage.waiting import waiting

@@ -24,7 +24,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mds.storage.pace import LeastRate, Pace
+from mds.storage.base import LeastRate, Pace
 
 if TYPE_CHECKING:
     import socket

@@ -14,13 +14,14 @@ from typing import Any, BinaryIO
 from mds.errors import CorruptError, StoreError
 from mds.storage.base import CHUNK, Body, ObjectInfo, OnBytes, Store, check_key, replaced_error
 from mds.storage.files import (
-    disk,
+    check_regular,
+    open_regular,
     open_target,
     publish,
     read_back,
     temporary_owner,
+    translate_write_errors,
 )
-from mds.storage.regular import check_regular, open_regular
 from mds.storage.translate import translate_chunks, translate_errors
 from mds.storage.url import local_path
 
@@ -68,7 +69,7 @@ class LocalStore(Store):
             raise _other_size(url, before.size, size)
         with (
             translate_errors("get", url),
-            disk(path),
+            translate_write_errors(path),
             open_regular(self._path(key)) as source,
             open_target(path) as target,
         ):

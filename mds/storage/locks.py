@@ -1,13 +1,19 @@
-"""Locks on numbered bytes of one file, which the kernel drops with their owner.
+"""Locks on bytes of a file and on folders, which the kernel drops when their owner ends.
 
-A lock is a byte of a lock file, so one file serves any number of shards and stays empty: locks may
-lie beyond its end. They are "open file description" locks where the system has them (Linux), which
-unlike classic record locks belong to the opened file and not to the process, and otherwise whole
-locks on one small file a byte. Nothing has to be cleaned up after a `kill -9`, and a lock costs a
+A *byte lock* is a byte of a lock file. One file serves any number of shards and stays empty,
+because locks may be beyond its end. On Linux these are "open file description" locks, which belong
+to the opened file and not to the process, unlike classic record locks. Elsewhere each byte is a
+small file that is locked whole. After a `kill -9` there is nothing to clean up. A lock costs a
 system call, about a microsecond.
 
-A forked child inherits descriptors; they are closed in the child at once, so that a lock never
-outlives the process that took it.
+A *folder lock* opens the folder itself and locks it (flock). It leaves no file behind, and
+`Directory.is_in_place` tells if the folder was deleted and made again meanwhile. Network file
+systems lock only files that are open for writing: there the file `.mds-writer.lock` is locked in
+place of the folder, and deleted with the lock. If nothing can be locked at all, the folder counts
+as locked by its caller. A folder lock costs five system calls.
+
+A forked child closes the descriptors that it inherits, so a lock never outlives the process that
+took it.
 
 A lock does not say which process holds it, but Linux lists the locks of each open file
 (``/proc/PID/fdinfo``). The list is read once a wait has become long: it takes some ten
@@ -22,6 +28,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -30,6 +37,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol
 
+from mds.errors import StoreError
 from mds.process.fork_safe import call_in_child, new_condition
 from mds.redaction import printable
 from mds.storage.control_files import (
@@ -37,24 +45,29 @@ from mds.storage.control_files import (
     make_shared_folder,
     open_control_file,
 )
-from mds.storage.files import despite_deletion, disk
+from mds.storage.files import Directory, despite_deletion, make_folder, translate_write_errors
 from mds.storage.waiting import waiting
 
-_LOOK_SECONDS = 2.0  # between two looks at which process has a lock
-_STOPPED_SECONDS = 3.0  # for which a process must have been stopped before it is given up
 _BUSY = {errno.EAGAIN, errno.EACCES}
+
+
+# ----------------------------------------------------------------------------------- locks on bytes
+
+
+_LOOK_SECONDS = 2.0  # between two looks at which process has a lock
+_STOPPED_SECONDS = 3.0  # after which a stopped process is no longer waited for
 _FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 64-bit systems
 HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 
 
 class LockFile(Protocol):
-    """Locks on bytes of one file, by one owner. An owner never conflicts with itself."""
+    """Locks of one owner on bytes of one file. An owner never conflicts with itself."""
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``offset`` if no other owner is in the way."""
+        """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
 
     def wait_lock(self, offset: int) -> None:
-        """Take the lock on byte ``offset``, however long it takes."""
+        """Lock byte ``offset``; wait for it without a limit."""
 
     def unlock(self, offset: int) -> None:
         """Release byte ``offset``."""
@@ -68,11 +81,11 @@ class RangeLockFile:
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
         self._fd = -1
-        _opened.add(self)  # first: a fork right after the opening must find it
+        _lock_files.add(self)  # first: a fork right after the opening must find it
         self._fd = _open(path, mode)
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``offset`` if no other owner is in the way."""
+        """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
         try:
             self._set(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, offset)
         except OSError as error:
@@ -82,12 +95,12 @@ class RangeLockFile:
         return True
 
     def wait_lock(self, offset: int) -> None:
-        """Take the lock on byte ``offset``, however long it takes."""
+        """Lock byte ``offset``; wait for it without a limit."""
         self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, offset)
 
     def unlock(self, offset: int) -> None:
-        """Release byte ``offset``; closing released all."""
-        if self._fd >= 0:  # the garbage collector may close it before what holds a lock
+        """Release byte ``offset``, if the file is still open."""
+        if self._fd >= 0:  # the garbage collector may close this file before a lock is released
             self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, offset)
 
     def close(self) -> None:
@@ -100,14 +113,14 @@ class RangeLockFile:
             os.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: close what is the parent's, whose locks stay."""
+        """Close the descriptors in a forked child; the parent keeps its locks."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        # A forgotten owner must not keep others waiting: its locks go with it. When the interpreter
-        # ends so does the process, and the modules that closing needs may be gone already.
+        # An owner that is garbage must not keep others waiting. At the end of the interpreter the
+        # process ends anyway, and the modules that closing needs may be gone already.
         if getattr(self, "_fd", -1) >= 0 and not is_over():
             self.close()
 
@@ -116,15 +129,15 @@ class RangeLockFile:
 
 
 class FileLockFile:
-    """The same with one small file for each byte, where ranges cannot be locked by description."""
+    """Byte locks for systems without open file description locks: one small file for each byte."""
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
         self._path, self._mode = path, mode
         self._fds: dict[int, int] = {}
-        _opened.add(self)
+        _lock_files.add(self)
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
-        """Take the lock on byte ``offset`` if no other owner is in the way."""
+        """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
             fcntl.flock(self._file(offset), kind | fcntl.LOCK_NB)
@@ -135,7 +148,7 @@ class FileLockFile:
         return True
 
     def wait_lock(self, offset: int) -> None:
-        """Take the lock on byte ``offset``, however long it takes."""
+        """Lock byte ``offset``; wait for it without a limit."""
         fcntl.flock(self._file(offset), fcntl.LOCK_EX)
 
     def unlock(self, offset: int) -> None:
@@ -151,11 +164,11 @@ class FileLockFile:
             os.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: close what is the parent's, whose locks stay."""
+        """Close the descriptors in a forked child; the parent keeps its locks."""
         self.close()
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        # As above.
+        # See `RangeLockFile.__del__`.
         if not is_over():
             self.close()
 
@@ -166,7 +179,7 @@ class FileLockFile:
 
 
 def open_locks(path: str, mode: int = 0o666) -> LockFile:
-    """Become another owner of locks on the bytes of ``path``, which is made when missing."""
+    """Return a new owner of locks on the bytes of ``path``; a missing file is created."""
     return RangeLockFile(path, mode) if HAS_RANGES else FileLockFile(path, mode)
 
 
@@ -181,10 +194,18 @@ def lock_within(
 ) -> LockFile | None:
     """Lock byte ``offset`` of ``path``, or return None after ``seconds``.
 
-    The kernel wakes the waiter when the owner lets go or dies. A wait in the kernel cannot be cut
-    short, so it is done by a helper thread, which gives the lock back when it comes too late.
-    ``past_stopped`` gives up after some seconds already when the process that has the lock does
-    not run, by a signal or a debugger. ``suspects``: which one that may be, where it is not seen.
+    The kernel wakes the waiter when the owner releases the lock or dies. A wait in the kernel
+    cannot be interrupted, so a helper thread waits, and releases a lock that comes too late.
+
+    Args:
+        path: Lock file; a missing one is created with ``mode``.
+        offset: Number of the byte.
+        seconds: Longest wait; 0 tries once.
+        mode: Mode of a new lock file.
+        past_stopped: Whether to give up early if the holder of the lock has been stopped for some
+            seconds, by a signal or a debugger.
+        suspects: Function that returns the ids of processes that may hold the lock, for a holder
+            that is not visible.
     """
     locks = open_locks(path, mode)
     if locks.try_lock(offset):
@@ -199,20 +220,20 @@ def lock_within(
         def is_hopeless() -> bool:
             holders = holders_of(path, offset) or list(suspects())
             wait.note = describe_processes(holders) if holders else ""
-            is_stuck = [_Stopped.is_stuck(number) for number in holders]  # each is looked at
+            is_stuck = [_Stopped.is_stuck(number) for number in holders]  # records each of them
             return past_stopped and bool(is_stuck) and all(is_stuck)
 
         return waiter.result(seconds, is_hopeless)
 
 
 class _Stopped:
-    """Processes that were seen stopped, and since when; those of one that ends are forgotten."""
+    """Ids of stopped processes, with the time at which each was first seen stopped."""
 
     since: ClassVar[dict[int, float]] = {}
 
     @classmethod
     def is_stuck(cls, number: int) -> bool:
-        """Whether a process was stopped at each look for some seconds."""
+        """Whether a process was stopped at every call for `_STOPPED_SECONDS`."""
         if not is_stopped(number):
             cls.since.pop(number, None)
             return False
@@ -221,7 +242,7 @@ class _Stopped:
 
 
 class _Waiter:
-    """One wait for one lock, that may be given up."""
+    """Wait of a helper thread for one lock, which the caller may give up."""
 
     def __init__(self, locks: LockFile, offset: int) -> None:
         self._locks, self._offset = locks, offset
@@ -230,7 +251,7 @@ class _Waiter:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Wait in the kernel."""
+        """Lock the byte, in the helper thread; release it if the caller gave up."""
         try:
             self._locks.wait_lock(self._offset)
         except OSError as error:
@@ -245,7 +266,7 @@ class _Waiter:
     def result(self, seconds: float, is_hopeless: Callable[[], bool]) -> LockFile | None:
         """Return the lock, or None after that many seconds or once the wait ``is_hopeless``."""
         end = time.monotonic() + seconds
-        while not self._comes(min(_LOOK_SECONDS, end - time.monotonic())):
+        while not self._is_done_within(min(_LOOK_SECONDS, end - time.monotonic())):
             if time.monotonic() < end and not is_hopeless():
                 continue
             with self._state:
@@ -258,7 +279,7 @@ class _Waiter:
             raise self._error
         return self._locks
 
-    def _comes(self, seconds: float) -> bool:
+    def _is_done_within(self, seconds: float) -> bool:
         with self._state:
             return self._state.wait_for(lambda: self._is_held, max(seconds, 0.0))
 
@@ -270,27 +291,18 @@ def _open(path: str, mode: int) -> int:
 def _open_or_make(path: str, mode: int) -> int:
     try:
         return open_control_file(path, create_mode=mode)
-    except FileNotFoundError:  # the folder was deleted under us
-        with disk(path):
+    except FileNotFoundError:  # the folder was deleted meanwhile
+        with translate_write_errors(path):
             make_shared_folder(os.path.dirname(os.path.dirname(path)))
             make_control_folder(os.path.dirname(path))
             return open_control_file(path, create_mode=mode)
 
 
-_opened: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()
-
-
-def _close_inherited() -> None:
-    for locks in list(_opened):
-        locks.abandon()
-    _opened.clear()
-
-
-call_in_child(_close_inherited)
+# --------------------------------------------------------------------------------- holders of locks
 
 
 _STOPPED = {b"T", b"t"}  # by a signal, and by a debugger
-_LONGEST = 80  # letters of a command that are shown
+_MAX_COMMAND = 80  # letters of a command that are shown
 
 
 def holders_of(path: str, offset: int) -> list[int]:
@@ -304,7 +316,7 @@ def holders_of(path: str, offset: int) -> list[int]:
 
 
 def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
-    """For each lock of a process, whether it is an exclusive one on a byte of a file."""
+    """Yield for each lock of a process whether it is an exclusive one on byte ``offset``."""
     folder = f"/proc/{number}/fdinfo"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -317,7 +329,7 @@ def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
 def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
     """Whether a line such as ``lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 5 5`` is that lock.
 
-    The device before the inode is not looked at: layered file systems tell another one here.
+    The device before the inode is ignored: layered file systems show another one here.
     """
     if len(words) != 9 or words[4] != b"WRITE" or words[6].rpartition(b":")[2] != inode:
         return False
@@ -326,7 +338,7 @@ def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
 
 
 def is_stopped(number: int) -> bool:
-    """Whether a process is stopped, by a signal or by a debugger, as far as it is seen."""
+    """Whether a visible process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             # The name, in parentheses, may hold anything; the state is behind it.
@@ -336,7 +348,7 @@ def is_stopped(number: int) -> bool:
 
 
 def describe_processes(numbers: Sequence[int]) -> str:
-    """Describe processes by their numbers, what each runs, whether it is stopped, and where."""
+    """Describe processes by their ids, commands and states, and name this host."""
     names = [
         "another thread of this process"
         if number == os.getpid()
@@ -357,5 +369,143 @@ def _facts(number: int) -> list[str]:
     # Leave the arguments out: they may contain secrets.
     names = [os.path.basename(os.fsdecode(word)) for word in words[:1]]
     names += [os.path.basename(os.fsdecode(word)) for word in words[1:] if word.endswith(b".py")]
-    command = printable(" ".join(names[:2]))[:_LONGEST] or "of another container, or gone"
+    command = printable(" ".join(names[:2]))[:_MAX_COMMAND] or "of another container, or gone"
     return [command, "stopped"] if is_stopped(number) else [command]
+
+
+# --------------------------------------------------------------------------------- locks on folders
+
+
+LOCK_NAME = ".mds-writer.lock"
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_TRIES = 64  # of folders that are deleted between their opening and their locking
+
+
+class FolderLock(Directory):
+    """A locked folder, until `close` or the end of the process."""
+
+    def __init__(self, folder: str, fd: int, file_fd: int = -1) -> None:
+        super().__init__(folder, fd)
+        self._file_fd = file_fd
+        _folder_locks.add(self)
+
+    def close(self) -> None:
+        """Release the lock. Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        file_fd, self._file_fd = self._file_fd, -1
+        if file_fd >= 0:
+            # Delete it while it is locked, so that a waiting process notices its deletion.
+            with contextlib.suppress(OSError):
+                os.unlink(LOCK_NAME, dir_fd=fd)
+        for each in (file_fd, fd):
+            if each >= 0:
+                # Closing alone leaves the lock to a child that was forked a moment ago.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(each, fcntl.LOCK_UN)
+                os.close(each)
+
+    def abandon(self) -> None:
+        """Close the descriptors in a forked child; the parent keeps its lock."""
+        for each in (self._file_fd, self._fd):
+            if each >= 0:
+                os.close(each)
+        self._fd = self._file_fd = -1
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_fd", -1) >= 0 and not is_over():
+            self.close()
+
+
+def try_lock_folder(folder: str, *, make: bool = True, on_folder: bool = True) -> FolderLock | None:
+    """Lock a folder, or return None if it is locked already.
+
+    A missing folder is created, or without ``make`` raises FileNotFoundError. ``on_folder=False``
+    locks the file `LOCK_NAME` in it, as on a network file system.
+    """
+    for _ in range(_TRIES):
+        if make:
+            make_folder(folder)
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if make:
+                continue
+            raise
+        lock = FolderLock(folder, fd)
+        try:
+            is_taken = _flock(fd) if on_folder else None
+            if is_taken is None:
+                is_taken = _lock_file(lock)
+        except FileNotFoundError:
+            is_taken = True  # the folder was deleted, so `is_in_place` fails and the loop goes on
+        except BaseException:
+            lock.close()
+            raise
+        if not is_taken:
+            lock.abandon()
+            return None
+        if lock.is_in_place():
+            return lock
+        lock.close()
+    raise StoreError(f"lock {folder}: it is deleted again and again.", url=folder, verb="lock")
+
+
+def is_locked_here(folder: str) -> bool:
+    """Whether this process holds the lock on a folder."""
+    with contextlib.suppress(OSError):
+        state = os.stat(folder)
+        identity = state.st_dev, state.st_ino
+        locks = list(_folder_locks)
+        return any(lock.identity == identity and lock._fd >= 0 for lock in locks)  # noqa: SLF001
+    return False
+
+
+def _flock(fd: int) -> bool | None:
+    """Return whether the lock was taken, or None if only files open for writing can be locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        if error.errno == errno.EBADF:
+            return None
+        if error.errno not in _UNSUPPORTED:
+            raise
+    return True
+
+
+def _lock_file(lock: FolderLock) -> bool:
+    """Lock the file `LOCK_NAME` in a folder; return whether it was free."""
+    folder = lock._fd  # noqa: SLF001 - made here
+    for _ in range(_TRIES):
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(LOCK_NAME, flags, 0o666, dir_fd=folder)
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode) or not _flock(fd):
+            os.close(fd)
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(LOCK_NAME, dir_fd=folder, follow_symlinks=False).st_ino == state.st_ino:
+                lock._file_fd = fd  # noqa: SLF001 - made here
+                return True
+        os.close(fd)  # its owner deleted it; another process may have created a new one
+    return False
+
+
+# -------------------------------------------------------------------------------------------- forks
+
+
+_lock_files: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()
+_folder_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for lock_file in list(_lock_files):
+        lock_file.abandon()
+    for folder_lock in list(_folder_locks):
+        folder_lock.abandon()
+    _lock_files.clear()
+    _folder_locks.clear()
+
+
+call_in_child(_close_inherited)

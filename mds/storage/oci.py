@@ -19,10 +19,8 @@ from mds.errors import (
     need,
 )
 from mds.process.fork_safe import forget, per_process
-from mds.storage.base import Body, ObjectInfo, Store, check_key
-from mds.storage.http_client import empty_body, format_range, make_body, parse_etag, parse_info
-from mds.storage.options import parse_options
-from mds.storage.pace import LeastRate
+from mds.storage.base import Body, LeastRate, ObjectInfo, Store, check_key, parse_options
+from mds.storage.http import empty_body, format_range, make_body, parse_etag, parse_info
 from mds.storage.translate import (
     Failure,
     network_failure,

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 from mds.errors import ConfigError
 from mds.lazy_imports import load_plugin
 from mds.redaction import remember_secrets
-from mds.storage.base import Store
-from mds.storage.options import split_options
+from mds.storage.base import Store, split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
 from mds.storage.url import is_local, redact, reveal, scheme_of
 from mds.storage.wrappers import Hedged, Limited, Unversioned

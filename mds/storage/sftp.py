@@ -28,10 +28,19 @@ from mds.errors import (
     need,
 )
 from mds.process.fork_safe import new_semaphore, per_process
-from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key, replaced_error
+from mds.storage.base import (
+    CHUNK,
+    Body,
+    LeastRate,
+    ObjectInfo,
+    Pace,
+    Store,
+    check_key,
+    env,
+    parse_options,
+    replaced_error,
+)
 from mds.storage.files import temporary_path
-from mds.storage.options import env, parse_options
-from mds.storage.pace import LeastRate, Pace
 from mds.storage.translate import Failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url, redact
 

@@ -27,15 +27,14 @@ from mds.events import Uploaded, emit
 from mds.index.companion import companions_of, find_companions
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
-from mds.storage.directory import sync_file
-from mds.storage.files import sync
-from mds.storage.folder_lock import LOCK_NAME, FolderLock, is_locked_here, try_lock_folder
+from mds.storage.files import sync, sync_file
+from mds.storage.locks import LOCK_NAME, FolderLock, is_locked_here, try_lock_folder
 from mds.writers.leftovers import Leftovers, is_shard, make_staging_folder
 from mds.writers.presence import ExpectedFile, check_presence
 
 if TYPE_CHECKING:
     from mds.storage import Store
-    from mds.storage.directory import Directory
+    from mds.storage.files import Directory
     from mds.writers.spec import OutSpec
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import shard_name
-from mds.storage.directory import sync_file
+from mds.storage.files import sync_file
 from mds.writers.presence import ExpectedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mds.shardfile.hashing import Hash
-    from mds.storage.directory import Directory
+    from mds.storage.files import Directory
     from mds.writers.spec import ShardSpec
 
     Data = bytes | bytearray | memoryview
@@ -62,7 +62,7 @@ class EarlyFile:
 
     def append(self, piece: bytes | memoryview) -> None:
         """Write a piece behind the others. Raises NoSpaceError and others of a disk."""
-        with self._pending.telling():
+        with self._pending.explaining():
             _write_at(self.fd, piece, self._size)
         self._size += len(piece)
 
@@ -74,7 +74,7 @@ class EarlyFile:
         planned, body = len(self._header), self._size - len(self._header)
         if header == self._header:
             return self._size
-        with self._pending.telling():
+        with self._pending.explaining():
             starts = range(0, body, GATHERED)
             if len(header) != planned:
                 # From the side to which the samples move, so that none is overwritten unread.

@@ -20,7 +20,7 @@ from mds.redaction import get_logger
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import Store, temporary_owner
 from mds.storage.base import Upload
-from mds.storage.folder_lock import FolderLock, try_lock_folder
+from mds.storage.locks import FolderLock, try_lock_folder
 from mds.storage.url import source_name
 
 log = get_logger("mds.writers")

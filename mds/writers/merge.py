@@ -25,7 +25,7 @@ from mds.index.table import fingerprint_of
 from mds.redaction import get_logger, mask_foreign, printable
 from mds.shardfile.layout import INDEX_NAME, VERSION
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
-from mds.storage.folder_lock import try_lock_folder
+from mds.storage.locks import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
 from mds.writers.presence import ExpectedFile, find_faults
 

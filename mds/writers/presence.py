@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from mds.errors import DeniedError, NotFoundError, WriterError
 from mds.storage import ObjectInfo, Store
-from mds.storage.directory import Directory
+from mds.storage.files import Directory
 
 #: Files that are asked for one by one rather than listed.
 _FEW = 8

@@ -20,7 +20,7 @@ from mds.loader.malloc import tune_malloc
 from mds.process.mmaps import max_maps
 from mds.storage import open_store
 from mds.storage.control_files import private_temporary_folder
-from mds.storage.http_client import find_proxy
+from mds.storage.http import find_proxy
 from mds.storage.retry import RetryPolicy
 from mds.storage.wrappers import Wrapper
 from mds.world import find_ranks

@@ -24,7 +24,7 @@ import numpy as np
 
 from mds.errors import ConfigError
 from mds.storage.files import temporary_owner, write_file
-from mds.storage.folder_lock import LOCK_NAME
+from mds.storage.locks import LOCK_NAME
 
 #: The folder inside a local output.
 NAME = ".mds-convert"

@@ -16,9 +16,8 @@ from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import Store, join, open_store, redact
-from mds.storage.directory import sync_file
-from mds.storage.files import sync
-from mds.storage.folder_lock import LOCK_NAME, FolderLock, try_lock_folder
+from mds.storage.files import sync, sync_file
+from mds.storage.locks import LOCK_NAME, FolderLock, try_lock_folder
 from mds.writers.convert.checkpoint import NAME, remove_temporaries
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.write_shard import Output, replaced_error

@@ -24,8 +24,7 @@ from mds.shardfile.compression import parse_compression
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import MAX_SIZE, config_bytes, pack_header, shard_name
 from mds.storage import open_store, redact
-from mds.storage.directory import open_directory, sync_file
-from mds.storage.files import open_target, publish
+from mds.storage.files import open_directory, open_target, publish, sync_file
 from mds.writers.convert.checkpoint import Checkpoint
 
 Sizes = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from mds.storage.options import Common
+from mds.storage.base import CommonOptions
 from mds.storage.registry import _registered, schemes
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "storage.md"
@@ -37,7 +37,7 @@ def test_every_scheme_is_in_the_table():
 def test_every_common_option_is_in_the_table_with_its_default():
     """The page and the code say the same."""
     told = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
-    defaults = Common()
+    defaults = CommonOptions()
     assert told["part_size"].strip() == f"{defaults.part_size >> 20} MB"
     assert told["part_connections"].strip() == str(defaults.part_connections)
     assert told["concurrency"].strip() == str(defaults.concurrency)

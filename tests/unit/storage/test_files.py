@@ -9,7 +9,7 @@ import pytest
 from devtools.httpserver import http_server
 from mds.errors import NoSpaceError, StoreError, VanishedError
 from mds.storage import open_store, publish, temporary_owner, write_at, write_file
-from mds.storage.files import disk, open_target, temporary_path
+from mds.storage.files import open_target, temporary_path, translate_write_errors
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):
@@ -50,7 +50,7 @@ def test_a_full_disk_is_named(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert path in str(caught.value)
     assert os.listdir(tmp_path) == []
-    with pytest.raises(PermissionError), disk(path):
+    with pytest.raises(PermissionError), translate_write_errors(path):
         raise PermissionError(errno.EACCES, "other errors pass")
 
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from mds.errors import StalledError, TransientError
+from mds.storage.base import LeastRate
 from mds.storage.keep_alive import Connections, Host
-from mds.storage.pace import LeastRate
 from mds.storage.translate import translate
 from mds.testing.store_contract import noise
 

@@ -9,8 +9,7 @@ from mds import JSONWriter, LocalDataset, MDSWriter, StreamingDataset
 from mds.errors import FormatError, MdsError, NotFoundError, StoreError
 from mds.formats import RawFiles
 from mds.storage import open_store
-from mds.storage.directory import open_directory
-from mds.storage.regular import open_regular
+from mds.storage.files import open_directory, open_regular
 
 
 def pipe(path):

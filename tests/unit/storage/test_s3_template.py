@@ -2,7 +2,8 @@
 
 import pytest
 
-from mds.storage.s3_client import S3Options, find_template, make_client
+from mds.storage.s3 import S3Options, make_client
+from mds.storage.s3_requests import find_template
 
 
 @pytest.mark.parametrize(

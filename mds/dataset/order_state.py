@@ -258,20 +258,29 @@ class OrderState:
                 f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
                 "all ranks have seen."
             )
-        if self.spec.packing is not None:
-            return position._replace(unit="packs", is_finished=False)
-        first = 0 if from_beginning else position.place
-        place = self.place_after(position.epoch, first, int(count))
-        is_finished = self._has_ended(running, position.epoch, place, world)
-        return Position(position.epoch, place, is_finished=is_finished)
+        if from_beginning and self.spec.packing is None:
+            position = Position(position.epoch)
+        end = self.position_after(position, int(count))
+        return end._replace(is_finished=self._has_ended(running, end, world))
 
-    def _has_ended(self, running: WorkerEpoch | None, epoch: int, place: int, world: World) -> bool:
-        """Whether ``running`` is of this epoch, and ended at ``place`` or before."""
+    def position_after(self, begin: Position, count: int) -> Position:
+        """Return the position ``count`` samples of all ranks after ``begin``.
+
+        Only batches know how many packs they took, so that of packs is ``begin`` itself.
+        """
+        if self.spec.packing is not None:
+            return begin._replace(unit="packs")
+        place = self.place_after(begin.epoch, begin.place, count)
+        return Position(begin.epoch, place)
+
+    def _has_ended(self, running: WorkerEpoch | None, position: Position, world: World) -> bool:
+        """Whether ``running`` is of the epoch of a position, and ended there or before."""
         if running is None or not running.is_finished or self.epochs.pending is not None:
             return False
-        begin = running.begin
-        end = self.place_after(begin.epoch, begin.place, running.share * world.num_ranks)
-        return begin.epoch == epoch and end <= place
+        if self.spec.packing is not None:  # the loader alone counts packs
+            return False
+        end = self.position_after(running.begin, running.share * world.num_ranks)
+        return end.epoch == position.epoch and end.place <= position.place
 
     def place_after(self, epoch: int, begin: int, count: int) -> int:
         """Return the place of an epoch that comes ``count`` samples after the place ``begin``."""

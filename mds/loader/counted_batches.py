@@ -48,10 +48,7 @@ class EpochCount:
         begin = self.begin
         if begin is None:
             return None
-        end = self.end
-        if end is None:
-            place = order.place_after(begin.epoch, begin.place, self.share * ranks)
-            end = begin._replace(place=place)
+        end = self.end or order.position_after(begin, self.share * ranks)
         return end._replace(is_finished=self.is_finished)
 
 

@@ -230,6 +230,28 @@ def test_the_end_of_an_empty_rest_of_packs_is_the_end_of_the_epoch(make):
     assert [batch["tokens"].tolist() for batch in load(resumed.state_dict())] == following
 
 
+def test_an_epoch_of_packs_that_was_skipped_has_a_state_of_packs(make):
+    """Its iteration gives no batch, and a state from after it begins the next epoch."""
+    packing = Packing(40, lengths="tokens", overflow="split")
+    data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
+
+    def load(state=None):
+        loader = StreamingDataLoader(StreamingDataset(local=data, batch_size=2, packing=packing))
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        return loader
+
+    whole = load()
+    steps = len(list(whole))
+    whole.skip(steps=range(steps, 2 * steps))
+    assert list(whole) == []
+    state = whole.state_dict()
+    assert (state["unit"], state["epoch"], state["finished"]) == ("packs", 1, True)
+    resumed = [batch["tokens"].tolist() for batch in load(state)]
+    assert len(resumed) == steps
+    assert resumed == [batch["tokens"].tolist() for batch in whole]
+
+
 @pytest.mark.parametrize("options", [{"exact": True}, {"exact": "mask"}, {}])
 def test_ranks_agree_on_the_position_of_every_step(make, options):
     """Also at the end of an epoch, where with exact=True some have fewer samples than others."""

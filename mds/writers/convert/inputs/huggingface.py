@@ -16,7 +16,7 @@ from mds.formats.infer import Column, show_value
 from mds.shardfile.layout import INDEX_NAME
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.tables import portable_encoding
+from mds.writers.convert.inputs.format_files import portable_encoding
 
 _ROWS = 256
 

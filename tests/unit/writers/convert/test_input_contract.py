@@ -28,7 +28,7 @@ from mds.writers.convert.inputs.lines import JsonLinesInput, TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.convert.inputs.metadata import MetadataInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
-from mds.writers.convert.inputs.tables import TablesInput
+from mds.writers.convert.inputs.format_files import TablesInput
 from mds.writers.convert.inputs.webdataset import WebDatasetInput
 
 RECORDS = [{"id": i, "text": f"number {i} é", "more": [i]} for i in range(40)]

@@ -25,7 +25,7 @@ from mds.formats.infer import infer_columns, show_value
 from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
 from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, numbered_lines
-from mds.formats.unpack import compression_of, packed_endings, unpacked
+from mds.formats.unpack import compression_of, content, packed_endings
 from mds.process.mmaps import map_descriptor
 from mds.readers.codegen import load_json
 from mds.storage.files import open_regular
@@ -252,14 +252,16 @@ def read_lines(file: DataFile, start: int, end: int, files: Files) -> Iterator[t
     Of a compressed file all lines come, and bytes are those of its content. Raises FormatError for
     a line above 1 GB and for damaged compressed data.
     """
-    location, ending = files.url(file), compression_of(file.key)
-    if not ending and (start := _first_line(file, start, end, files)) >= end:
+    is_packed = compression_of(file.key) is not None
+    first = 0 if is_packed else _first_line(file, start, end, files)
+    if first >= end and not is_packed:
         return
-    with contextlib.closing(files.stream(file, 0 if ending else start)) as stream:
-        chunks = unpacked(stream, ending, location) if ending else stream
-        lines = bounded(chunks, location, 0 if ending else start)
-        for offset, line in numbered_lines(lines, 0 if ending else start, skips_blank=False):
-            if offset >= end and not ending:
+    with contextlib.closing(
+        content(file, files) if is_packed else files.stream(file, first)
+    ) as chunks:
+        lines = numbered_lines(bounded(chunks, files.url(file), first), first, skips_blank=False)
+        for offset, line in lines:
+            if offset >= end and not is_packed:
                 return
             yield offset, line if offset else line.removeprefix(_BOM)
 
@@ -292,11 +294,8 @@ def json_object(line: bytes | memoryview) -> dict[str, Any]:
 
 
 def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a file."""
-    ending = compression_of(file.key)
-    chunks = files.stream(file)
-    location = files.url(file)
-    return bounded(unpacked(chunks, ending, location) if ending else chunks, location)
+    """Yield the decompressed bytes of a file. Raises FormatError for a line above 1 GB."""
+    return bounded(content(file, files), files.url(file))
 
 
 def _makers(

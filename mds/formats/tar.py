@@ -26,7 +26,7 @@ from mds.formats.tar_ranges import SampleBytes, batches, tar_block, whole_record
 from mds.formats.tar_reader import tar_reader
 from mds.formats.tar_samples import KEY, TarSample, group, is_number
 from mds.formats.tar_values import TarColumns, TarValues, check_sample
-from mds.formats.unpack import compression_of, unpacked
+from mds.formats.unpack import compression_of, content
 
 if TYPE_CHECKING:
     from mds.formats.source import Files
@@ -194,8 +194,9 @@ class Tar(Format):
 
         A tar may be compressed; it is then read from its beginning to its end.
         """
-        location, path, packed = files.url(file), files.path(file), compression_of(file.key)
-        if path is not None and not packed:
+        location, path = files.url(file), files.path(file)
+        is_packed = compression_of(file.key) is not None
+        if path is not None and not is_packed:
             read = reads(mapped(path))
             start, end = span or (0, file.size)
             tar_members = members(read, location, file.size, start)
@@ -207,9 +208,8 @@ class Tar(Format):
             for sample in group(members(read, location, file.size)):
                 yield sample, read
         else:
-            chunks = files.stream(file)
-            source = Arriving(unpacked(chunks, packed, location) if packed else chunks)
-            size = None if packed else file.size
+            source = Arriving(content(file, files))
+            size = None if is_packed else file.size
             for sample in group(members(source.read, location, size)):
                 yield sample, source.read
                 source.forget(sample.end)

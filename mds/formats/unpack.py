@@ -7,10 +7,14 @@ and xz.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from mds.errors import FormatError
+
+if TYPE_CHECKING:
+    from mds.formats.facts import DataFile
+    from mds.formats.source import Files
 
 #: Bytes given to a library at once. Four of Zstandard may become 128 KB, so it is 32 MB that come.
 _PIECE = 1 << 10
@@ -27,6 +31,15 @@ def compression_of(name: str) -> str | None:
 def packed_endings(*plain: str) -> tuple[str, ...]:
     """Return the endings of plain files, and of their compressed forms that are read in place."""
     return tuple(f"{each}{packed}" for each in plain for packed in ("", ".gz", ".zst", ".zstd"))
+
+
+def content(file: DataFile, files: Files) -> Generator[bytes, None, None]:
+    """Yield the bytes of a file as they arrive, decompressed if its name says so.
+
+    Raises FormatError for damaged compressed data.
+    """
+    ending, chunks = compression_of(file.key), files.stream(file)
+    yield from unpacked(chunks, ending, files.url(file)) if ending else chunks
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:

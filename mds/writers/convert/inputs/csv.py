@@ -7,18 +7,21 @@ the parts. Every cell is text; a column of numbers is one whose every value look
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, cast
 
-from mds.errors import SourceError
+from mds.errors import FormatError, SourceError
 from mds.formats.infer import Column, infer_columns
+from mds.formats.unpack import compression_of, unpacked
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
 from mds.writers.convert.inputs.files import UTF16, is_utf16
-from mds.writers.convert.inputs.lines import BOM, is_compressed, line_number, open_text
+from mds.writers.convert.inputs.format_files import line_number
 from mds.writers.convert.inputs.listing import Listing, ending
 
 #: The largest cell: the module's default of 128 KB is smaller than many a document.
@@ -78,8 +81,8 @@ class DelimitedTextInput(FileInput):
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield one sample per record."""
         name, start, end = part.address
-        with open_text(self.listing.path(name)) as file:
-            end = None if is_compressed(name) else end
+        with open_content(self.listing.path(name)) as file:
+            end = None if compression_of(name) else end
             lines = _Lines(file, start, end, encoding=self.encoding)
             rows = self._rows(lines)
             while True:
@@ -102,7 +105,9 @@ class DelimitedTextInput(FileInput):
     def locate(self, part: InputPart, position: Any) -> str:
         """Return the file and the line on which the record begins."""
         path = os.path.join(self.root, part.address[0])
-        return f"{path}, line {line_number(path, position)}"
+        with open_content(path) as file:
+            number = line_number(iter(lambda: file.read(1 << 20), b""), position)
+        return f"{path}, line {number}"
 
     def _sample(self, row: list[str]) -> dict[str, Any] | BadRecord:
         if len(row) != len(self.names):
@@ -115,7 +120,7 @@ class DelimitedTextInput(FileInput):
     def _names(self, name: str) -> list[str]:
         """Return the names in the first line, or as many empty names if it is a record."""
         try:
-            with open_text(self.listing.path(name)) as file:
+            with open_content(self.listing.path(name)) as file:
                 first = next(self._rows(_Lines(file, 0, None, encoding=self.encoding)), [])
             return first if self.has_header else [""] * len(first)
         except UnicodeDecodeError as error:
@@ -129,11 +134,11 @@ class DelimitedTextInput(FileInput):
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield byte ranges that begin and end between records."""
-        if length <= size or is_compressed(name):
+        if length <= size or compression_of(name):
             yield 0, length
             return
         start = 0
-        with open_text(self.listing.path(name)) as file:
+        with open_content(self.listing.path(name)) as file:
             lines = _Lines(file, 0, None, encoding=self.encoding, errors="replace")
             rows = self._rows(lines)
             while True:
@@ -177,7 +182,46 @@ class _Lines(Iterator[str]):
         if not line:
             raise StopIteration
         begin, self.offset = self.offset, self.offset + len(line)
-        return (line if begin else line.removeprefix(BOM)).decode(self._encoding, self._errors)
+        return (line if begin else line.removeprefix(codecs.BOM_UTF8)).decode(
+            self._encoding, self._errors
+        )
+
+
+def open_content(path: str) -> BinaryIO:
+    """Open a file for reading bytes; it is decompressed if its ending is that of a compression."""
+    if compression_of(path):
+        return cast("BinaryIO", io.BufferedReader(_DecompressedFile(path), 1 << 20))
+    return open(path, "rb", buffering=1 << 20)
+
+
+class _DecompressedFile(io.RawIOBase):
+    """Content of a compressed file; damaged data are a SourceError."""
+
+    def __init__(self, path: str) -> None:
+        self._file = io.FileIO(path)
+        chunks = iter(lambda: self._file.read(1 << 20), b"")
+        self._pieces = unpacked(chunks, compression_of(path) or "", path)
+        self._unread = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            while not self._unread:
+                self._unread = memoryview(next(self._pieces))
+        except StopIteration:
+            return 0
+        except FormatError as error:
+            raise SourceError(str(error)) from error
+        target = memoryview(buffer)
+        count = min(len(target), len(self._unread))
+        target[:count], self._unread = self._unread[:count], self._unread[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _undecodable(error: UnicodeDecodeError) -> str:
@@ -192,7 +236,7 @@ def _separator(listing: Listing) -> str:
     if ending(first).startswith(".tsv"):
         return "\t"
     try:
-        with open_text(listing.path(first)) as file:
+        with open_content(listing.path(first)) as file:
             header = file.readline().decode("utf-8", "replace")
     except Exception as error:  # each compression raises its own classes
         raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error

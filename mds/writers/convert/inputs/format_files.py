@@ -1,105 +1,100 @@
-"""Tables of columns: Parquet, Arrow files and streams, Delta and Iceberg, through their formats.
+"""Files that a format of `mds.formats` reads, as inputs: tables, tars, lines, and any other format.
 
-Files are planned and read by `mds.formats`, as a dataset of them would be: there is no second
-reader here. A part is a run of shards (row groups, record batches) of one file. What a format has a
-younger encoding for becomes one that every reader knows: `tensor`, `bool` and `optional` are
-younger than the format, and old readers do not know them (`portable_encoding`).
+The format finds the files, plans them and reads them (`Format`, `Files`), as it does for a dataset
+that reads them in place. An input adds what a conversion needs beyond that:
+
+    detection       which paths, URLs and patterns are such files
+    parts           pieces of a file that processes read side by side, smaller than its shards
+    columns         encodings that old readers know; readers in place also have younger ones
+    bad records     what is wrong with a record, so that `--skip-bad` can leave it out
+
+A position is the row in a table, the key in a tar, and the byte at which a line begins.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from mds.errors import ConfigError, FormatError, SourceError
 from mds.formats.arrow_files import Arrow
 from mds.formats.arrow_values import python_values
+from mds.formats.base import Format
 from mds.formats.columnar import Columnar
 from mds.formats.columns import as_columns, merge_encodings
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
-from mds.formats.infer import Column, show_value
+from mds.formats.infer import Column, encoding_of, infer_columns, show_value
 from mds.formats.lake import TableFormat
+from mds.formats.lines import JsonLines, Lines, TextLines, read_lines
 from mds.formats.parquet import Parquet
 from mds.formats.place import has_pattern, parse_place
-from mds.formats.registry import DELTA_LOG, format_of_files
+from mds.formats.registry import DELTA_LOG, format_of_files, parse_format
 from mds.formats.source import Files, open_pinned
+from mds.formats.tar import Tar
+from mds.formats.tar_members import ReadAt
+from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, value_of
+from mds.formats.unpack import compression_of, content
 from mds.storage import is_local, open_store, redact
-from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
+from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.files import bad_line, not_utf8
 from mds.writers.convert.inputs.listing import Listing, is_wanted
+from mds.writers.convert.inputs.mds import column_splitter
 
-#: Records probed to infer columns, besides the schemas of files; files planned at a time.
-_PROBED, _SIDE_BY_SIDE = 100, 16
-#: Rows that are Python values at a time.
+#: Number of files that are planned at the same time.
+_FILES_SIDE_BY_SIDE = 16
+#: Number of rows of a table that are Python values at the same time.
 _ROWS = 1024
-_FILES = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-_OF_BYTES = ("bytes", "jpeg", "png", "audio")
+#: Number of records from whose values the columns of a table and of a tar are inferred.
+_PROBED_ROWS, _PROBED_TAR_SAMPLES = 100, 200
+_BOM = b"\xef\xbb\xbf"
 
 
-def portable_encoding(
-    encoding: str, values: Sequence[Any], *, has_nulls: bool = False
-) -> tuple[str, str]:
-    """Return the encoding that old readers know for a column of a file, and a note.
+class FormatInput(FileInput):
+    """Files that a format reads, on a disk or behind a URL. Subclasses make records of them.
 
-    ``values`` are some of the column's; ``has_nulls``: whether others are known to be null (of a
-    list also: empty). What may be null and is not known to be is a plain column.
+    The address of a part is (name of the file, start, end, the file as it was listed).
     """
-    plain = encoding[len("optional[") : -1] if encoding.startswith("optional[") else encoding
-    plain = plain.replace("tensor:", "ndarray:", 1)
-    lacks = has_nulls or any(value is None for value in values)
-    if plain == "json":
-        return "json", "nested" if any(value is not None for value in values) else ""
-    if plain.startswith("ndarray:"):
-        is_short = lacks or any(len(value) == 0 for value in values)
-        return ("json", "some lists are empty or null") if is_short else (plain, "")
-    if plain in _OF_BYTES:
-        plain, note = _of_bytes([value for value in values if value is not None])
-        # JSON has no word for bytes.
-        return (f"optional[{plain}]", "sometimes null") if lacks else (plain, note)
-    if lacks:
-        return "json", "sometimes null"
-    return ("json", "true or false") if plain == "bool" else (plain, "")
 
+    #: Class of the formats that it reads.
+    reads: ClassVar[type[Format]]
 
-def _of_bytes(values: Sequence[Any]) -> tuple[str, str]:
-    """`jpeg` or `png` where every value is such a file, else `bytes`."""
-    for encoding, start in _FILES.items():
-        if values and all(isinstance(v, bytes) and v.startswith(start) for v in values):
-            return encoding, "stored as it is"
-    return "bytes", ""
-
-
-class TablesInput(FileInput):
-    """The rows of all files, which have columns that go together."""
-
-    title: ClassVar[str] = "table of columns"
-    endings: ClassVar[frozenset[str]] = frozenset({*Parquet.endings, *Arrow.endings})
-
-    def __init__(self, listing: Listing, kind: Columnar | None = None) -> None:
+    def __init__(
+        self,
+        listing: Listing,
+        kind: Format | None = None,
+        data_files: Sequence[DataFile] | None = None,
+        facts: Mapping[str, bytes] | None = None,
+    ) -> None:
         super().__init__(listing)
-        #: Of all files; None where their endings say it.
-        self._kind = kind
-        self._files: Sequence[DataFile] = [
+        #: The format of all files; None if it follows from the name of each.
+        self.kind = kind
+        self._data_files = data_files or [
             DataFile(name, size) for name, size in zip(listing.names, listing.sizes, strict=True)
         ]
-        self._facts: Mapping[str, bytes] = {}
-        self._plans: dict[str, FilePlan] = {}
-        self._encodings: dict[str, str] = {}
-        self._nulls: set[str] = set()
+        self._facts = facts or {}
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return whether a path is a URL or pattern of table files, or a table with a log."""
-        return _kind_at(path) is not None
+        """Return whether a path is a URL or pattern of such files, or a table with a log."""
+        return isinstance(_format_at(path), cls.reads)
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """Open the tables of a file, a folder, a URL or a pattern."""
-        kind = _kind_at(path)
-        if kind is None:
+        """Open the files of a path, a folder, a URL or a pattern."""
+        kind = _format_at(path)
+        if kind is None or not isinstance(kind, cls.reads):
             return super().open(path, options)
+        return cls.open_place(path, kind, options)
+
+    @classmethod
+    def open_place(cls, path: str, kind: Format, options: InputOptions) -> Input:
+        """Open the files that a format finds at a URL or a pattern."""
         if isinstance(kind, TableFormat) and (options.include or options.exclude):
             raise SourceError(
                 f"{redact(path)}: --include and --exclude choose files, and those of a table of "
@@ -108,94 +103,279 @@ class TablesInput(FileInput):
             )
         place = kind.narrow(parse_place(path, kind.endings))
         files = open_pinned(place.root, open_store)
-        try:
+        with _source_errors():
             listed = kind.find(place, files)
-        except FormatError as error:
-            raise SourceError(str(error)) from error
-        files_chosen = [
+        chosen_files = [
             f for f in listed.files if is_wanted(f.key, options.include, options.exclude)
         ]
-        if not files_chosen:
+        if not chosen_files:
             raise SourceError(f"{redact(path)}: there are no files of {kind.name}.")
-        states = [(file.size, file.version) for file in files_chosen]
-        tables = cls(
-            Listing(files.store.url, [file.key for file in files_chosen], None, states), kind
-        )
-        tables._files, tables._facts = files_chosen, listed.facts
-        tables._plan()
-        return tables
+        states = [(file.size, file.version) for file in chosen_files]
+        listing = Listing(files.store.url, [file.key for file in chosen_files], None, states)
+        opened = cls(listing, kind, chosen_files, listed.facts)
+        opened.begin(options)
+        return opened
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Open the tables of these files."""
-        del options
-        tables = cls(listing)
-        tables._plan()
-        return tables
+        """Open these files, which are on a disk."""
+        opened = cls(listing)
+        opened.begin(options)
+        return opened
 
-    def _plan(self) -> None:
-        """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
-        files = self._open()
+    def begin(self, options: InputOptions) -> None:
+        """Apply options, and look at the files before their columns are inferred."""
+
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        """Yield pieces of the files, numbered from 0."""
+        number = 0
+        for file in self._data_files:
+            with _source_errors():
+                for start, end in self.cut_file(file.key, file.size, size):
+                    address = (file.key, start, end, file)
+                    yield InputPart(number, end - start, address, self.split_of.get(file.key))
+                    number += 1
+
+    def read_records(self, part: InputPart) -> Iterator[Record]:
+        """Yield what `read` yields. Raises SourceError if the file itself is broken."""
+        with _source_errors():
+            yield from super().read_records(part)
+
+    def open_files(self) -> Files:
+        """Return what reads the bytes of the files."""
+        files = Files(open_store(self.root or "."))
         files.facts = self._facts
+        return files
 
-        def look(file: DataFile) -> FilePlan:
-            return self._kind_of(file.key).plan_file(file, files)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_data_files": [], "_facts": {}}
 
-        try:
-            with ThreadPoolExecutor(_SIDE_BY_SIDE, "mds-tables") as pool:
-                for file, plan in zip(self._files, pool.map(look, self._files), strict=True):
-                    self._add(file, plan)
-        except FormatError as error:
-            raise SourceError(str(error)) from error
-        for plan in self._plans.values():
-            self._nulls |= self._encodings.keys() - plan.columns.keys()
 
-    def _add(self, file: DataFile, plan: FilePlan) -> None:
-        self._plans[file.key] = plan
-        self._nulls |= self._kind_of(file.key).known_nulls(plan)
-        for name, encoding in plan.columns.items():
-            before = self._encodings.setdefault(name, encoding)
-            merged = merge_encodings(before, encoding)
-            if merged is None:
-                first = next(key for key, each in self._plans.items() if name in each.columns)
-                raise SourceError(
-                    f"{self._open().url(file)}: column {name!r} is {encoding}, in {first} it is "
-                    f"{before}. Convert the files one by one."
-                )
-            self._encodings[name] = merged
+@contextlib.contextmanager
+def _source_errors() -> Iterator[None]:
+    """Raise the error of a format as that of a source."""
+    try:
+        yield
+    except FormatError as error:
+        raise SourceError(str(error)) from error
 
-    def infer_columns(self) -> Sequence[Column]:
-        """Return the columns of all files."""
-        rows = [record for _, record in zip(range(_PROBED), self.probe(), strict=False)]
-        columns = []
-        for name, encoding in sorted(self._encodings.items()):
-            values = [row[name] for row in rows if name in row]
-            kind, note = portable_encoding(encoding, values, has_nulls=name in self._nulls)
-            columns.append(Column(name, kind, show_value(values[0]) if values else "", note))
-        return columns
+
+def _format_at(path: str) -> Format | None:
+    """Return the format of a URL, a pattern or a folder of a table; None for other paths.
+
+    Files and other folders are recognised by the names of their files (`open_input`).
+    """
+    if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
+        return None
+    is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))
+    if is_local(path) and not is_table and (os.path.exists(path) or not has_pattern(path)):
+        return None
+    try:
+        return format_of_files(path)
+    except ConfigError:  # a pattern of other files
+        return None
+
+
+# ---------------------------------------------------------------------- shards of a format
+
+
+class ShardsInput(FormatInput):
+    """Files whose shards a format has planned.
+
+    The address of a part is (name of the file, a run of its shards, number of their first row).
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        kind: Format | None = None,
+        data_files: Sequence[DataFile] | None = None,
+        facts: Mapping[str, bytes] | None = None,
+    ) -> None:
+        super().__init__(listing, kind, data_files, facts)
+        self._plans: dict[str, FilePlan] = {}
+        #: Encoding of each column of all files, as the format gives it.
+        self.encodings: dict[str, str] = {}
+
+    @abstractmethod
+    def format_of(self, name: str) -> Format:
+        """Return the format of a file."""
+
+    @abstractmethod
+    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
+        """Return the encodings that hold the columns of all files, given their plans by name."""
+
+    @abstractmethod
+    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
+        """Return the columns, with their encodings, in which the shards of a file are read."""
+
+    def begin(self, options: InputOptions) -> None:
+        """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
+        del options
+        files = self.open_files()
+
+        def plan(file: DataFile) -> FilePlan:
+            return self.format_of(file.key).plan_file(file, files)
+
+        with _source_errors():
+            with ThreadPoolExecutor(_FILES_SIDE_BY_SIDE, "mds-plan") as pool:
+                for file, file_plan in zip(
+                    self._data_files, pool.map(plan, self._data_files), strict=True
+                ):
+                    self._plans[file.key] = file_plan
+            self.encodings = self.merge_columns(self._plans)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of shards, each of one file."""
         number = 0
-        for file in self._files:
+        for file in self._data_files:
             plan, row = self._plans[file.key], 0
-            shards = _shards_of(file, plan)
+            shards = _shards_of(file, plan, self.shard_columns(plan))
             step = max(1, len(shards) * size // max(file.size, 1))
             for start in range(0, len(shards), step):
                 run = shards[start : start + step]
-                yield InputPart(
-                    number,
-                    file.size * len(run) // len(shards),
-                    (file.key, run, row),
-                    self.split_of.get(file.key),
-                )
+                part_size = file.size * len(run) // len(shards)
+                address = (file.key, run, row)
+                yield InputPart(number, part_size, address, self.split_of.get(file.key))
                 number += 1
                 row += sum(shard.samples for shard in run)
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Return the file and the row, from 0."""
+        return f"{self.open_files().url(part.address[0])}, row {position}"
+
+    def describe(self) -> str:
+        """Summarise number of files, bytes and rows."""
+        rows = sum(sum(plan.samples) for plan in self._plans.values())
+        return f"{self.listing}, {rows:,} rows"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_plans": {}}
+
+
+class AnyFormatInput(ShardsInput):
+    """The samples of files whose format is named (``--as megatron``), with its encodings."""
+
+    title: ClassVar[str] = "files of a format"
+    is_encoded: ClassVar[bool] = True
+
+    @classmethod
+    def recognizes(cls, path: str) -> bool:
+        """Return False: an input that knows more of the files comes first."""
+        del path
+        return False
+
+    @classmethod
+    def open(cls, path: str, options: InputOptions) -> Input:
+        """Open the files of the format that ``options.kind`` names."""
+        kind = parse_format(options.kind)
+        assert kind is not None, "it is opened by the name of a format"
+        return cls.open_place(path, kind, options)
+
+    def begin(self, options: InputOptions) -> None:
+        """Plan the shards, and decode the columns that get another encoding."""
+        super().begin(options)
+        self._decoded_columns = frozenset(options.columns)
+
+    def format_of(self, name: str) -> Format:
+        """Return the format, which is that of all files."""
+        del name
+        assert self.kind is not None, "it is opened with a format"
+        return self.kind
+
+    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
+        """Return the columns as a dataset of these files has them."""
+        return self.format_of("").merge([(name, plan.columns) for name, plan in plans.items()])
+
+    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
+        """Return the columns of all files."""
+        del plan
+        return self.encodings
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Return the columns of all files."""
+        return [Column(name, encoding) for name, encoding in sorted(self.encodings.items())]
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Yield samples as the bytes of their columns."""
+        name, shards, row = part.address
+        kind, files = self.format_of(name), self.open_files()
+        for shard in shards:
+            split_columns = column_splitter(shard.columns, self._decoded_columns)
+            for block in kind.blocks(shard, files):
+                data, start = memoryview(block.data), 0
+                for size in block.sizes.tolist():
+                    yield row, split_columns(data[start : start + size])
+                    start += size
+                    row += 1
+
+
+def _shards_of(file: DataFile, plan: FilePlan, encodings: Mapping[str, str]) -> list[ShardPlace]:
+    """Return the shards of a file that hold samples."""
+    columns = as_columns(encodings)
+    spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
+    return [
+        ShardPlace(file, span, samples, plan.note, columns)
+        for span, samples in zip(spans, plan.samples, strict=True)
+        if samples
+    ]
+
+
+# ---------------------------------------------------------------------- tables
+
+
+class TablesInput(ShardsInput):
+    """The rows of Parquet and Arrow files and of Delta and Iceberg tables.
+
+    Rows are Python values and are encoded again, because formats give columns encodings that old
+    readers do not know (`portable_encoding`).
+    """
+
+    title: ClassVar[str] = "table of columns"
+    endings: ClassVar[frozenset[str]] = frozenset({*Parquet.endings, *Arrow.endings})
+    reads: ClassVar[type[Format]] = Columnar  # type: ignore[type-abstract]
+
+    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
+        """Return the encodings that hold the columns of all files; a file may lack some columns.
+
+        Raises SourceError for a column whose values in two files have no common encoding.
+        """
+        encodings: dict[str, str] = {}
+        for key, plan in plans.items():
+            for name, encoding in plan.columns.items():
+                before = encodings.setdefault(name, encoding)
+                merged = merge_encodings(before, encoding)
+                if merged is None:
+                    first = next(key for key, each in plans.items() if name in each.columns)
+                    raise SourceError(
+                        f"{self.open_files().url(key)}: column {name!r} is {encoding}, in {first} "
+                        f"it is {before}. Convert the files one by one."
+                    )
+                encodings[name] = merged
+        return encodings
+
+    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
+        """Return the columns of the file itself."""
+        return plan.columns
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Return the columns of all files."""
+        null_columns: set[str] = set()
+        for name, plan in self._plans.items():
+            null_columns |= self.format_of(name).known_nulls(plan)
+            null_columns |= self.encodings.keys() - plan.columns.keys()
+        rows = [record for _, record in zip(range(_PROBED_ROWS), self.probe(), strict=False)]
+        columns = []
+        for name, encoding in sorted(self.encodings.items()):
+            values = [row[name] for row in rows if name in row]
+            portable, note = portable_encoding(encoding, values, has_nulls=name in null_columns)
+            columns.append(Column(name, portable, show_value(values[0]) if values else "", note))
+        return columns
 
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield one sample per row."""
         name, shards, row = part.address
-        kind, files = self._kind_of(name), self._open()
+        kind, files = self.format_of(name), self.open_files()
         for shard in shards:
             place, names = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
             for batch in kind.batches(shard, names, files, place):
@@ -207,46 +387,313 @@ class TablesInput(FileInput):
                         yield row, dict(zip(present_names, values, strict=True))
                         row += 1
 
-    def locate(self, part: InputPart, position: Any) -> str:
-        """Return the file and the row, from 0."""
-        return f"{self._open().url(part.address[0])}, row {position}"
-
-    def describe(self) -> str:
-        """Summarise number of files, bytes and rows."""
-        rows = sum(sum(plan.samples) for plan in self._plans.values())
-        return f"{self.listing}, {rows:,} rows"
-
-    def _kind_of(self, name: str) -> Columnar:
-        if self._kind is not None:
-            return self._kind
+    def format_of(self, name: str) -> Columnar:
+        """Return the format of a file: that of all, or the one that its ending says."""
+        if isinstance(self.kind, Columnar):
+            return self.kind
         return Parquet() if name.lower().endswith(Parquet.endings) else Arrow()
 
-    def _open(self) -> Files:
-        return Files(open_store(self.root or "."))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_found": [], "_facts": {}, "_plans": {}}
+_IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+_BYTES_ENCODINGS = ("bytes", "jpeg", "png", "audio")
 
 
-def _shards_of(file: DataFile, plan: FilePlan) -> list[ShardPlace]:
-    columns = as_columns(plan.columns)
-    spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
-    return [
-        ShardPlace(file, span, samples, plan.note, columns)
-        for span, samples in zip(spans, plan.samples, strict=True)
-        if samples
-    ]
+def portable_encoding(
+    encoding: str, values: Sequence[Any], *, has_nulls: bool = False
+) -> tuple[str, str]:
+    """Return the encoding that old readers know for a column of a table, and a note.
+
+    `tensor`, `bool` and `optional` are younger than the format of shards, so arrays become
+    `ndarray`, and truth values and columns with nulls become `json`.
+
+    - ``encoding`` (str): The encoding that a format gives the column.
+    - ``values`` (Sequence): Some values of the column.
+    - ``has_nulls`` (bool, default False): Whether other values are known to be null or, in a column
+      of lists, empty. A column that may have nulls, and is not known to, gets a plain encoding.
+    """
+    plain = encoding[len("optional[") : -1] if encoding.startswith("optional[") else encoding
+    plain = plain.replace("tensor:", "ndarray:", 1)
+    lacks_values = has_nulls or any(value is None for value in values)
+    if plain == "json":
+        return "json", "nested" if any(value is not None for value in values) else ""
+    if plain.startswith("ndarray:"):
+        has_gaps = lacks_values or any(len(value) == 0 for value in values)
+        return ("json", "some lists are empty or null") if has_gaps else (plain, "")
+    if plain in _BYTES_ENCODINGS:
+        plain, note = _bytes_encoding([value for value in values if value is not None])
+        # JSON cannot hold bytes.
+        return (f"optional[{plain}]", "sometimes null") if lacks_values else (plain, note)
+    if lacks_values:
+        return "json", "sometimes null"
+    return ("json", "true or false") if plain == "bool" else (plain, "")
 
 
-def _kind_at(path: str) -> Columnar | None:
-    """Return the format of a URL, a pattern or a folder of a table; None for other paths."""
-    if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
-        return None
-    is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))
-    if is_local(path) and not is_table and (os.path.exists(path) or not has_pattern(path)):
-        return None
+def _bytes_encoding(values: Sequence[Any]) -> tuple[str, str]:
+    """Return `jpeg` or `png` if every value is such a file, else `bytes`, and a note."""
+    for encoding, start in _IMAGE_STARTS.items():
+        if values and all(isinstance(v, bytes) and v.startswith(start) for v in values):
+            return encoding, "stored as it is"
+    return "bytes", ""
+
+
+# ---------------------------------------------------------------------- tars
+
+
+class WebDatasetInput(FormatInput):
+    """Tars of samples: files with one name before the first dot, a column for each ending.
+
+    A part is a run of samples in one tar, found by hopping from header to header. A tar that is
+    compressed or behind a URL is read from its beginning to its end and is one part.
+    """
+
+    title: ClassVar[str] = "WebDataset"
+    endings: ClassVar[frozenset[str]] = frozenset({".tar", ".tgz"})
+    reads: ClassVar[type[Format]] = Tar
+    has_late_keys: ClassVar[bool] = True
+
+    def begin(self, options: InputOptions) -> None:
+        """Have the key of a sample decide its split."""
+        del options
+        self.key = KEY
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Return the column of the key, and one per ending."""
+        values_of: dict[str, list[Any]] = {}
+        count = 0
+        for record in self.probe():
+            count += 1
+            for name, value in record.items():
+                values_of.setdefault(name, []).append(value)
+            if count == _PROBED_TAR_SAMPLES:
+                break
+        columns = []
+        for name, values in sorted(values_of.items()):
+            by_ending = encoding_by_ending(name)
+            encoding, note = (by_ending, "") if by_ending else encoding_of(values)
+            if encoding in ("jpeg", "png"):
+                note = "stored as it is"
+            if len(values) < count:
+                note = f"only in {len(values)} of the first {count} samples"
+            columns.append(Column(name, encoding, show_value(values[0]), note))
+        return columns
+
+    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield runs of samples, by the byte of their first header."""
+        file, files = DataFile(name, length), self.open_files()
+        if length <= size or not _can_cut(file, files):
+            yield 0, length
+            return
+        start = 0
+        for sample, _ in Tar.samples(file, files):
+            if sample.start - start >= size:
+                yield start, sample.start
+                start = sample.start
+        yield start, length
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Yield one sample per key."""
+        _, start, end, file = part.address
+        files = self.open_files()
+        span = (start, end) if _can_cut(file, files) else None
+        for sample, read in Tar.samples(file, files, span):
+            yield _tar_record(sample, read)
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Return the tar and the key."""
+        return f"{os.path.join(self.root, part.address[0])}, sample {position}"
+
+
+def _can_cut(file: DataFile, files: Files) -> bool:
+    """Whether samples of a tar can be read without those before them."""
+    return not files.is_far and compression_of(file.key) is None
+
+
+def _tar_record(sample: TarSample, read: ReadAt) -> Record:
+    """Return the key of a sample, and its values or the reason why it has none."""
+    if sample.problem:
+        return sample.key, BadRecord(sample.problem)
+    record: dict[str, Any] = {KEY: sample.key}
+    name = ""
     try:
-        kind = format_of_files(path)
-    except ConfigError:  # a pattern of other files
-        return None
-    return kind if isinstance(kind, Columnar) else None
+        for ending, member in sample.files.items():
+            name = member.name
+            data = read(member.start, member.start + member.size)
+            if len(data) < member.size:  # the size of a compressed tar is not known before
+                return sample.key, BadRecord(f"the file {name!r} is cut short: the tar ends in it")
+            record[ending] = value_of(ending, data)
+    except ValueError as error:
+        return sample.key, BadRecord(f"the file {name!r}: {error}")
+    return sample.key, record
+
+
+# ---------------------------------------------------------------------- lines
+
+
+class LinesInput(FormatInput):
+    """Files whose lines are records; subclasses say what a line means.
+
+    A plain file is cut at any byte, and a part takes the lines that begin in it, so that several
+    processes read one large file without a pass over it first. A compressed file is one part.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"encoding"})
+    #: The format that says what a line is.
+    lines: ClassVar[Lines]
+
+    def begin(self, options: InputOptions) -> None:
+        """Take the encoding of the text from the options."""
+        self.encoding = options.encoding or self.encoding
+
+    @abstractmethod
+    def describe_fault(self, line: bytes, error: ValueError) -> BadRecord:
+        """Return what is wrong with a line that is no record."""
+
+    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of any bytes."""
+        step = length if compression_of(name) else size
+        for start in range(0, length, max(step, 1)):
+            yield start, min(start + step, length)
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Yield the records of the lines that begin in the part."""
+        _, start, end, file = part.address
+        for offset, line in read_lines(file, start, end, self.open_files()):
+            if not (self.lines.skips_blank and line.isspace()):
+                yield offset, self._record(line)
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Return the file and the number of the line, from 1; the lines before it are counted."""
+        name, _, _, file = part.address
+        path = os.path.join(self.root, name)
+        with contextlib.closing(content(file, self.open_files())) as chunks:
+            return f"{path}, line {line_number(chunks, position)}"
+
+    def _record(self, line: bytes) -> dict[str, Any] | BadRecord:
+        try:
+            is_utf8 = self.encoding == "utf-8"
+            return self.lines.record(line if is_utf8 else line.decode(self.encoding).encode())
+        except UnicodeDecodeError as error:
+            return bad_line(line, error)
+        except RecursionError as error:
+            return BadRecord(f"this is not JSON that Python takes: {error}")
+        except ValueError as error:
+            return self.describe_fault(line, error)
+
+
+def line_number(chunks: Iterable[bytes], offset: int) -> int:
+    """Return the number of the line that begins at a byte of some content, from 1."""
+    number = 1
+    for chunk in chunks:
+        number += chunk.count(b"\n", 0, max(offset, 0))
+        offset -= len(chunk)
+        if offset <= 0:
+            break
+    return number
+
+
+class TextLinesInput(LinesInput):
+    """Every line of the files is a sample; empty ones too."""
+
+    title: ClassVar[str] = "lines of text"
+    reads: ClassVar[type[Format]] = TextLines
+    lines: ClassVar[Lines] = TextLines()
+
+    @classmethod
+    def recognizes(cls, path: str) -> bool:
+        """Return False: a text file is a document unless ``--as lines`` is given."""
+        del path
+        return False
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Return the column of the text."""
+        first = next((record for record in self.probe()), {"text": ""})
+        return [Column("text", "str", show_value(first["text"]))]
+
+    def describe_fault(self, line: bytes, error: ValueError) -> BadRecord:
+        """Return the error: no line of text that can be decoded has a fault."""
+        del line
+        return BadRecord(str(error))
+
+
+class JsonLinesInput(LinesInput):
+    """One JSON object a line; every object is a sample."""
+
+    title: ClassVar[str] = "JSON lines"
+    endings: ClassVar[frozenset[str]] = frozenset({".jsonl", ".ndjson", ".json"})
+    reads: ClassVar[type[Format]] = JsonLines
+    lines: ClassVar[Lines] = JsonLines()
+    is_json: ClassVar[bool] = True
+    has_late_keys: ClassVar[bool] = True
+
+    @classmethod
+    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
+        """Open lines, or lists if the files hold lists."""
+        lists = [name for name in listing.names if is_document(listing.path(name))]
+        if lists and len(lists) < len(listing):
+            raise SourceError(
+                f"{listing.root}: some files are whole JSON ({lists[0]}), others are lines. "
+                "Convert them one by one, or choose with --include."
+            )
+        opened = JsonListInput(listing) if lists else JsonLinesInput(listing)
+        opened.begin(options)
+        return opened
+
+    def infer_columns(self) -> Sequence[Column]:
+        """Infer columns that hold every value of the probed records."""
+        return infer_columns(self.probe())
+
+    def describe_fault(self, line: bytes, error: ValueError) -> BadRecord:
+        """Return what is wrong with the JSON of a line, and in which column."""
+        if isinstance(error, json.JSONDecodeError):
+            text = show_value(line.rstrip().decode("utf-8", "replace"))
+            return BadRecord(f"{error.msg} in {text}", column=error.colno)
+        return BadRecord(str(error))
+
+
+class JsonListInput(JsonLinesInput):
+    """Files that each hold one JSON list of objects, or one object over several lines.
+
+    A file is one part: a list can only be cut after it was read.
+    """
+
+    title: ClassVar[str] = "JSON list"
+    endings: ClassVar[frozenset[str]] = frozenset()
+
+    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield one part per file."""
+        del name, size
+        yield 0, length
+
+    def read(self, part: InputPart) -> Iterator[Record]:
+        """Yield the objects of the list, numbered from 1."""
+        data = b"".join(content(part.address[3], self.open_files()))
+        try:
+            items = json.loads(data if self.encoding == "utf-8" else data.decode(self.encoding))
+        except UnicodeDecodeError as error:
+            yield 0, BadRecord(not_utf8(data, error))
+            return
+        except ValueError as error:
+            yield 0, BadRecord(f"this is not JSON: {error}")
+            return
+        for number, item in enumerate(items if isinstance(items, list) else [items], 1):
+            yield number, item if isinstance(item, dict) else _not_an_object(item)
+
+    def locate(self, part: InputPart, position: Any) -> str:
+        """Return the file and the number of the item."""
+        path = os.path.join(self.root, part.address[0])
+        return f"{path}, item {position}" if position else path
+
+
+def is_document(path: str) -> bool:
+    """Whether a JSON file is one list, or one object over several lines, and not many lines."""
+    if compression_of(path):
+        return False
+    with open(path, "rb") as file:
+        start = file.read(4096).removeprefix(_BOM).lstrip()
+    # What json.dump(indent=...) writes: of many lines none is a brace alone.
+    first, _, following = start.partition(b"\n")
+    return start[:1] == b"[" or (first.strip() == b"{" and bool(following.strip()))
+
+
+def _not_an_object(value: Any) -> BadRecord:
+    return BadRecord(f"expected an object with the columns as keys, got {show_value(value)}")

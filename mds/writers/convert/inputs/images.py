@@ -23,7 +23,7 @@ from mds.units import format_bytes
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import FolderClasses, WholeFilesInput
-from mds.writers.convert.inputs.lines import JsonLinesInput
+from mds.writers.convert.inputs.format_files import JsonLinesInput
 from mds.writers.convert.inputs.listing import Listing, ending
 
 ENDINGS = {
@@ -229,7 +229,7 @@ def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
     )
     rows = []
     for part in source.cut_parts(1 << 40):
-        for position, row in source.read(part):
+        for position, row in source.read_records(part):
             if isinstance(row, BadRecord):
                 raise SourceError(f"{source.locate(part, position)}: {row.why}.")
             rows.append(row)

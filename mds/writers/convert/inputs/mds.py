@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from mds.encodings import parse_encoding
@@ -20,7 +20,13 @@ from mds.formats.infer import Column, show_value
 from mds.index import FileInfo, Index, ShardInfo
 from mds.index.column_notes import ColumnNote, read_notes
 from mds.shardfile.compression import parse_compression
-from mds.shardfile.layout import INDEX_NAME, parse_meta_offsets, parse_offsets, split_sample
+from mds.shardfile.layout import (
+    INDEX_NAME,
+    Columns,
+    parse_meta_offsets,
+    parse_offsets,
+    split_sample,
+)
 from mds.storage import is_local, join, open_store, redact
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record
@@ -104,9 +110,12 @@ class MdsInput(Input):
         else:
             offsets = parse_meta_offsets(files[1], shard.samples, len(files[0]), path)
         view = memoryview(files[0])
-        take = self._take(shard)
+        columns = shard.schema.columns
+        split_columns = (
+            _parser(shard) if shard.schema.is_split else column_splitter(columns, self._re_encode)
+        )
         for number in range(shard.samples):
-            yield number, take(view[int(offsets[number]) : int(offsets[number + 1])])
+            yield number, split_columns(view[int(offsets[number]) : int(offsets[number + 1])])
 
     def locate(self, part: InputPart, position: Any) -> str:
         """Shard and number of the sample in it."""
@@ -119,26 +128,6 @@ class MdsInput(Input):
     def fingerprint(self) -> str:
         """Return the digest of the index."""
         return self._digest
-
-    def _take(self, shard: ShardInfo) -> Any:
-        columns = shard.schema.columns
-        if shard.schema.is_split:
-            return _parser(shard)
-        decoders = {
-            name: parse_encoding(encoding).decode
-            for name, encoding in zip(columns.names, columns.encodings, strict=True)
-            if name in self._re_encode
-        }
-        variable = columns.sizes.count(None)
-
-        def take(data: memoryview) -> dict[str, Any]:
-            values = split_sample(data, columns.sizes, variable)
-            return {
-                name: decoders[name](value) if name in decoders else bytes(value)
-                for name, value in zip(columns.names, values, strict=True)
-            }
-
-        return take
 
     def _one_schema(self, index: Index) -> dict[str, str]:
         stored = [
@@ -157,6 +146,30 @@ class MdsInput(Input):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_index": None}
+
+
+def column_splitter(
+    columns: Columns, decoded_columns: frozenset[str]
+) -> Callable[[memoryview], dict[str, Any]]:
+    """Return a function from the bytes of a sample to those of each column.
+
+    Columns in ``decoded_columns`` come as values instead, to get another encoding.
+    """
+    decoders = {
+        name: parse_encoding(encoding).decode
+        for name, encoding in zip(columns.names, columns.encodings, strict=True)
+        if name in decoded_columns
+    }
+    variable = columns.sizes.count(None)
+
+    def split(data: memoryview) -> dict[str, Any]:
+        values = split_sample(data, columns.sizes, variable)
+        return {
+            name: decoders[name](value) if name in decoders else bytes(value)
+            for name, value in zip(columns.names, values, strict=True)
+        }
+
+    return split
 
 
 def _parser(shard: ShardInfo) -> Any:

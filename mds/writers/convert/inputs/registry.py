@@ -14,14 +14,17 @@ from mds.lazy_imports import load_plugin, plugin_names
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.csv import DelimitedTextInput
 from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
+from mds.writers.convert.inputs.format_files import (
+    JsonLinesInput,
+    TablesInput,
+    TextLinesInput,
+    WebDatasetInput,
+)
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
-from mds.writers.convert.inputs.lines import JsonLinesInput, TextLinesInput
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.convert.inputs.metadata import MetadataInput
 from mds.writers.convert.inputs.pairs import PairedFilesInput
-from mds.writers.convert.inputs.format_files import TablesInput
-from mds.writers.convert.inputs.webdataset import WebDatasetInput
 
 ENTRY_POINTS = "mds.inputs"
 

@@ -10,11 +10,15 @@ import pytest
 from mds import LocalDataset
 from mds.errors import ConfigError, IndexFileError, NoSpaceError, SourceError
 from mds.events import Listed, subscribe
+from mds.formats.facts import DataFile
+from mds.formats.lines import read_lines
+from mds.formats.source import Files
 from mds.index import column_notes
 from mds.index.companion import write_companion
+from mds.storage import open_store
 from mds.storage.memory import MemoryStore
 from mds.writers.convert import convert, prepare
-from mds.writers.convert.inputs import lines, listing
+from mds.writers.convert.inputs import listing
 
 ROW = '{"a": 1}\n'
 
@@ -189,7 +193,6 @@ def _fill(kit, files, jpeg, png, wav):
 @pytest.fixture(scope="module")
 def media():
     """The bytes of a JPEG, a PNG and a WAV file."""
-    import io
     import wave
 
     from PIL import Image
@@ -325,27 +328,18 @@ def test_a_long_line_is_read_once_by_each_byte(kit):
     path.write_text(long + '{"a": "y"}\n')
     read = []
 
-    class Counted(io.BufferedReader):
-        def readline(self, size=-1):
-            line = super().readline(size)
-            read.append(len(line))
-            return line
-
-        def read(self, size=-1):
-            data = super().read(size)
-            read.append(len(data))
-            return data
-
-    def open_counted(place):
-        return Counted(io.FileIO(place))
+    class CountedFiles(Files):
+        def stream(self, file, start=0, end=None):
+            for chunk in super().stream(file, start, end):
+                read.append(len(chunk))
+                yield chunk
 
     step = 1 << 14
     whole = path.stat().st_size
+    file, files = DataFile("a.jsonl", whole), CountedFiles(open_store(str(kit.source)))
     lines_read = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "open_text", open_counted)
-        for start in range(0, whole, step):
-            lines_read += lines.lines_of(str(path), start, min(start + step, whole))
+    for start in range(0, whole, step):
+        lines_read += read_lines(file, start, min(start + step, whole), files)
     assert [len(line) for _, line in lines_read] == [len(long), len('{"a": "y"}\n')]
     assert sum(read) < 3 * whole
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from mds.formats.infer import Column
     from mds.writers.convert.conversion import Conversion
-    from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart
-    from mds.writers.convert.inputs.file_input import FileInput
+    from mds.writers.convert.inputs.base import BadRecord, FileInput, Input, InputOptions, InputPart
     from mds.writers.convert.inputs.registry import input_names, register_input
     from mds.writers.convert.run import Progress, Summary
 
@@ -36,7 +35,7 @@ __all__ = [
 _HOMES = {
     "BadRecord": "inputs.base",
     "Column": "inputs.base",
-    "FileInput": "inputs.file_input",
+    "FileInput": "inputs.base",
     "Input": "inputs.base",
     "InputOptions": "inputs.base",
     "InputPart": "inputs.base",

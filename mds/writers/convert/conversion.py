@@ -28,9 +28,9 @@ from mds.storage.url import Url
 from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input
-from mds.writers.convert.inputs.detect import open_input
 from mds.writers.convert.inputs.files import WholeFilesInput
 from mds.writers.convert.inputs.huggingface import is_hub_name
+from mds.writers.convert.inputs.registry import open_input
 from mds.writers.convert.read_part import ReadSpec
 from mds.writers.convert.run import Progress, Summary, run
 from mds.writers.convert.spec import ConvertSpec, parse_spec

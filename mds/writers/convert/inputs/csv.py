@@ -18,8 +18,14 @@ from typing import Any, BinaryIO, ClassVar, cast
 from mds.errors import FormatError, SourceError
 from mds.formats.infer import Column, infer_columns
 from mds.formats.unpack import compression_of, unpacked
-from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.base import (
+    BadRecord,
+    FileInput,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+)
 from mds.writers.convert.inputs.files import UTF16, is_utf16
 from mds.writers.convert.inputs.format_files import line_number
 from mds.writers.convert.inputs.listing import Listing, ending
@@ -238,7 +244,7 @@ def _separator(listing: Listing) -> str:
     try:
         with open_content(listing.path(first)) as file:
             header = file.readline().decode("utf-8", "replace")
-    except Exception as error:  # each compression raises its own classes
+    except OSError as error:
         raise SourceError(f"{listing.path(first)}: cannot be read: {error}") from error
     counts = {each: header.count(each) for each in ",;\t|"}
     return max(counts, key=lambda each: counts[each]) if any(counts.values()) else ","

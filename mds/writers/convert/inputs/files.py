@@ -15,8 +15,16 @@ from typing import Any, ClassVar
 
 from mds.formats.infer import Column, show_value
 from mds.units import format_bytes
-from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.file_input import FileInput, find_splits, split_folder
+from mds.writers.convert.inputs.base import (
+    BadRecord,
+    FileInput,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+    find_splits,
+    split_folder,
+)
 from mds.writers.convert.inputs.listing import Listing, ending
 
 

@@ -40,8 +40,14 @@ from mds.formats.tar_members import ReadAt
 from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, value_of
 from mds.formats.unpack import compression_of, content
 from mds.storage import is_local, open_store, redact
-from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.file_input import FileInput
+from mds.writers.convert.inputs.base import (
+    BadRecord,
+    FileInput,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+)
 from mds.writers.convert.inputs.files import bad_line, not_utf8
 from mds.writers.convert.inputs.listing import Listing, is_wanted
 from mds.writers.convert.inputs.mds import column_splitter

@@ -18,8 +18,14 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError
 from mds.formats.infer import Column, infer_columns
-from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
-from mds.writers.convert.inputs.file_input import SPLITS
+from mds.writers.convert.inputs.base import (
+    SPLITS,
+    BadRecord,
+    Input,
+    InputOptions,
+    InputPart,
+    Record,
+)
 from mds.writers.convert.inputs.files import AudioInput, WholeFilesInput
 from mds.writers.convert.inputs.images import ImagesInput, read_label_rows
 from mds.writers.convert.inputs.listing import Listing, ending

@@ -4,12 +4,14 @@ import bz2
 import gzip
 import json
 import lzma
+import struct
 
 import numpy as np
 import pytest
 import zstandard
 
-from mds import MDSWriter
+from devtools.httpserver import http_server
+from mds import LocalDataset, MDSWriter
 from mds.errors import RecordError, SourceError
 from mds.writers.convert import convert, prepare
 
@@ -350,7 +352,7 @@ def test_columns_without_a_name_are_called_by_their_place(kit):
         ("x.csv", b"", "no record"),
         ("x.jsonl.gz", b"no gzip", r"x\.jsonl\.gz: the compressed data are damaged"),
         ("x.jsonl.zst", b"no zstd", r"x\.jsonl\.zst: the compressed data are damaged"),
-        ("x.csv.xz", b"no lzma", r"x\.csv\.xz: cannot be read"),
+        ("x.csv.xz", b"no lzma", r"x\.csv\.xz: the compressed data are damaged"),
         ("x.tar", b"no tar" * 999, r"x\.tar: this is not a tar"),
         ("x.tar", b"no tar" * 2_000_000, r"x\.tar: this is not a tar"),
         ("x.json", b"[1, 2", "this is not JSON"),
@@ -375,3 +377,50 @@ def test_missing_source_suggests_its_neighbour(kit):
     kit.write("photos/1.png", kit.png)
     with pytest.raises(SourceError, match=r"Did you mean .*photos\?"):
         convert(str(kit.source / "potos"), kit.out)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "tar"])
+def test_files_behind_a_url_or_a_pattern_are_those_of_a_folder(kit, ending):
+    """Lines and tars give the same bytes from a folder, from a pattern, and over HTTP."""
+    for number in range(2):
+        records = [{"id": 50 * number + i, "text": "x" * i} for i in range(50)]
+        content = kit.lines(records).encode()
+        if ending == "tar":
+            members = [(f"{r['id']:03}.json", json.dumps(r).encode()) for r in records]
+            content = kit.tar(members)
+        elif ending == "jsonl.gz":
+            content = gzip.compress(content)
+        kit.write(f"{number}.{ending}", content)
+    convert(str(kit.source), kit.out)
+    assert len(kit.samples()) == 100
+    convert(f"{kit.source}/*.{ending}", f"{kit.out}-pattern")
+    with http_server(str(kit.source)) as url:
+        made = prepare(f"{url}/{{0,1}}.{ending}", f"{kit.out}-far")
+        made.run()
+        *_, last = made.source.cut_parts(1 << 40)
+        position = [position for position, _ in made.source.read(last)][-1]
+        ends = {"tar": "/1.tar, sample 099"}.get(ending, f"/1.{ending}, line 50")
+        assert made.source.locate(last, position).endswith(ends)
+    assert kit.files() == kit.files(f"{kit.out}-pattern") == kit.files(f"{kit.out}-far")
+
+
+def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
+    """Its samples keep their encodings, unless another one is asked for."""
+    lengths = np.array([3, 2, 4], "<i4")
+    offsets = np.cumsum([0, *lengths[:-1]]).astype("<i8") * 2
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4)
+    cuts = np.arange(4).astype("<i8")
+    kit.write("a.idx", b"".join([head, lengths.tobytes(), offsets.tobytes(), cuts.tobytes()]))
+    path = kit.write("a.bin", np.arange(9).astype("<u2").tobytes())
+    made = prepare(path, kit.out, kind="megatron")
+    made.run()
+    values = [sample["tokens"].tolist() for sample in LocalDataset(kit.out)]
+    assert values == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
+    assert kit.encodings(made) == {"tokens": LocalDataset(kit.out).columns["tokens"].encoding}
+    again = prepare(
+        path, f"{kit.out}-32", kind="megatron", columns={"tokens": "ndarray:int32"}, workers=2
+    )
+    again.run()
+    values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]
+    assert [value.dtype for value in values] == [np.int32] * 3
+    assert again.source.locate(next(again.source.cut_parts(1 << 40)), 2).endswith("a.bin, row 2")

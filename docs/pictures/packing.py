@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mds.plan import Packing, Schedule
-from mds.plan.packing import pack_window
+from mds.plan.pack_windows import pack_window
 from mds.plan.schedule import ScheduledRun
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -51,8 +51,7 @@ from mds.dataset.stream import streams_registry
 from mds.dataset.streaming import StreamingDataset as Dataset
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
 from mds.errors import ConfigError, NotFoundError, StateError
-from mds.plan.position import Position
-from mds.plan.state import KEYS, VERSION, ResumePoint, parse_state
+from mds.plan.state import KEYS, VERSION, Position, ResumePoint, parse_state
 from mds.shuffle import algos
 from mds.world import World, worker_group, worker_place
 

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mds.compat.algorithms import get_partitions, get_shuffle, partition_algos
 from mds.compat.overrides import LiveRegistry, replacement
 from mds.errors import ConfigError, SealedNameError, UnknownNameError
-from mds.plan.position import Position
 from mds.plan.spec import BATCHING_METHODS
-from mds.plan.state import ResumePoint, parse_state
+from mds.plan.state import Position, ResumePoint, parse_state
 
 if TYPE_CHECKING:
     from mds.world import World

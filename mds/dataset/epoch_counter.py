@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mds.cache.rank_file import RankFile
-from mds.plan.position import Position
-from mds.plan.state import ResumePoint, emit_state, parse_state
+from mds.plan.state import Position, ResumePoint, emit_state, parse_state
 
 _MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving
 

@@ -10,9 +10,9 @@ import numpy as np
 from mds.dataset.notebook import Explanation
 from mds.errors import ConfigError
 from mds.plan.edits import drops_of, skips_of
-from mds.plan.gaps import Gaps
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.packers import BEST_FIT
+from mds.plan.partition import Gaps
 from mds.transforms.costs import describe_costs
 from mds.units import format_bytes
 from mds.world import World, find_ranks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mds.dataset.order_state import OrderState
     from mds.dataset.steps import TrainingSteps
-    from mds.plan.position import Cursor, Position
+    from mds.plan.state import Cursor, Position
     from mds.world import World
 
 

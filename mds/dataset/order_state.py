@@ -21,8 +21,7 @@ from mds.dataset.settings import DATASET_RULES
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
-from mds.plan.position import Position
-from mds.plan.state import MAX_SAMPLES, VERSION, ResumePoint, emit_state, parse_state
+from mds.plan.state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
 from mds.redaction import get_logger
 
 if TYPE_CHECKING:

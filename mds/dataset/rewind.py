@@ -20,8 +20,8 @@ from mds.errors import ConfigError, StateError
 from mds.formats.registry import find_format
 from mds.plan import Packing
 from mds.plan.edits import describe_edit, skips_of
-from mds.plan.gaps import Gaps
 from mds.plan.pack_schedule import PackedRun, TokenMixture
+from mds.plan.partition import Gaps
 from mds.plan.schedule import ScheduledRun
 from mds.plan.state import ResumePoint, differences, parse_state
 from mds.process.fork_safe import cached_property

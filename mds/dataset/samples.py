@@ -36,8 +36,7 @@ from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, fin
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, Packing, Schedule
-from mds.plan.position import Position
-from mds.plan.state import ResumePoint
+from mds.plan.state import Position, ResumePoint
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
 from mds.world import (

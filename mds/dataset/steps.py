@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mds.dataset.pack_counts import load_counts
 from mds.errors import ConfigError
 from mds.plan.edits import skips_of
-from mds.plan.gaps import Gaps
+from mds.plan.partition import Gaps
 from mds.process.fork_safe import cached_property
 
 if TYPE_CHECKING:

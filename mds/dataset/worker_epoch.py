@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mds.dataset.filtering import DropCount, SkippedSample
     from mds.plan.order import Order
     from mds.plan.pack_plan import RankPacks
-    from mds.plan.position import Position
+    from mds.plan.state import Position
     from mds.prefetch.prefetcher import Window
     from mds.readers import Reader
     from mds.world import World

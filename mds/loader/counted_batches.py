@@ -16,8 +16,7 @@ from mds.report import WaitAccount
 
 if TYPE_CHECKING:
     from mds.dataset.order_state import OrderState
-    from mds.plan.position import Position
-    from mds.plan.state import ResumePoint
+    from mds.plan.state import Position, ResumePoint
 
 log = get_logger("mds.loader")
 

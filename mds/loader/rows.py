@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mds.dataset.samples import Samples
     from mds.dataset.worker_epoch import KeyStream, WorkerEpoch
     from mds.loader.tensor_buffers import Allocator
-    from mds.plan.position import Position
+    from mds.plan.state import Position
     from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Stopwatch
     from mds.transforms.row_keys import Keys

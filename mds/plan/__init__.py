@@ -12,8 +12,8 @@ from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.plan.audit import OrderHash, Place, summands
-    from mds.plan.epoch import EpochPlan
-    from mds.plan.full_epoch import epoch_order, get_partitions
+    from mds.plan.epoch import EpochPlan, epoch_order
+    from mds.plan.global_batches import get_partitions
     from mds.plan.pack_plan import PackPlan
     from mds.plan.packers import register_packer
     from mds.plan.packing import Packing
@@ -31,8 +31,8 @@ _HOMES = {
     "Place": "audit",
     "Schedule": "schedule",
     "Weights": "weights",
-    "epoch_order": "full_epoch",
-    "get_partitions": "full_epoch",
+    "epoch_order": "epoch",
+    "get_partitions": "global_batches",
     "get_sampling": "sampling",
     "no_weights": "weights",
     "register_packer": "packers",

@@ -26,13 +26,11 @@ import numpy as np
 
 from mds.errors import ConfigError, PlanError, StreamPlanError
 from mds.plan.audit import OrderHash, Place
-from mds.plan.edits import drops_of, place_after, skips_of
-from mds.plan.global_batches import NoBatches, PartitionSpec, RandomBatches, Shape
+from mds.plan.global_batches import NoBatches, PartitionSpec, RandomBatches, Shape, all_batches
 from mds.plan.order import StepSample
-from mds.plan.position import Position
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
 from mds.plan.spec import OrderSpec
-from mds.plan.state import VERSION, ResumePoint, parse_state
+from mds.plan.state import VERSION, Position, ResumePoint, parse_state
 from mds.plan.stream_orders import (
     SMALL_ORDER_SAMPLES,
     RandomAccessOrder,
@@ -52,12 +50,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan.drops import DropTable
+    from mds.plan.edits import DropTable
     from mds.plan.global_batches import GlobalBatches
-    from mds.plan.schedule import ScheduledRun
-    from mds.plan.scheduled_batches import ScheduledEpoch
+    from mds.plan.passes import StreamPasses
+    from mds.plan.schedule import ScheduledEpoch, ScheduledRun
     from mds.plan.stream_orders import StreamOrder
-    from mds.plan.stream_passes import StreamPasses
     from mds.plan.weights import Weights
     from mds.world import World
 
@@ -102,8 +99,7 @@ class EpochInputs:
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
-            from mds.plan.passes import PassOrders
-            from mds.plan.stream_passes import StreamPasses
+            from mds.plan.passes import PassOrders, StreamPasses
 
             passes = [
                 PassOrders(self._pass_of(i, share), share.choose, self.params.nodes, turns)
@@ -123,7 +119,7 @@ class EpochInputs:
             return NoBatches()
         if self.scheduled is not None:
             stretch = self.scheduled
-            from mds.plan.scheduled_batches import ScheduledBatches
+            from mds.plan.stream_batches import ScheduledBatches
 
             return ScheduledBatches(stretch.mixture, stretch.first, stretch.last, partition)
         if method == "random":
@@ -310,7 +306,7 @@ class EpochPlan:
         if self.schedule is None:
             return None
         batch = self.shape.global_batch
-        from mds.plan.scheduled_batches import scheduled_epoch
+        from mds.plan.schedule import scheduled_epoch
 
         return scheduled_epoch(self.schedule, self.choose, batch, self.epoch, self.epoch_size)
 
@@ -336,8 +332,9 @@ class EpochPlan:
         """Global batches of the epoch."""
         if not self.edits:  # as in most runs
             return self._batches(self.begin.place)
-        batches = self._batches(self.begin.place, skips_of(self.edits, self.epoch))
-        from mds.plan.drops import DroppedBatches
+        from mds.plan.edits import DroppedBatches
+
+        batches = self._batches(self.begin.place, self.skips)
 
         return DroppedBatches(batches, self.drops) if len(self.drops) else batches
 
@@ -412,9 +409,18 @@ class EpochPlan:
         ]
 
     @cached_property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of places of the epoch that were skipped, each as its first and its end."""
+        if not self.edits:
+            return ()
+        from mds.plan.edits import skips_of
+
+        return skips_of(self.edits, self.epoch)
+
+    @cached_property
     def drops(self) -> DropTable:
         """Samples that were dropped, and what replaces them in this epoch."""
-        from mds.plan.drops import DropTable
+        from mds.plan.edits import DropTable, drops_of
 
         drops, seed = drops_of(self.edits), self.shuffle_seed
         return DropTable.of(drops, self.stream_samples, seed, self.epoch)
@@ -548,7 +554,11 @@ class EpochPlan:
 
     def place_after(self, num_samples: int) -> int:
         """Return the place ``num_samples`` of all ranks after the beginning of this plan."""
-        return place_after(skips_of(self.edits, self.epoch), self.begin.place, num_samples)
+        if not self.skips:
+            return self.begin.place + num_samples
+        from mds.plan.edits import place_after
+
+        return place_after(self.skips, self.begin.place, num_samples)
 
     def order_hash(self, steps: int) -> OrderHash:
         """Return the hash of the next ``steps`` global batches, without reading any data."""
@@ -650,3 +660,14 @@ class EpochPlan:
             f"<EpochPlan of epoch {self.epoch} from sample {self.begin.place}: "
             f"{self.epoch_size} samples, {self.world!r}>"
         )
+
+
+def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any) -> Ids:
+    """Return all ids of an epoch, int64 (nodes, ranks, workers, batches, batch), -1 for padding.
+
+    Takes the arguments of EpochPlan and raises what it raises.
+    """
+    plan = EpochPlan(streams, world, **order)
+    return all_batches(
+        plan.shape, plan.global_batches, [each.materialize() for each in plan.orders]
+    )

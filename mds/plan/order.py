@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from mds.plan.audit import OrderHash, Place
     from mds.plan.global_batches import Shape
-    from mds.plan.position import Position
-    from mds.plan.schedule import ScheduledRun
-    from mds.plan.scheduled_batches import ScheduledEpoch
+    from mds.plan.schedule import ScheduledEpoch, ScheduledRun
     from mds.plan.spec import OrderSpec
-    from mds.plan.state import ResumePoint
+    from mds.plan.state import Position, ResumePoint
     from mds.plan.stream_orders import StreamOrder
     from mds.world import World
 

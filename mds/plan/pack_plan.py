@@ -4,29 +4,38 @@ The order of the samples is that of an EpochPlan; packs are made of windows of i
 as samples are. Whatever a process needs of the packs it computes for itself, some 0.8 us a document
 of all ranks, so nothing has to be said between processes. A place that is left without a pack at
 the end of the epoch stays empty: nothing is repeated, and the ranks stay in step.
+
+As with samples, the packs are thought of as a grid with a row for each canonical node, read column
+by column; a row that ends drops out. How long rows are shows when they are packed. So there are two
+ways through the grid. `PackReading` continues from a cursor for each canonical node, a window at a
+time, and needs nothing of what was before. `PackTable` counts the packs of every window once, and
+then says where any of them is.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mds.errors import PlanError, StateError
 from mds.plan.audit import OrderHash, Place, summands
-from mds.plan.edits import skips_of
-from mds.plan.gaps import Gaps
 from mds.plan.order import StepSample
-from mds.plan.pack_reading import PackReading, PackTable, Pieces, TakenPacks
-from mds.plan.pack_schedule import Documents, PackedRun
-from mds.plan.pack_windows import DocumentWindows, OrderWindows, PackDrops, ScheduledWindows
-from mds.plan.packing import Packing, Packs, balance, pack_window
-from mds.plan.position import Cursor, Position
-from mds.plan.state import ResumePoint, parse_state
+from mds.plan.pack_windows import (
+    DocumentWindows,
+    OrderWindows,
+    Packs,
+    Pieces,
+    ScheduledWindows,
+    TakenPacks,
+    balance,
+    pack_window,
+)
+from mds.plan.partition import Gaps
+from mds.plan.state import Cursor, Position, ResumePoint, parse_state
 from mds.plan.stream_orders import StreamOrder
-from mds.plan.stream_passes import StreamPasses
 from mds.process.fork_safe import cached_property
 from mds.shardfile.hashing import digest
 from mds.shuffle.permutation import derive_key
@@ -36,10 +45,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mds.plan.edits import PackDrops
     from mds.plan.epoch import EpochPlan
-    from mds.plan.scheduled_batches import ScheduledEpoch
+    from mds.plan.pack_schedule import Documents
+    from mds.plan.packing import Packing
+    from mds.plan.schedule import ScheduledEpoch
 
     Ids = NDArray[np.int64]
+    Load = Callable[[int, int], Packs]
 
 _PLACES = 20  # bits for the place of a piece in its pack
 _START = 40  # bits for a sample id; its piece begins above
@@ -128,8 +141,8 @@ class PackPlan:
                 "begin anew, without the state."
             )
         self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
-        self._drops = PackDrops(plan.edits, plan.epoch)
-        self._gaps = Gaps(skips_of(plan.edits, plan.epoch))
+        self._drops = self._dropped_documents()
+        self._gaps = Gaps(plan.skips)
         self._packs_before = self._gaps.number(self.begin.place)  # without skipped ones
         #: What `count` gives, where that is kept.
         self.counts: list[Ids] | None = None
@@ -147,7 +160,11 @@ class PackPlan:
 
     def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
         """Return the plan with its schedule, if there is one, counted in windows."""
-        if plan.schedule is None or isinstance(plan.schedule, PackedRun):
+        if plan.schedule is None:
+            return plan
+        from mds.plan.pack_schedule import PackedRun
+
+        if isinstance(plan.schedule, PackedRun):
             return plan
         documents = self.lengths.packed(plan.stream_samples, self.packing)
         step_tokens = plan.shape.global_batch * self.packing.room
@@ -156,6 +173,21 @@ class PackPlan:
                 plan.schedule, documents, plan.choose, plan.epoch_size, self.window, step_tokens
             )
         )
+
+    def _dropped_documents(self) -> PackDrops | None:
+        """Return the documents that were dropped while the run went on, None if there are none."""
+        if not self.plan.edits:
+            return None
+        from mds.plan.edits import PackDrops
+
+        return PackDrops(self.plan.edits, self.epoch)
+
+    def _is_dropped(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the pieces that are padding.
+
+        ``ids`` are the documents of the pieces, ``places`` those of their packs in the epoch.
+        """
+        return np.zeros(len(ids), bool) if self._drops is None else self._drops.mask(ids, places)
 
     def following(self) -> PackPlan:
         """Return the plan of the next epoch."""
@@ -179,6 +211,8 @@ class PackPlan:
         if plan.scheduled is None:
             assert order is None or isinstance(order, StreamOrder)
             return OrderWindows(order, self.window)
+        from mds.plan.passes import StreamPasses
+
         assert order is None or isinstance(order, StreamPasses)
         name = digest(repr(plan.dataset_facts()), *plan.inputs.params)
         return ScheduledWindows(plan.scheduled, order, name)
@@ -190,8 +224,9 @@ class PackPlan:
 
     def load(self, node: int, window: int) -> Packs:
         """Pack one window of a canonical node."""
-        ids = self._drops.remaining(self._documents.ids(node, window), node, window)
-        plan = self.plan
+        plan, ids = self.plan, self._documents.ids(node, window)
+        if self._drops is not None:
+            ids = self._drops.remaining(ids, node, window)
         key = None
         if plan.spec.shuffle:
             key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
@@ -252,7 +287,7 @@ class PackPlan:
             for numbers in self._numbers(step_packs, node)[::every]:
                 pieces = step_packs.pieces(numbers)
                 piece_places = self._of_pieces(places, numbers, pieces.counts)
-                documents.append(pieces.ids[~self._drops.mask(pieces.ids, piece_places)])
+                documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
             yield documents
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
@@ -279,7 +314,7 @@ class PackPlan:
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
         step_packs, places = packs
         pieces = step_packs.pieces(numbers)
-        is_dropped = self._drops.mask(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
+        is_dropped = self._is_dropped(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
         order = self._summed(packs, numbers, pieces)
         end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
         rank_packs = RankPacks(*pieces, order, end, len(step_packs), 0)
@@ -310,7 +345,7 @@ class PackPlan:
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
         of_pieces = self._of_pieces(packs.places, numbers, counts)
         sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
-        sums[self._drops.mask(ids, of_pieces)] = 0
+        sums[self._is_dropped(ids, of_pieces)] = 0
         return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
@@ -375,7 +410,7 @@ class PackPlan:
         located = set()
         remaining = np.array(sorted(places), np.int64)
         remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
-        remaining = remaining[~self._drops.mask(np.full(len(remaining), sample), remaining)]
+        remaining = remaining[~self._is_dropped(np.full(len(remaining), sample), remaining)]
         for number_of_pack in (self._gaps.numbers(remaining) - self._packs_before).tolist():
             step, number = divmod(number_of_pack, shape.global_batch)
             step_packs = self._step_packs(step).packs
@@ -406,7 +441,7 @@ class PackPlan:
         """Yield for each remaining global batch a number of every piece, ascending."""
         for step_packs, places in self._steps(self.reading()):
             ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
-            is_dropped = self._drops.mask(ids, np.repeat(places, counts))
+            is_dropped = self._is_dropped(ids, np.repeat(places, counts))
             yield np.sort((ids + (starts << _START))[~is_dropped])
 
     def order_hash(self, steps: int) -> OrderHash:
@@ -456,3 +491,176 @@ def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
     joined_times, joined_ids = np.concatenate(times), np.concatenate(ids)
     order = np.argsort(joined_times, kind="stable")
     return joined_times[order], joined_ids[order]
+
+
+_PASSED_AT_ONCE = 1 << 14
+
+
+class PackReading:
+    """Reading of the packs of an epoch from a cursor on, all canonical nodes in turn.
+
+    ``load`` packs a window of a canonical node, ``windows`` is the number of windows of each.
+    Without a ``cursor`` it is the whole epoch. Raises StateError for a cursor beyond the end.
+    """
+
+    def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
+        nodes = len(windows)
+        self._load, self._windows = load, windows
+        pairs, turn = cursor if cursor is not None else (((0, 0),) * nodes, 0)
+        cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
+        if (
+            len(cursor_pairs) != nodes
+            or (cursor_pairs[:, 0] > windows).any()
+            or not 0 <= turn < max(nodes, 1)
+        ):
+            raise StateError(
+                "the cursors of the state do not fit this order: it has another number of "
+                "canonical nodes, or their windows end earlier."
+            )
+        self._window, self._pack, self._turn = (
+            cursor_pairs[:, 0].copy(),
+            cursor_pairs[:, 1].copy(),
+            turn,
+        )
+        self._packs: list[Packs | None] = [None] * nodes
+        self._count = np.zeros(nodes, np.int64)
+        self._alive = np.zeros(0, np.int64)
+        self._has_loaded = False
+
+    @property
+    def cursor(self) -> Cursor:
+        """Next pack of every canonical node."""
+        windows = zip(self._window.tolist(), self._pack.tolist(), strict=True)
+        return Cursor(tuple(windows), self._turn)
+
+    def take(self, count: int) -> TakenPacks:
+        """Return the next ``count`` packs, or as many as there are."""
+        if not self._has_loaded:
+            self._load_windows()
+        window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        windows: list[Packs] = []
+        position_of = np.full(len(self._windows), -1, np.int64)  # of a node's window in `windows`
+        filled = 0
+        while filled < count and len(self._alive):
+            alive = self._alive
+            row = int(np.searchsorted(alive, self._turn)) % len(alive)
+            columns_left = int((self._count[alive] - self._pack[alive]).min())
+            columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
+            nodes = alive if columns else alive[row : row + count - filled]
+            for node in nodes[position_of[nodes] < 0].tolist():
+                packs = self._packs[node]
+                assert packs is not None
+                position_of[node] = len(windows)
+                windows.append(packs)
+            columns = max(columns, 1)
+            end = filled + columns * len(nodes)
+            window_of[filled:end] = np.tile(position_of[nodes], columns)
+            numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
+            self._pack[nodes] += columns
+            last = int(nodes[-1])
+            self._turn = 0 if last == alive[-1] else last + 1
+            filled = end
+            for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
+                self._window[node] += 1
+                self._pack[node] = 0
+                self._load_next_window(node)
+                position_of[node] = -1
+            if (self._count[nodes] == 0).any():
+                self._alive = np.flatnonzero(self._count)
+        return TakenPacks(windows, window_of[:filled], numbers[:filled])
+
+    def skip(self, count: int) -> None:
+        """Skip the next ``count`` packs."""
+        while count and len(self.take(step := min(count, _PASSED_AT_ONCE))):
+            count -= step
+
+    def _load_windows(self) -> None:
+        for node in range(len(self._windows)):
+            before = int(self._window[node])
+            self._load_next_window(node)
+            is_same = int(self._window[node]) == before
+            if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
+                raise StateError(
+                    f"the state has a cursor at pack {int(self._pack[node])} of window {before} of "
+                    f"canonical node {node}, and that window has "
+                    f"{int(self._count[node]) if is_same else 0} packs: the state is of another "
+                    "order."
+                )
+        self._alive = np.flatnonzero(self._count)
+        self._has_loaded = True
+
+    def _load_next_window(self, node: int) -> None:
+        """Pack the window of a node's cursor, or the next window that has packs."""
+        while self._window[node] < self._windows[node]:
+            packs = self._load(node, int(self._window[node]))
+            if len(packs):
+                self._packs[node], self._count[node] = packs, len(packs)
+                return
+            self._window[node] += 1
+        self._packs[node], self._count[node] = None, 0
+
+
+class PackTable:
+    """Table of the packs of an epoch, made of the number of packs of each window."""
+
+    def __init__(self, counts: Sequence[Ids]) -> None:
+        self._ends = [np.cumsum(of_node) for of_node in counts]
+        self._totals = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
+        self.total = int(self._totals.sum())
+
+    def find(self, node: int, window: int, pack: int) -> int:
+        """Return the place of a pack of a window in the epoch."""
+        before = int(self._ends[node][window - 1]) if window else 0
+        column = before + pack
+        earlier = int(np.minimum(self._totals, column).sum())
+        return earlier + int((self._totals[:node] > column).sum())
+
+    def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
+        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1."""
+        last = min(last, self.total)
+        low, high = 0, int(self._totals.max(initial=0))
+        while low < high:  # the column of the first one
+            middle = (low + high + 1) // 2
+            if int(np.minimum(self._totals, middle).sum()) <= first:
+                low = middle
+            else:
+                high = middle - 1
+        skip = first - int(np.minimum(self._totals, low).sum())
+        nodes, columns, filled, column = [], [], -skip, low
+        while filled < last - first:
+            alive = np.flatnonzero(self._totals > column)
+            nodes.append(alive)
+            columns.append(np.full(len(alive), column))
+            filled += len(alive)
+            column += 1
+        nothing = np.zeros(0, np.int64)
+        node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
+        column_of = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
+        window, pack = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
+        for canonical_node in np.unique(node).tolist():
+            mine = node == canonical_node
+            window[mine] = np.searchsorted(
+                self._ends[canonical_node], column_of[mine], side="right"
+            )
+            pack[mine] = (
+                column_of[mine] - np.concatenate([[0], self._ends[canonical_node]])[window[mine]]
+            )
+        return node, window, pack
+
+    def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return canonical node, window and pack of ascending places."""
+        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        if not parts:
+            return self.places(0, 0)
+        node, window, pack = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return node, window, pack
+
+    def cursor(self, place: int) -> Cursor:
+        """Return the cursor at a place of the epoch."""
+        nodes, windows, packs = self.places(place, place + len(self._ends))
+        next_packs = [(len(ends), 0) for ends in self._ends]
+        pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)
+        for node, window, pack in reversed([*pairs]):
+            next_packs[node] = (window, pack)
+        return Cursor(tuple(next_packs), int(nodes[0]) if len(nodes) else 0)

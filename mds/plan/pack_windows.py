@@ -1,29 +1,32 @@
-"""Windows of documents that are packed one by one: of an order, or of a schedule.
+"""Windows of documents, and the packs of a window.
 
-In an order each canonical node has its own windows of consecutive documents. A schedule has one
-sequence of windows, with documents of every stream. A dropped document is padding in windows that
-had begun, and left out of later ones.
+A window is a number of documents that are packed together. Windows exchange nothing, so any of them
+can be packed alone, from the lengths of its own documents. In an order each canonical node has its
+own windows of consecutive documents (`OrderWindows`). A schedule has one sequence of windows, with
+documents of every stream (`ScheduledWindows`). `pack_window` packs a window.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from mds.plan.edits import drops_of
+from mds.errors import PlanError
+from mds.plan.packers import cut_at_packs, find_packer, radix_argsort
 from mds.process.fork_safe import cached_property
 from mds.shardfile.hashing import digest
+from mds.shuffle.permutation import derive_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
-    from mds.plan.edits import Edit
-    from mds.plan.scheduled_batches import ScheduledEpoch
+    from mds.plan.packing import Packing
+    from mds.plan.passes import StreamPasses
+    from mds.plan.schedule import ScheduledEpoch
     from mds.plan.stream_orders import Lookup, StreamOrder
-    from mds.plan.stream_passes import StreamPasses
 
     Ids = NDArray[np.int64]
 
@@ -118,37 +121,266 @@ class ScheduledWindows:
         return digest(self._name, self._epoch.first, self._epoch.last)
 
 
-_NOT_HERE = 1 << 62
+class Pieces(NamedTuple):
+    """Pieces of packs, end to end; ``counts`` is the number of pieces of each pack.
+
+    ``places``: of their documents in the order.
+    """
+
+    ids: Ids
+    starts: Ids
+    sizes: Ids
+    places: Ids
+    counts: Ids
 
 
-class PackDrops:
-    """Documents that are dropped in an epoch of packs, by the edits of its run."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class TakenPacks:
+    """Consecutive packs of a reading: pack ``numbers[i]`` of ``windows[window_of[i]]``."""
 
-    def __init__(self, edits: Iterable[Edit], epoch: int) -> None:
-        self._drops = [drop for drop in drops_of(edits) if drop.epoch <= epoch and len(drop.ids)]
-        self._epoch = epoch
-        nothing = np.zeros(0, np.int64)
-        every = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
-        begins = [drop.begin if drop.epoch == epoch else 0 for drop in self._drops]
-        self._ids, positions = np.unique(every, return_inverse=True)
-        self._begins = np.full(len(self._ids), _NOT_HERE)
-        np.minimum.at(
-            self._begins, positions, np.repeat(begins, [len(drop.ids) for drop in self._drops])
+    windows: Sequence[Packs]
+    window_of: Ids
+    numbers: Ids
+
+    def __len__(self) -> int:
+        return len(self.window_of)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TakenPacks]) -> TakenPacks:
+        """Return packs one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        windows: list[Packs] = []
+        window_of = []
+        for part in parts:
+            window_of.append(part.window_of + len(windows))
+            windows += part.windows
+        return cls(
+            windows, np.concatenate(window_of), np.concatenate([part.numbers for part in parts])
         )
 
-    def remaining(self, ids: Ids, node: int, window: int) -> Ids:
-        """Return the samples of a window of a canonical node that are packed."""
-        dropped = [
-            drop.ids
-            for drop in self._drops
-            if drop.epoch < self._epoch or not drop.windows or window >= drop.windows[node]
-        ]
-        return ids[~np.isin(ids, np.concatenate(dropped))] if dropped else ids
+    def weights(self, places: Ids, kind: str) -> Ids:
+        """Return the attention work or the tokens of packs; 0 for places after the last one."""
+        totals = np.zeros(len(places), np.int64)
+        real = np.flatnonzero(places < len(self))
+        window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
+        for window in np.unique(window_of).tolist():
+            mine = window_of == window
+            packs = self.windows[window]
+            weights = packs.work if kind == "attention" else packs.tokens
+            totals[real[mine]] = weights[numbers[mine]]
+        return totals
 
-    def mask(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
-        """Return a mask of the pieces that are padding, of packs at places of the epoch."""
-        if not len(self._ids):
-            return np.zeros(len(ids), bool)
-        nearest = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        mask: NDArray[np.bool_] = (self._ids[nearest] == ids) & (self._begins[nearest] <= places)
-        return mask
+    def pieces(self, places: Ids) -> Pieces:
+        """Return the pieces of packs; places after the last one have none."""
+        counts = np.zeros(len(places), np.int64)
+        real = np.flatnonzero(places < len(self))
+        window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
+        begins = np.zeros(len(real), np.int64)
+        windows = np.unique(window_of).tolist()
+        for window in windows:
+            mine = window_of == window
+            bounds = self.windows[window].bounds
+            begins[mine] = bounds[numbers[mine]]
+            counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
+        sizes = counts[real]
+        if len(windows) == 1:
+            packs, indices = self.windows[windows[0]], _ranges(begins, sizes)
+            return Pieces(
+                packs.ids[indices],
+                packs.starts[indices],
+                packs.sizes[indices],
+                packs.places[indices],
+                counts,
+            )
+        columns_out = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
+        firsts = np.cumsum(sizes) - sizes
+        for window in windows:
+            mine, packs = window_of == window, self.windows[window]
+            indices, to = _ranges(begins[mine], sizes[mine]), _ranges(firsts[mine], sizes[mine])
+            columns = packs.ids, packs.starts, packs.sizes, packs.places
+            for column, values in zip(columns_out, columns, strict=True):
+                column[to] = values[indices]
+        ids, starts, of_pieces, of_places = columns_out
+        return Pieces(ids, starts, of_pieces, of_places, counts)
+
+
+def _ranges(begins: Ids, sizes: Ids) -> Ids:
+    """Return the integers from each begin on, ``sizes`` of them, end to end."""
+    ends = np.cumsum(sizes)
+    numbers: Ids = np.repeat(begins - ends + sizes, sizes)
+    numbers += np.arange(len(numbers))
+    return numbers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Packs:
+    """Packs of a window: pieces of documents, and the bounds of each pack among them.
+
+    Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
+    the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
+    ``dropped`` documents and ``cut_tokens`` tokens were left out.
+    """
+
+    ids: Ids
+    starts: Ids
+    sizes: Ids
+    bounds: Ids
+    places: Ids
+    dropped: int = 0
+    cut_tokens: int = 0
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @cached_property
+    def tokens(self) -> Ids:
+        """Tokens of each pack."""
+        return _sums(self.sizes, self.bounds)
+
+    @cached_property
+    def work(self) -> Ids:
+        """Attention work of each pack: the sum of the squares of its pieces' lengths."""
+        return _sums(self.sizes * self.sizes, self.bounds)
+
+
+def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
+    """Pack one window of samples with their lengths, in the order of the samples.
+
+    ``key`` permutes the packs; None leaves them in the order of their first documents. ``place``:
+    that of the window's first sample. Raises PlanError for a document that is too long under
+    overflow="error".
+    """
+    lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
+    if packer.cuts:
+        places, starts, sizes = cut_at_packs(lengths, packing.room)
+        dropped = cut_tokens = 0
+    else:
+        places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
+    if packing.capacity is not None:
+        pack_of, count = packer.pack(sizes, packing.room)
+    else:
+        pack_of, count = _like_lengths(sizes, packing.room)
+    if key is None:
+        first = np.full(count, len(pack_of), np.int64)
+        np.minimum.at(first, pack_of, np.arange(len(pack_of)))
+        order_of_packs = np.argsort(first, kind="stable")
+    else:
+        from mds.shuffle.keyed_order import keyed_order
+
+        order_of_packs = keyed_order(derive_key(_PACKS, key), count)
+    new = np.empty(count, np.int64)
+    new[order_of_packs] = np.arange(count)
+    pack_of = new[pack_of]
+    order = radix_argsort(pack_of, count)
+    bounds = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
+    places = places[order]
+    return Packs(
+        ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut_tokens
+    )
+
+
+def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
+    """Return the same for batches that are padded to their longest document."""
+    order = radix_argsort(budget - sizes, budget)
+    ordered = sizes[order].tolist()
+    bounds, next_document = [0], 0
+    while next_document < len(ordered):
+        next_document += min(budget // ordered[next_document], len(ordered) - next_document)
+        bounds.append(next_document)
+    pack_of = np.empty(len(sizes), np.int64)
+    pack_of[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return pack_of, len(bounds) - 1
+
+
+def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
+    """Return pieces that fit: documents, starts, sizes, and what was left out."""
+    room, places = packing.room, np.arange(len(lengths))
+    if len(lengths) and int(lengths.min()) == 0:
+        places = places[lengths > 0]
+        lengths = lengths[places]
+    if not len(lengths) or int(lengths.max()) <= room:
+        return places, np.zeros(len(places), np.int64), lengths, 0, 0
+    is_long = lengths > room
+    if packing.overflow == "error":
+        worst = int(np.flatnonzero(is_long)[0])
+        raise PlanError(
+            f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens and a pack "
+            f"{room}: give Packing an overflow, 'split', 'cut' or 'drop', or a larger capacity."
+        )
+    if packing.overflow == "drop":
+        fits = ~is_long
+        places, lengths = places[fits], lengths[fits]
+        return places, np.zeros(len(places), np.int64), lengths, int(is_long.sum()), 0
+    if packing.overflow == "cut":
+        cut_tokens = int((lengths[is_long] - room).sum())
+        return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
+    pieces = -(-lengths // room)
+    ends = np.cumsum(pieces)
+    number = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
+    starts = number * room
+    sizes = np.minimum(np.repeat(lengths, pieces) - starts, room)
+    return np.repeat(places, pieces), starts, sizes, 0, 0
+
+
+def balance(weights: Ids, groups: int) -> Ids:
+    """Return the group of each pack, int64, so that groups have similar sums of weights.
+
+    Every group gets as many, so ``groups`` divides their number. The heaviest first, each to the
+    group that has least so far; then neighbours exchange what makes the heaviest group lighter.
+    """
+    group_of = np.empty(len(weights), np.int64)
+    places = len(weights) // groups
+    order = np.argsort(-weights, kind="stable").tolist()
+    loads = [0] * groups
+    members: list[list[int]] = [[] for _ in range(groups)]
+    values = weights.tolist()
+    open_groups = list(range(groups))
+    for pack in order:
+        group = min(open_groups, key=loads.__getitem__)
+        members[group].append(pack)
+        loads[group] += values[pack]
+        if len(members[group]) == places:
+            open_groups.remove(group)
+    _exchange(values, members, loads)
+    for group, packs in enumerate(members):
+        group_of[packs] = group
+    return group_of
+
+
+def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> None:
+    """Exchange packs of the heaviest group with others while that makes it lighter."""
+    mean = sum(loads) / len(loads)
+    for _ in range(4 * len(loads)):
+        heavy = max(range(len(loads)), key=loads.__getitem__)
+        if loads[heavy] <= mean * 1.002:
+            return
+        best = None
+        for light in range(len(loads)):
+            gap = loads[heavy] - loads[light]
+            if gap <= 0:
+                continue
+            for i, mine in enumerate(members[heavy]):
+                for j, other in enumerate(members[light]):
+                    moved = values[mine] - values[other]
+                    if 0 < moved < gap:
+                        worse = max(loads[heavy] - moved, loads[light] + moved)
+                        if best is None or worse < best[0]:
+                            best = (worse, light, i, j, moved)
+        if best is None:
+            return
+        _, light, i, j, moved = best
+        members[heavy][i], members[light][j] = members[light][j], members[heavy][i]
+        loads[heavy] -= moved
+        loads[light] += moved
+
+
+def _sums(values: Ids, bounds: Ids) -> Ids:
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=ends[1:])
+    sums: Ids = np.diff(ends[bounds])
+    return sums
+
+
+_PACKS = 0x7061636B  # what the key is for

@@ -1,8 +1,7 @@
-"""Packing: documents to packs of at most so many tokens, one window of the order at a time.
+"""Settings by which documents become packs of at most so many tokens.
 
-A window is a stretch of consecutive samples of one canonical node. A packer (`packers.py`) puts its
-documents into packs. Windows exchange nothing, so any of them is packed alone, from the lengths of
-its own samples. Half a pack of each window is padding, so a window has some thousand packs.
+A packer (`packers.py`) puts the documents of a window (`pack_windows.py`) into packs. Half a pack
+of each window is padding, so a window has some thousand packs.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.arguments import plain_fields, takes_names
-from mds.errors import ConfigError, PlanError
-from mds.plan.packers import BEST_FIT, cut_at_packs, find_packer, radix_argsort
-from mds.process.fork_safe import cached_property
-from mds.shuffle.permutation import derive_key
+from mds.errors import ConfigError
+from mds.plan.packers import BEST_FIT, find_packer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +31,6 @@ MAX_WINDOW_DOCUMENTS = 131_072
 #: Tokens of a pack that are plausible; beyond it squares of lengths would not fit.
 MAX_CAPACITY = 1 << 30
 _ALGORITHM = "best-fit-decreasing.1"
-_PACKS = 0x7061636B  # what the key is for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,173 +184,3 @@ class Packing:
 
 
 Packing.__init__ = takes_names(Packing.__init__)  # type: ignore[method-assign]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Packs:
-    """Packs of a window: pieces of documents, and the bounds of each pack among them.
-
-    Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
-    the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
-    ``dropped`` documents and ``cut_tokens`` tokens were left out.
-    """
-
-    ids: Ids
-    starts: Ids
-    sizes: Ids
-    bounds: Ids
-    places: Ids
-    dropped: int = 0
-    cut_tokens: int = 0
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    @cached_property
-    def tokens(self) -> Ids:
-        """Tokens of each pack."""
-        return _sums(self.sizes, self.bounds)
-
-    @cached_property
-    def work(self) -> Ids:
-        """Attention work of each pack: the sum of the squares of its pieces' lengths."""
-        return _sums(self.sizes * self.sizes, self.bounds)
-
-
-def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
-    """Pack one window of samples with their lengths, in the order of the samples.
-
-    ``key`` permutes the packs; None leaves them in the order of their first documents. ``place``:
-    that of the window's first sample. Raises PlanError for a document that is too long under
-    overflow="error".
-    """
-    lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
-    if packer.cuts:
-        places, starts, sizes = cut_at_packs(lengths, packing.room)
-        dropped = cut_tokens = 0
-    else:
-        places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
-    if packing.capacity is not None:
-        pack_of, count = packer.pack(sizes, packing.room)
-    else:
-        pack_of, count = _like_lengths(sizes, packing.room)
-    if key is None:
-        first = np.full(count, len(pack_of), np.int64)
-        np.minimum.at(first, pack_of, np.arange(len(pack_of)))
-        order_of_packs = np.argsort(first, kind="stable")
-    else:
-        from mds.shuffle.keyed_order import keyed_order
-
-        order_of_packs = keyed_order(derive_key(_PACKS, key), count)
-    new = np.empty(count, np.int64)
-    new[order_of_packs] = np.arange(count)
-    pack_of = new[pack_of]
-    order = radix_argsort(pack_of, count)
-    bounds = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
-    places = places[order]
-    return Packs(
-        ids[places], starts[order], sizes[order], bounds, place + places, dropped, cut_tokens
-    )
-
-
-def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
-    """Return the same for batches that are padded to their longest document."""
-    order = radix_argsort(budget - sizes, budget)
-    ordered = sizes[order].tolist()
-    bounds, next_document = [0], 0
-    while next_document < len(ordered):
-        next_document += min(budget // ordered[next_document], len(ordered) - next_document)
-        bounds.append(next_document)
-    pack_of = np.empty(len(sizes), np.int64)
-    pack_of[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    return pack_of, len(bounds) - 1
-
-
-def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
-    """Return pieces that fit: documents, starts, sizes, and what was left out."""
-    room, places = packing.room, np.arange(len(lengths))
-    if len(lengths) and int(lengths.min()) == 0:
-        places = places[lengths > 0]
-        lengths = lengths[places]
-    if not len(lengths) or int(lengths.max()) <= room:
-        return places, np.zeros(len(places), np.int64), lengths, 0, 0
-    is_long = lengths > room
-    if packing.overflow == "error":
-        worst = int(np.flatnonzero(is_long)[0])
-        raise PlanError(
-            f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens and a pack "
-            f"{room}: give Packing an overflow, 'split', 'cut' or 'drop', or a larger capacity."
-        )
-    if packing.overflow == "drop":
-        fits = ~is_long
-        places, lengths = places[fits], lengths[fits]
-        return places, np.zeros(len(places), np.int64), lengths, int(is_long.sum()), 0
-    if packing.overflow == "cut":
-        cut_tokens = int((lengths[is_long] - room).sum())
-        return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
-    pieces = -(-lengths // room)
-    ends = np.cumsum(pieces)
-    number = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
-    starts = number * room
-    sizes = np.minimum(np.repeat(lengths, pieces) - starts, room)
-    return np.repeat(places, pieces), starts, sizes, 0, 0
-
-
-def balance(weights: Ids, groups: int) -> Ids:
-    """Return the group of each pack, int64, so that groups have similar sums of weights.
-
-    Every group gets as many, so ``groups`` divides their number. The heaviest first, each to the
-    group that has least so far; then neighbours exchange what makes the heaviest group lighter.
-    """
-    group_of = np.empty(len(weights), np.int64)
-    places = len(weights) // groups
-    order = np.argsort(-weights, kind="stable").tolist()
-    loads = [0] * groups
-    members: list[list[int]] = [[] for _ in range(groups)]
-    values = weights.tolist()
-    open_groups = list(range(groups))
-    for pack in order:
-        group = min(open_groups, key=loads.__getitem__)
-        members[group].append(pack)
-        loads[group] += values[pack]
-        if len(members[group]) == places:
-            open_groups.remove(group)
-    _exchange(values, members, loads)
-    for group, packs in enumerate(members):
-        group_of[packs] = group
-    return group_of
-
-
-def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> None:
-    """Exchange packs of the heaviest group with others while that makes it lighter."""
-    mean = sum(loads) / len(loads)
-    for _ in range(4 * len(loads)):
-        heavy = max(range(len(loads)), key=loads.__getitem__)
-        if loads[heavy] <= mean * 1.002:
-            return
-        best = None
-        for light in range(len(loads)):
-            gap = loads[heavy] - loads[light]
-            if gap <= 0:
-                continue
-            for i, mine in enumerate(members[heavy]):
-                for j, other in enumerate(members[light]):
-                    moved = values[mine] - values[other]
-                    if 0 < moved < gap:
-                        worse = max(loads[heavy] - moved, loads[light] + moved)
-                        if best is None or worse < best[0]:
-                            best = (worse, light, i, j, moved)
-        if best is None:
-            return
-        _, light, i, j, moved = best
-        members[heavy][i], members[light][j] = members[light][j], members[heavy][i]
-        loads[heavy] -= moved
-        loads[light] += moved
-
-
-def _sums(values: Ids, bounds: Ids) -> Ids:
-    ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=ends[1:])
-    sums: Ids = np.diff(ends[bounds])
-    return sums

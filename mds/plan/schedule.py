@@ -2,7 +2,7 @@
 
 A `Schedule` is what a user writes, checked when it is made. A `ScheduledRun` is a schedule with the
 names of a dataset's streams and the weights that were set while it ran; it gives the `Mixture`,
-which counts.
+which counts. A `ScheduledEpoch` is the part of a run that an epoch has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mds.arguments import takes_names
-from mds.errors import ConfigError
+from mds.errors import ConfigError, PlanError
 from mds.plan.mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
 from mds.shardfile.hashing import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     Weights = tuple[tuple[str, float], ...]
+    Ids = NDArray[np.int64]
+
 
 BETWEEN = ("steps", "linear", "cosine")
 UNITS = ("steps", "samples", "tokens")
@@ -408,3 +414,53 @@ def _is_number(value: Any) -> bool:
 
 def _plain(value: Any) -> float:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScheduledEpoch:
+    """Global batches ``first`` to ``last`` - 1 of a run, or windows of a run with packs.
+
+    ``largest_shares``: of each stream, in the schedule as it was written.
+    """
+
+    mixture: Mixture
+    first: int
+    last: int
+    largest_shares: tuple[float, ...]
+
+    def turns(self) -> list[tuple[int, int]]:
+        """Return the range of turns that the epoch takes of each stream."""
+        first, last = self.mixture.counts(np.array([self.first, self.last])).tolist()
+        return list(zip(first, last, strict=True))
+
+
+def scheduled_epoch(
+    run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
+) -> ScheduledEpoch:
+    """Return epoch ``epoch`` of a run, of ``epoch_size`` samples, ``batch`` a global batch.
+
+    Raises PlanError when a stream would give more than it may.
+    """
+    mixture, steps = run.mixture(samples, batch), run.epoch_steps(epoch_size, batch)
+    first, last = epoch * steps, (epoch + 1) * steps
+    if last >= MAX_STEPS:
+        raise PlanError(
+            f"epoch {epoch} of {steps:,} {run.unit}: a schedule is for {MAX_STEPS:,} {run.unit}."
+        )
+    limits = run.limits(samples)
+    if limits is not None:
+        ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
+        end = min(ends)
+        if end < last and run.schedule.spent != "stop":
+            name, limit = run.names[ends.index(end)], limits[ends.index(end)]
+            passes = limit // max(samples[ends.index(end)], 1)
+            unit = run.unit[:-1]
+            raise PlanError(
+                f"epoch {epoch} is the {run.unit} {first:,} to {last - 1:,} of the training, and "
+                f"stream {name!r} has given all it may, {passes} pass{'es' * (passes > 1)}, after "
+                f"{unit} {end:,}: give it a smaller weight, a shorter epoch_size or more "
+                "max_passes, or spent='stop' to end there."
+            )
+        last = min(last, end)
+        first = min(first, last)
+    return ScheduledEpoch(mixture, first, last, tuple(run.largest_shares(samples)))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from mds.arguments import did_you_mean, plain_fields
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
-from mds.plan.packing import Packing
-from mds.plan.position import Position
-from mds.plan.state import MAX_CANONICAL_NODES, VERSION, ResumePoint, parse_state
+from mds.plan.state import MAX_CANONICAL_NODES, VERSION, Position, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mds.plan.packing import Packing
     from mds.shuffle import Shuffle
     from mds.world import World
 
@@ -83,6 +82,8 @@ class OrderSpec:
             )
 
     def _check_packing(self, packing: Packing) -> None:
+        from mds.plan.packing import Packing
+
         if not isinstance(packing, Packing):
             raise ConfigError(f"packing is a Packing or None, got {packing!r}.")
         if self.batching_method != "random":

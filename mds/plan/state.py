@@ -1,14 +1,20 @@
-"""State of a run: a checkpoint, parsed from the user's dict to a `ResumePoint`, and back.
+"""Position of a run, and the state dict that records it.
 
-Five keys are those of mosaicml-streaming and mean the same. A state of this library adds a version,
+A `Position` is an epoch and a place in it. A place counts the samples, or the packs, of all ranks
+since the epoch began; skipped steps count too. An order of samples can be continued from any place.
+Packs are made window by window, so continuing them takes a `Cursor` as well, unless the place is
+the beginning of an epoch. A `ResumePoint` is a position with the settings that the run keeps.
+
+`parse_state` makes a resume point of the user's dict, and `emit_state` makes the dict. Five keys
+are those of mosaicml-streaming and mean the same. A state of this library adds a version,
 fingerprints of the data and of the order with the settings themselves, so that a state which does
 not fit is refused with the differences, and a hash of the order so far. It is plain JSON of about a
-kilobyte. A state without these keys is taken for one of mosaicml-streaming.
+kilobyte. A state without the added keys is read as one of mosaicml-streaming.
 
-Version 2 is written only where version 1 is not enough: positions in packs, a schedule of the
-mixture, edits of the order. Its position is under a key of its own, and the key of
-mosaicml-streaming holds a text, so that neither library takes packs for samples. This module alone
-knows how the two versions are spelled.
+Version 2 is written only where version 1 is not enough: for positions in packs, a schedule of the
+mixture, and edits of the order. Its position has a key of its own, and the key of
+mosaicml-streaming holds a text, so that neither library mistakes packs for samples. Only this
+module knows how the two versions are spelled.
 """
 
 from __future__ import annotations
@@ -18,10 +24,9 @@ import dataclasses
 import numbers
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mds.errors import StateError
-from mds.plan.position import Cursor, Position
 
 #: Version of a state without extensions, and of one with any of them.
 VERSION, EXTENDED_VERSION = 1, 2
@@ -70,6 +75,40 @@ MAX_EDITS = 10_000
 _MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6
 _MAX_DATA = 1 << 16  # values that name the data
 _MOVED = "see position"  # value of a key of mosaicml-streaming whose meaning would differ
+
+
+class Cursor(NamedTuple):
+    """Next pack of every canonical node.
+
+    Attributes:
+        windows: For each canonical node the window that is read next, and the pack in it.
+        node: Canonical node that gives the next pack.
+    """
+
+    windows: tuple[tuple[int, int], ...]
+    node: int = 0
+
+
+class Position(NamedTuple):
+    """Place in an epoch.
+
+    Attributes:
+        epoch: Epoch, from 0; -1 before the first one.
+        place: Samples or packs of all ranks that come before it in the epoch.
+        unit: What ``place`` counts, "samples" or "packs".
+        cursor: Where packs go on; None for samples, and at the beginning of an epoch.
+        is_finished: Whether the iteration of the epoch has ended, so that the next epoch comes.
+    """
+
+    epoch: int
+    place: int = 0
+    unit: str = "samples"
+    cursor: Cursor | None = None
+    is_finished: bool = False
+
+    def following(self) -> Position:
+        """Return the beginning of the next epoch, which is epoch 0 before the first one."""
+        return Position(max(self.epoch, -1) + 1, 0, self.unit)
 
 
 @dataclasses.dataclass(frozen=True)

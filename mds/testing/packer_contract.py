@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mds.plan import EpochPlan, OrderHash, Packing, PackPlan
-from mds.plan.packing import pack_window
+from mds.plan.pack_windows import pack_window
 from mds.plan.state import emit_state, parse_state
 from mds.world import World
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan.packing import Packs
+    from mds.plan.pack_windows import Packs
     from mds.plan.state import ResumePoint
 
     Ids = NDArray[np.int64]

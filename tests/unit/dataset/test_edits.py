@@ -8,8 +8,7 @@ from mds import Stream, StreamingDataLoader, StreamingDataset, World
 from mds.dataset.epoch_counter import SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderHash
-from mds.plan.position import Position
-from mds.plan.state import ResumePoint
+from mds.plan.state import Position, ResumePoint
 
 SIZES = (720, 240)
 SAMPLES = sum(SIZES)

@@ -16,8 +16,7 @@ import torch.utils.data
 
 from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_counter import SharedEpochCounter
-from mds.plan.position import Position
-from mds.plan.state import ResumePoint
+from mds.plan.state import Position, ResumePoint
 
 
 def test_workers_of_one_iteration_share_a_turn():

@@ -17,8 +17,7 @@ from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, PlanError
 from mds.loader.batches import Batches
 from mds.loader.worker_batches import WorkerBatches
-from mds.plan.position import Position
-from mds.plan.state import ResumePoint
+from mds.plan.state import Position, ResumePoint
 from mds.world import World
 
 MANY = {

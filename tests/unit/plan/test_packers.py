@@ -7,8 +7,8 @@ import pytest
 
 from mds.errors import ConfigError, PlanError, UnknownNameError
 from mds.plan import Packing, PackPlan, register_packer
+from mds.plan.pack_windows import pack_window
 from mds.plan.packers import _registered, find_packer
-from mds.plan.packing import pack_window
 from mds.testing.packer_contract import PackerContract
 
 

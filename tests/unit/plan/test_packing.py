@@ -10,8 +10,8 @@ from mds.cache import order_files
 from mds.cache.order_files import prepare, share_order
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import OrderHash, Packing, PackPlan
+from mds.plan.pack_windows import balance, pack_window
 from mds.plan.packers import best_fit_decreasing
-from mds.plan.packing import balance, pack_window
 from mds.plan.state import emit_state, parse_state
 
 

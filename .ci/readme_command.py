@@ -1,4 +1,4 @@
-"""Print the shell command of README that is asked for: `python .ci/readme_command.py 1`."""
+"""Print a shell command of README by its number: `python .ci/readme_command.py 1`."""
 
 import pathlib
 import re

@@ -1,9 +1,10 @@
-"""Which tests no environment has run, from the results that pytest wrote in each (JUnit XML).
+"""Find the tests that no environment has run, in the results that pytest wrote (JUnit XML).
 
-`python .ci/skips.py files RESULT...` prints the test files in which something was skipped, and
-`python .ci/skips.py check RESULT...` names what was skipped in every environment and ends with 1 if
-there is any. What needs an accelerator may be skipped; `--without TEXT` excuses reasons that hold
-TEXT, for an environment that a registry did not deliver.
+`python .ci/skips.py files RESULT...` prints the test files that README's command did not run
+completely: a test was skipped there, or is marked `slow`. `python .ci/skips.py check RESULT...`
+lists the tests that were skipped in every environment, and ends with 1 if there are any. A test
+that needs an accelerator may be skipped. `--without TEXT` allows skips whose reason contains TEXT,
+for an environment that a registry did not deliver.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 ACCELERATOR = "needs a CUDA device"
+SLOW = "pytest.mark.slow"
+TESTS = pathlib.Path(__file__).parents[1] / "tests"
 
 
 def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
@@ -22,7 +25,8 @@ def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
 
     A file that is skipped as a whole has no class; it ran where one of its tests did.
     """
-    ran, skipped = set(), {}
+    ran: set[str] = set()
+    skipped: dict[str, str] = {}
     for case in ET.parse(result).iter("testcase"):
         kind, name = case.get("classname") or "", case.get("name")
         file = _module_of(kind) or case.get("file")
@@ -31,26 +35,35 @@ def skipped_tests(result: str) -> tuple[set[str], dict[str, str]]:
         if reason is None:
             ran |= {test, f"{file}::"}
         else:
-            told = reason.get("message") or "no reason"
-            skipped[test] = told if kind else reason.text or told
+            message = reason.get("message") or "no reason"
+            skipped[test] = message if kind else reason.text or message
     return ran, skipped
 
 
 def _module_of(kind: str) -> str | None:
-    """Return the file of a class; pytest names the file of the method, which may be inherited."""
+    """Return the file of a class; pytest writes that of the method, which may be inherited."""
     parts = kind.split(".")
     paths = ("/".join(parts[:end]) + ".py" for end in range(len(parts), 0, -1))
     return next((path for path in paths if pathlib.Path(path).is_file()), None)
 
 
-def files_with_skips(results: Iterable[str]) -> list[str]:
-    """Return the test files, sorted, in which a test lacked something else than an accelerator."""
-    found = set()
-    for result in results:
-        for test, reason in skipped_tests(result)[1].items():
-            if ACCELERATOR not in reason:
-                found.add(test.partition("::")[0])
-    return sorted(found)
+def files_with_skips(results: Iterable[str]) -> set[str]:
+    """Return the test files in which a test lacked something else than an accelerator."""
+    return {
+        test.partition("::")[0]
+        for result in results
+        for test, reason in skipped_tests(result)[1].items()
+        if ACCELERATOR not in reason
+    }
+
+
+def files_marked_slow(root: pathlib.Path = TESTS) -> set[str]:
+    """Return the test files below a folder with a test that `pytest` without a path leaves out."""
+    return {
+        path.relative_to(root.parent).as_posix()
+        for path in root.rglob("test_*.py")
+        if SLOW in path.read_text(encoding="utf-8")
+    }
 
 
 def never_run(results: Iterable[str], excused: Iterable[str] = ()) -> dict[str, str]:
@@ -58,9 +71,9 @@ def never_run(results: Iterable[str], excused: Iterable[str] = ()) -> dict[str, 
     ran: set[str] = set()
     skipped: dict[str, str] = {}
     for result in results:
-        ran_there, skipped_there = skipped_tests(result)
-        ran |= ran_there
-        skipped |= skipped_there
+        ran_here, skipped_here = skipped_tests(result)
+        ran |= ran_here
+        skipped |= skipped_here
     allowed = (ACCELERATOR, *excused)
     return {
         test: reason
@@ -70,14 +83,14 @@ def never_run(results: Iterable[str], excused: Iterable[str] = ()) -> dict[str, 
 
 
 def main() -> int:
-    """Print what was asked for; 1 when a test was run nowhere."""
+    """Print the files or the tests, and return the exit status: 1 if no environment ran a test."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("act", choices=["files", "check"])
     parser.add_argument("results", nargs="+", metavar="RESULT")
     parser.add_argument("--without", action="append", default=[], metavar="TEXT")
     options = parser.parse_args()
     if options.act == "files":
-        print(*files_with_skips(options.results), sep="\n")
+        print(*sorted(files_with_skips(options.results) | files_marked_slow()), sep="\n")
         return 0
     missed = never_run(options.results, options.without)
     for test, reason in sorted(missed.items()):

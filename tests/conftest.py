@@ -1,4 +1,4 @@
-"""What holds for all tests: programs that they start run the library that is under test."""
+"""Settings for all tests: which of them run by default, and which library their programs import."""
 
 import gc
 import os
@@ -18,6 +18,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_TREE, *_PATH]))
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    """Deselect the tests marked `slow`, unless the command names a path, a marker or a keyword.
+
+    `pytest` runs the unit tests and the shorter programs; `pytest tests` runs all tests, and
+    `pytest FILE` all tests of that file. Worker processes of xdist inherit the marker.
+    """
+    selected = config.option.markexpr or config.option.keyword
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not selected:
+        config.option.markexpr = "not slow"
+
 
 _MANY_DESCRIPTORS = 64  # more than after the last look, of the 256 that the suite has to do with
 _kept = [0]

@@ -1,12 +1,16 @@
-"""What the gate believes: the commands of README, and which tests ran in no environment."""
+"""The gate: README's commands, its stages, the slow tests, and tests that no environment ran."""
 
+import os
 import pathlib
+import runpy
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-GATE = pathlib.Path(__file__).parents[1] / ".ci"
+ROOT = pathlib.Path(__file__).parents[1]
+GATE = ROOT / ".ci"
 
 PROGRAM = '''
 import pytest
@@ -23,6 +27,17 @@ def test_on_an_accelerator():
     """Runs nowhere here."""
 '''
 
+SLOW_PROGRAM = """
+import pytest
+
+@pytest.mark.{marker}
+def test_slow():
+    pass
+
+def test_quick():
+    pass
+""".format(marker="slow")  # this file itself has no slow test
+
 
 def run_tests(folder, name, program):
     """The results of a test file in an environment of that name."""
@@ -38,7 +53,7 @@ def run_tests(folder, name, program):
 def ask(*arguments):
     """Exit status and lines of the program that looks at skips."""
     command = [sys.executable, str(GATE / "skips.py"), *arguments]
-    done = subprocess.run(command, cwd=GATE.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout.splitlines()
 
@@ -73,7 +88,7 @@ def test_a_file_that_is_skipped_as_a_whole_ran_where_its_tests_did(tmp_path):
     assert (status, len(lines)) == (1, 1)
     assert "tests/test_it.py" in lines[0]
     assert "a_peer" in lines[0]
-    assert ask("files", without) == (0, ["tests/test_it.py"])
+    assert "tests/test_it.py" in ask("files", without)[1]
     assert ask("check", without, having) == (0, [])
     assert ask("check", without, "--without", "a_peer") == (0, [])
 
@@ -87,7 +102,7 @@ def test_the_file_of_an_inherited_test_is_that_of_its_class(tmp_path):
     )
     result = tmp_path / "result.xml"
     result.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
-    assert ask("files", str(result)) == (0, ["tests/unit/storage/test_contract.py"])
+    assert "tests/unit/storage/test_contract.py" in ask("files", str(result))[1]
 
 
 def test_an_environment_that_was_not_delivered_is_excused(results):
@@ -97,8 +112,43 @@ def test_an_environment_that_was_not_delivered_is_excused(results):
 
 def test_files_with_skips_are_run_again(results):
     """In the environment that has the rest; a file that needs an accelerator alone is not."""
-    assert ask("files", results[0]) == (0, ["tests/test_it.py"])
-    assert ask("files", results[1]) == (0, [""])
+    assert "tests/test_it.py" in ask("files", results[0])[1]
+    assert "tests/test_it.py" not in ask("files", results[1])[1]
+
+
+def test_files_with_slow_tests_are_run_again(results, tmp_path):
+    """README's command leaves these tests out, so the gate names their files."""
+    files_marked_slow = runpy.run_path(str(GATE / "skips.py"))["files_marked_slow"]
+    (tmp_path / "tests" / "test_slow.py").write_text(SLOW_PROGRAM)
+    assert files_marked_slow(tmp_path / "tests") == {"tests/test_slow.py"}
+    slow_files = files_marked_slow()
+    assert len(slow_files) > 10
+    assert slow_files <= set(ask("files", results[1])[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs_slow"),
+    [
+        ([], False),
+        (["-n", "1"], False),
+        (["tests", "-n", "1"], True),
+        (["-m", "slow"], True),
+        (["-k", "slow"], True),
+    ],
+)
+def test_slow_tests_run_where_they_are_named(tmp_path, arguments, runs_slow):
+    """`pytest` alone leaves them out; a path, a marker or a keyword selects from all tests."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "tests" / "test_slow.py").write_text(SLOW_PROGRAM)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments]
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stdout
+    assert ("test_slow.py::test_slow" in done.stdout) == runs_slow
 
 
 def test_readme_has_two_commands():
@@ -123,7 +173,7 @@ def test_the_gate_refuses_an_unknown_stage():
 
 def test_every_benchmark_takes_the_option_of_its_smoke():
     """The gate calls each file with it, and argparse ends a program that does not know it."""
-    files = sorted((GATE.parent / "benchmarks").glob("[!_]*.py"))
+    files = sorted((ROOT / "benchmarks").glob("[!_]*.py"))
     assert len(files) > 8
     for file in files:
         assert '"--smoke"' in file.read_text(encoding="utf-8"), file

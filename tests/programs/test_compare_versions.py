@@ -9,6 +9,8 @@ import pytest
 
 import mds
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = pathlib.Path(__file__).with_name("compare_versions.py")
 TREE = pathlib.Path(mds.__file__).parents[1]
 

@@ -32,6 +32,8 @@ from mds.errors import EncodingError, MdsError
 from mds.events import Fetched, subscribe
 from mds.formats import TextLines
 
+pytestmark = pytest.mark.slow
+
 MANY = 3_000  # samples, two in a shard
 SAMPLES = 96  # of the folder "train"; "val" has half of them
 

@@ -17,6 +17,8 @@ from PIL import Image
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.cli import convert, main
 
+pytestmark = pytest.mark.slow
+
 TARS = ["--as", "tar", "--set", "missing=null"]
 # Options of mds-convert: what comes before the option, and the option. {} is a folder of sources.
 CONVERSIONS = {

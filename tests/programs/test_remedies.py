@@ -32,6 +32,8 @@ sys.path += [str(ROOT / "tests" / "docs"), str(ROOT / "tests" / "programs")]
 from remedy_programs import REMEDIES, make_names, run_command  # noqa: E402
 from test_troubleshooting import SITES, VARIABLE, template  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 #: Words of a message that ask for something, and what is asked for up to the end of the clause.
 REQUEST = re.compile(
     r"(?:^|[.:;,)] |\bor |\band )(?:or |and )?"

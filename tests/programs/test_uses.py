@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROGRAMS = os.path.join(os.path.dirname(__file__), "uses.py")
 
 

@@ -25,6 +25,8 @@ from mds.storage.retry import RetryPolicy
 from mds.storage.wrappers import Wrapper
 from mds.world import find_ranks
 
+pytestmark = pytest.mark.slow
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "environment.md"
 TABLE = PAGE.read_text(encoding="utf-8").partition("\n## Set for others")[0]
 VARIABLES = [

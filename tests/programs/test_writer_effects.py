@@ -26,6 +26,8 @@ from mds import (
 from mds.errors import MdsError
 from mds.plan import register_packer
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {"id": "int", "label": "int", "tokens": "ndarray:int32"}
 
 

@@ -11,6 +11,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SCHEDULES = 300 if os.environ.get("MDS_FAULTS") == "long" else 3
 
 

@@ -3,6 +3,8 @@
 import pytest
 from scenarios import METHODS, Ranks, play, write_streams
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = pathlib.Path(__file__).with_name("program.py")
 IS_LONG = os.environ.get("MDS_FAULTS") == "long"
 INPUTS = 20_000 if IS_LONG else 200

@@ -1,6 +1,9 @@
 """Epochs leave nothing behind: the short form of the measurement in epochs.py."""
 
+import pytest
 from epochs import growth, measure, write
+
+pytestmark = pytest.mark.slow
 
 
 def test_epochs_leave_nothing_behind(tmp_path):

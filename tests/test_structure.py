@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import runpy
 import subprocess
 import sys
 
@@ -112,6 +113,14 @@ def levels() -> dict[str, int]:
 def test_no_modules_import_each_other():
     """Every module has a level, so there is no cycle."""
     assert levels().keys() == MODULES.keys()
+
+
+def test_the_picture_shows_what_packages_import():
+    """docs/pictures/packages.svg is up to date; ``python docs/pictures/packages.py`` draws it."""
+    script = PACKAGE.parent / "docs" / "pictures" / "packages.py"
+    packages = runpy.run_path(str(script))
+    picture = script.with_suffix(".svg").read_text(encoding="utf-8")
+    assert picture == packages["draw"](*packages["read_allowed_imports"]())
 
 
 HEAVY = ("torch", "PIL", "boto3", "google.cloud", "azure", "paramiko", "rich", "click", "zstandard")

@@ -204,19 +204,12 @@ def _convert_place(
         for name, value in options.items()
         if not (value is None or value == () or (value is False and name != "durable"))
     }
-    if options.pop("keep_shards", False):
-        from mds.cli.keep_shards import keep_shards
-
-        with show_progress(side if lively else None) as progress:
-            kept = keep_shards(place, out, options, dry_run=dry_run, quiet=quiet, progress=progress)
-        if kept is not None and not quiet:
-            show_summary(kept, console(), side)
-        return
     with _show_listing(side if not quiet else None, source):
         conversion = prepare(place, out, **options)
     if source == NAME:
         conversion.source.name = "standard input"
-    if "workers" not in options:
+    keeps_shards = conversion.spec.keep_shards
+    if "workers" not in options and not keeps_shards:
         conversion = _with_workers(conversion)
     if not quiet:
         show_plan(conversion, side)
@@ -227,6 +220,8 @@ def _convert_place(
         with show_progress(side if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
+        if keeps_shards:  # such a conversion starts again
+            raise
         again = redact_text(shlex.join(["mds-convert", *_arguments(), "--resume"]))
         # Not folded: it is there to be copied.
         side.print(cell("Interrupted. What is done is kept; go on with"))
@@ -274,13 +269,15 @@ def show_plan(conversion: Conversion, side: Console) -> None:
     for note in source.notes:
         side.print(cell(f"Note: {note}."))
     limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
-    how = [f"shards of up to {limit}", spec.compression or "no compression"]
+    shards = "the shards of the source" if spec.keep_shards else f"shards of up to {limit}"
+    how = [shards, spec.compression or "no compression"]
     how += [", ".join(spec.hashes)] if spec.hashes else []
     how += [", ".join(f"{name} {share:.4g}" for name, share in spec.split.items())] * bool(
         spec.split
     )
     how += [f"the first {spec.limit:,} samples"] if spec.limit else []
-    how += ["1 process" if spec.workers == 1 else f"{spec.workers} processes"]
+    if not spec.keep_shards:
+        how += ["1 process" if spec.workers == 1 else f"{spec.workers} processes"]
     side.print(cell(f"to {conversion.out}: {'; '.join(how)}"))
     if room := conversion.describe_room():
         side.print(cell(room))

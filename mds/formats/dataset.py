@@ -99,7 +99,7 @@ class FormatData:
         digest = xxhash.xxh3_128_hexdigest((description + self.table.digest()).encode())
         return Index(columns, [schema] if count else [], digest)
 
-    def _place(self, number: int) -> ShardPlace:
+    def place(self, number: int) -> ShardPlace:
         """Return a shard to be read with the columns of this dataset."""
         return self.table.place(number, self.columns, has_chosen=self.has_chosen)
 
@@ -108,7 +108,7 @@ class FormatData:
         minimum = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
         minimum += self.table.samples * (fixed + 4 * self.columns.variable)
-        first = self._place(0) if len(self.table) else None
+        first = self.place(0) if len(self.table) else None
         share = min(max(self.format.share(first), 0.0), 1.0) if first is not None else 1.0
         estimate = (self.table.decoded * share).astype(np.int64)
         return np.minimum(np.maximum(estimate, minimum), LARGEST_DECODED).astype(np.int64)
@@ -123,7 +123,7 @@ class FormatData:
 
     def costs(self) -> FileCosts:
         """Estimate the cost of reading the files."""
-        first = self._place(0) if len(self.table) else None
+        first = self.place(0) if len(self.table) else None
         share = self.format.share(first) if first is not None else 1.0
         return FileCosts(
             self.format.name,
@@ -137,24 +137,24 @@ class FormatData:
 
     def where(self, number: int, files: Files) -> str:
         """Describe a shard in errors: URL of its file and name of the shard."""
-        place = self._place(number)
+        place = self.place(number)
         return f"{files.url(place.file)}, {self.format.shard_of(place)}"
 
     def blocks(self, number: int, files: Files) -> Iterator[Block]:
         """Yield the samples of a shard."""
-        return self.format.blocks(self._place(number), files)
+        return self.format.blocks(self.place(number), files)
 
     def value_lengths(self, number: int, column: str, files: Files) -> NDArray[np.int64] | None:
         """Return the lengths of a column in a shard, or None if its values must be decoded."""
-        return self.format.value_lengths(self._place(number), column, files)
+        return self.format.value_lengths(self.place(number), column, files)
 
     def can_range(self, number: int) -> bool:
         """Whether some samples of a shard come without the others."""
-        return self.format.can_range(self._place(number))
+        return self.format.can_range(self.place(number))
 
     def rows(self, number: int, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """Return the stored bytes of some samples of a shard, by row."""
-        return self.format.rows(self._place(number), rows, files)
+        return self.format.rows(self.place(number), rows, files)
 
     @property
     def is_in_place(self) -> bool:
@@ -165,7 +165,7 @@ class FormatData:
 
     def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
         """Return a reader of a shard that is read in place, below a folder."""
-        place = self._place(number)
+        place = self.place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
         reader = self.format.reader(place, path, columns)

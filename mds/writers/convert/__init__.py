@@ -89,6 +89,8 @@ def convert(
     * ``split_key`` (str, None): the column whose value decides the split.
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], ('xxh3_64',)): digests of every file to store.
+    * ``keep_shards`` (bool, False): write one shard for each of files in a format, such as a row
+      group, so that the order of training stays and states can be exchanged.
     * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None or 0 for one shard.
 
     Tokens:

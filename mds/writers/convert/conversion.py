@@ -29,6 +29,7 @@ from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input
 from mds.writers.convert.inputs.files import WholeFilesInput
+from mds.writers.convert.inputs.format_files import AnyFormatInput
 from mds.writers.convert.inputs.huggingface import is_hub_name
 from mds.writers.convert.inputs.registry import open_input
 from mds.writers.convert.read_part import ReadSpec
@@ -69,6 +70,17 @@ class Conversion:
         Raises RecordError for a record that cannot become a sample (unless `skip_bad`),
         FileExistsError where the output holds something, and whatever reading and writing raise.
         """
+        if isinstance(self.source, AnyFormatInput) and self.spec.keep_shards:
+            from mds.writers.convert.keep_shards import copy_shards
+
+            writer_options = {
+                "compression": self.spec.compression,
+                "hashes": list(self.spec.hashes),
+                "exist_ok": self.spec.overwrite,
+                "durable": self.spec.durable,
+            }
+            files = self.source.open_files()
+            return copy_shards(self.source.data, files, self.out, writer_options, progress)
         summary = run(self.read_spec(), self.output(), self.spec, self.identity(), progress)
         return replace(summary, out=self.out)
 
@@ -197,6 +209,13 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
     """Recognise a source and infer its columns; nothing is written. Options as in `convert`."""
     spec = parse_spec(**options)
     source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)))
+    if spec.keep_shards:
+        from mds.writers.convert.keep_shards import check_spec
+
+        check_spec(spec)
+        kept = AnyFormatInput.open_columns(source, spec, spec.only or None)
+        kept.name = redact(source)
+        return Conversion(kept, choose_columns(kept, spec), None, out, spec)
     # Machines of a cluster start in folders of their own.
     opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and (own := _own_splits(opened, spec)):

@@ -1,12 +1,13 @@
-"""A copy in MDS of files that are read as they lie, with a shard for each of theirs.
+"""Conversion that keeps the shards of files in a format: one MDS shard for each of theirs.
 
-Samples, their encodings and the number of each shard's samples are the same, so the order is too:
-a run that began on the files goes on from the copy, in the middle of an epoch, and the other way
-round. A shard is the bytes that the cache would have kept, so nothing is decoded a second time.
+Samples, their encodings and the number of samples of each shard are the same as in the files, so
+the order of training is too: a run that began on the files can resume on the copy in the middle of
+an epoch, and the other way round. A shard has the bytes that the cache would hold.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mds.errors import ShardError
+from mds.errors import ConfigError, ShardError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData
 from mds.formats.facts import Block
@@ -23,6 +24,7 @@ from mds.formats.opening import open_files
 from mds.formats.source import Files
 from mds.shardfile.layout import pack_header
 from mds.writers.convert.run import Progress, SplitSummary, Summary
+from mds.writers.convert.spec import ConvertSpec
 from mds.writers.finalize import FullShard
 from mds.writers.mds import MDSWriter
 
@@ -43,11 +45,13 @@ def keep_shards(
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Write files in a format as MDS, shard by shard, so that the order stays what it was.
+    """Convert files in a format to MDS, shard by shard, so that the order of samples stays.
+
+    It is `convert` with ``keep_shards=True``, for a format or a store that has settings.
 
     * ``source`` (str): a file, a folder or a pattern, as ``remote=`` of a dataset has it.
     * ``out`` (str): a folder or a URL.
-    * ``format`` (str | Format, None): what the files are; None to go by their endings.
+    * ``format`` (str | Format, None): the format of the files; None: by their endings.
     * ``columns`` (list[str], None): the only columns to write.
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], ("xxh3_64",)): digests of every file to store.
@@ -61,53 +65,80 @@ def keep_shards(
 
     >>> keep_shards("s3://bucket/c4/*.parquet", "/data/c4")  # doctest: +SKIP
     """
-    began = time.monotonic()
     data, files = open_files(source, format, columns, storage_options)
+    writer_options = {
+        "compression": compression,
+        "hashes": list(hashes),
+        "exist_ok": overwrite,
+        "durable": durable,
+    }
+    return copy_shards(data, files, out, writer_options, progress)
+
+
+#: Options of `convert` that a conversion which keeps shards takes.
+_OPTIONS = {"kind", "only", "compression", "hashes", "overwrite", "durable", "keep_shards"}
+
+
+def check_spec(spec: ConvertSpec) -> None:
+    """Raise ConfigError for options that would change shards or samples."""
+    for field in dataclasses.fields(spec):
+        is_default = getattr(spec, field.name) == getattr(ConvertSpec(), field.name)
+        if not is_default and field.name not in _OPTIONS:
+            option = {"tokens": "tokenizer"}.get(field.name, field.name.replace("_", "-"))
+            raise ConfigError(
+                f"--keep-shards keeps shards and samples as they are, and goes without --{option}."
+            )
+
+
+def copy_shards(
+    data: FormatData,
+    files: Files,
+    out: str,
+    writer_options: Mapping[str, Any],
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Write every shard of some files to ``out``.
+
+    - ``data`` (FormatData): The files as they were planned, with the columns to write.
+    - ``files`` (Files): Reads their bytes.
+    - ``writer_options`` (Mapping[str, Any]): Arguments of `MDSWriter`.
+    - ``progress`` (function, default None): Called after every shard.
+    """
+    began = time.monotonic()
     encodings = dict(zip(data.columns.names, data.columns.encodings, strict=True))
-    writer = _ShardWriter(
-        columns=encodings,
-        out=out,
-        compression=compression,
-        hashes=list(hashes),
-        exist_ok=overwrite,
-        durable=durable,
-        size_limit=None,
-    )
-    with writer:
+    sizes = np.cumsum(data.table.decoded).tolist()
+    with _ShardWriter(columns=encodings, out=out, size_limit=None, **writer_options) as writer:
         for number, blocks in enumerate(_decoded(data, files)):
             writer.write_shard(blocks, data.where(number, files))
             if progress is not None:
-                decoded_bytes = int(data.table.decoded[: number + 1].sum())
-                all_bytes = int(data.table.decoded.sum())
-                progress(Progress(decoded_bytes, all_bytes, writer.samples, number + 1, 0))
-    seconds = time.monotonic() - began
+                progress(Progress(sizes[number], sizes[-1], writer.samples, number + 1, 0))
     split = SplitSummary("", writer.samples, len(data.table), writer.raw_size, 0)
-    return Summary(out, (split,), seconds)
+    return Summary(out, (split,), time.monotonic() - began)
 
 
 def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
     """Yield the samples of every shard in order, decoded a few shards ahead."""
     with ThreadPoolExecutor(_AHEAD, "mds-keep-shards") as pool:
-        waiting: deque[Future[list[Block]]] = deque()
+        pending: deque[Future[list[Block]]] = deque()
         try:
             for number in range(len(data.table)):
-                waiting.append(pool.submit(lambda shard: list(data.blocks(shard, files)), number))
-                if len(waiting) > _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(lambda shard: list(data.blocks(shard, files)), number))
+                if len(pending) > _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for each in waiting:
-                each.cancel()
+            for future in pending:
+                future.cancel()
 
 
 class _ShardWriter(MDSWriter):
-    """A writer that is given whole shards."""
+    """Writer of whole shards instead of samples."""
 
     samples = raw_size = 0
 
     def write_shard(self, blocks: Sequence[Block], location: str) -> None:
-        """Write one shard of blocks of samples."""
+        """Write one shard of blocks of samples; errors name its ``location``."""
         sizes = np.concatenate([block.sizes for block in blocks])
         parts = [block.data for block in blocks]
         if int(sizes.sum()) != sum(map(len, parts)):

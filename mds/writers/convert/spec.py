@@ -52,9 +52,20 @@ class ConvertSpec(InputOptions):
     overwrite: bool = False
     work: str | None = None
     durable: bool = True
+    #: Whether the shards of files in a format are kept (`keep_shards.py`).
+    keep_shards: bool = False
 
-    #: Options that change how the work is done, but not the bytes that are written.
-    RUNTIME_OPTIONS = ("workers", "engine", "skip_bad", "resume", "overwrite", "work", "durable")
+    #: Options that a resumed conversion may change; one that keeps shards is never resumed.
+    RUNTIME_OPTIONS = (
+        "workers",
+        "engine",
+        "skip_bad",
+        "resume",
+        "overwrite",
+        "work",
+        "durable",
+        "keep_shards",
+    )
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the output, as JSON."""

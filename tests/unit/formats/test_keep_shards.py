@@ -15,6 +15,7 @@ from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.cli import convert as convert_command  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.index import read_index  # noqa: E402
+from mds.writers.convert import convert  # noqa: E402
 from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
 
 GROUPS = ((5, 7, 30), (4,), (61, 12), (9, 9, 9), (40,))
@@ -138,3 +139,19 @@ def test_the_command_writes_it(pair, tmp_path):
     assert keep_shards(pair[0], out, overwrite=True).samples == sum(map(sum, GROUPS))
     with pytest.raises(ConfigError, match="no files that are read as they lie"):
         keep_shards(str(tmp_path / "nowhere"), str(tmp_path / "x"))
+
+
+def test_it_is_an_option_of_the_converter(pair, tmp_path):
+    """`convert` writes the same bytes, and refuses options that would change shards or samples."""
+    keep_shards(pair[0], str(tmp_path / "a"), columns=["id", "tokens"])
+    reports = []
+    options = {"only": ["id", "tokens"], "keep_shards": True}
+    summary = convert(pair[0], str(tmp_path / "b"), progress=reports.append, **options)
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert summary.samples == reports[-1].samples == sum(map(sum, GROUPS))
+    for name, value in {"limit": 3, "drop": "id", "split": "a=1", "tokenizer": "bytes"}.items():
+        with pytest.raises(ConfigError, match=f"goes without --{name}"):
+            convert(pair[0], str(tmp_path / "c"), keep_shards=True, **{name: value})

@@ -21,19 +21,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mds.errors import ConfigError, FormatError, SourceError
 from mds.formats.arrow_files import Arrow
 from mds.formats.arrow_values import python_values
 from mds.formats.base import Format
 from mds.formats.columnar import Columnar
 from mds.formats.columns import as_columns, merge_encodings
+from mds.formats.dataset import FormatData
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
 from mds.formats.infer import Column, encoding_of, infer_columns, show_value
 from mds.formats.lake import TableFormat
 from mds.formats.lines import JsonLines, Lines, TextLines, read_lines
+from mds.formats.opening import open_files
 from mds.formats.parquet import Parquet
 from mds.formats.place import has_pattern, parse_place
-from mds.formats.registry import DELTA_LOG, format_of_files, parse_format
+from mds.formats.registry import DELTA_LOG, format_of_files
 from mds.formats.source import Files, open_pinned
 from mds.formats.tar import Tar
 from mds.formats.tar_members import ReadAt
@@ -92,15 +96,10 @@ class FormatInput(FileInput):
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
-        """Open the files of a path, a folder, a URL or a pattern."""
+        """Open the files of a path, a folder, a URL or a pattern. Raises SourceError for none."""
         kind = _format_at(path)
         if kind is None or not isinstance(kind, cls.reads):
             return super().open(path, options)
-        return cls.open_place(path, kind, options)
-
-    @classmethod
-    def open_place(cls, path: str, kind: Format, options: InputOptions) -> Input:
-        """Open the files that a format finds at a URL or a pattern."""
         if isinstance(kind, TableFormat) and (options.include or options.exclude):
             raise SourceError(
                 f"{redact(path)}: --include and --exclude choose files, and those of a table of "
@@ -191,52 +190,19 @@ class ShardsInput(FormatInput):
     The address of a part is (name of the file, a run of its shards, number of their first row).
     """
 
-    def __init__(
-        self,
-        listing: Listing,
-        kind: Format | None = None,
-        data_files: Sequence[DataFile] | None = None,
-        facts: Mapping[str, bytes] | None = None,
-    ) -> None:
-        super().__init__(listing, kind, data_files, facts)
-        self._plans: dict[str, FilePlan] = {}
-        #: Encoding of each column of all files, as the format gives it.
-        self.encodings: dict[str, str] = {}
-
     @abstractmethod
     def format_of(self, name: str) -> Format:
         """Return the format of a file."""
 
     @abstractmethod
-    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
-        """Return the encodings that hold the columns of all files, given their plans by name."""
-
-    @abstractmethod
-    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
-        """Return the columns, with their encodings, in which the shards of a file are read."""
-
-    def begin(self, options: InputOptions) -> None:
-        """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
-        del options
-        files = self.open_files()
-
-        def plan(file: DataFile) -> FilePlan:
-            return self.format_of(file.key).plan_file(file, files)
-
-        with _source_errors():
-            with ThreadPoolExecutor(_FILES_SIDE_BY_SIDE, "mds-plan") as pool:
-                for file, file_plan in zip(
-                    self._data_files, pool.map(plan, self._data_files), strict=True
-                ):
-                    self._plans[file.key] = file_plan
-            self.encodings = self.merge_columns(self._plans)
+    def shards_of(self, file_number: int) -> Sequence[ShardPlace]:
+        """Return the shards of a file that hold samples, in order; files count from 0."""
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of shards, each of one file."""
         number = 0
-        for file in self._data_files:
-            plan, row = self._plans[file.key], 0
-            shards = _shards_of(file, plan, self.shard_columns(plan))
+        for file_number, file in enumerate(self._data_files):
+            shards, row = self.shards_of(file_number), 0
             step = max(1, len(shards) * size // max(file.size, 1))
             for start in range(0, len(shards), step):
                 run = shards[start : start + step]
@@ -250,20 +216,23 @@ class ShardsInput(FormatInput):
         """Return the file and the row, from 0."""
         return f"{self.open_files().url(part.address[0])}, row {position}"
 
-    def describe(self) -> str:
-        """Summarise number of files, bytes and rows."""
-        rows = sum(sum(plan.samples) for plan in self._plans.values())
-        return f"{self.listing}, {rows:,} rows"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_plans": {}}
-
 
 class AnyFormatInput(ShardsInput):
-    """The samples of files whose format is named (``--as megatron``), with its encodings."""
+    """The samples of files in any format, with the encodings that the format gives them.
 
-    title: ClassVar[str] = "files of a format"
+    It reads files whose format is named (``--as megatron``), and those of a conversion that keeps
+    the shards of the files (`keep_shards.py`).
+    """
+
     is_encoded: ClassVar[bool] = True
+
+    def __init__(self, data: FormatData, files: Files) -> None:
+        table = data.table
+        states = [(file.size, file.version) for file in table.files]
+        listing = Listing(files.store.url, table.keys, None, states)
+        super().__init__(listing, data.format, table.files, files.facts)
+        self._data: FormatData | None = data
+        self._decoded_columns: frozenset[str] = frozenset()
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
@@ -272,16 +241,34 @@ class AnyFormatInput(ShardsInput):
         return False
 
     @classmethod
-    def open(cls, path: str, options: InputOptions) -> Input:
-        """Open the files of the format that ``options.kind`` names."""
-        kind = parse_format(options.kind)
-        assert kind is not None, "it is opened by the name of a format"
-        return cls.open_place(path, kind, options)
+    def open(cls, path: str, options: InputOptions) -> AnyFormatInput:
+        """Open the files of the format that ``options.kind`` names, or that the path shows."""
+        return cls.open_columns(path, options, None)
 
-    def begin(self, options: InputOptions) -> None:
-        """Plan the shards, and decode the columns that get another encoding."""
-        super().begin(options)
-        self._decoded_columns = frozenset(options.columns)
+    @classmethod
+    def open_columns(
+        cls, path: str, options: InputOptions, columns: Sequence[str] | None
+    ) -> AnyFormatInput:
+        """Open the files at a path, and have only some of their columns (None: all)."""
+        with _source_errors():
+            data, files = open_files(path, options.kind, columns)
+        if not len(data.table):
+            raise SourceError(f"{redact(path)}: there are no files of {data.format.name}.")
+        opened = cls(data, files)
+        # Columns that get another encoding have to be decoded.
+        opened._decoded_columns = frozenset(options.columns)
+        return opened
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The name of the format."""
+        return f"{self.format_of('').name} files"
+
+    @property
+    def data(self) -> FormatData:
+        """The files and shards as the format planned them; not in processes that read parts."""
+        assert self._data is not None, "an input is cut into parts where it was opened"
+        return self._data
 
     def format_of(self, name: str) -> Format:
         """Return the format, which is that of all files."""
@@ -289,18 +276,18 @@ class AnyFormatInput(ShardsInput):
         assert self.kind is not None, "it is opened with a format"
         return self.kind
 
-    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
-        """Return the columns as a dataset of these files has them."""
-        return self.format_of("").merge([(name, plan.columns) for name, plan in plans.items()])
-
-    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
-        """Return the columns of all files."""
-        del plan
-        return self.encodings
+    def shards_of(self, file_number: int) -> Sequence[ShardPlace]:
+        """Return the shards of a file, with the columns of all files."""
+        first, end = np.searchsorted(self.data.table.file, [file_number, file_number + 1])
+        return [self.data.place(number) for number in range(int(first), int(end))]
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of all files."""
-        return [Column(name, encoding) for name, encoding in sorted(self.encodings.items())]
+        columns = self.data.columns
+        return [
+            Column(name, encoding)
+            for name, encoding in zip(columns.names, columns.encodings, strict=True)
+        ]
 
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield samples as the bytes of their columns."""
@@ -315,16 +302,14 @@ class AnyFormatInput(ShardsInput):
                     start += size
                     row += 1
 
+    def describe(self) -> str:
+        """Summarise number of files, bytes, shards and samples."""
+        table = self.data.table
+        samples = int(table.samples.sum())
+        return f"{self.listing}, {len(table):,} shards, {samples:,} samples"
 
-def _shards_of(file: DataFile, plan: FilePlan, encodings: Mapping[str, str]) -> list[ShardPlace]:
-    """Return the shards of a file that hold samples."""
-    columns = as_columns(encodings)
-    spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
-    return [
-        ShardPlace(file, span, samples, plan.note, columns)
-        for span, samples in zip(spans, plan.samples, strict=True)
-        if samples
-    ]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_data": None}
 
 
 # ---------------------------------------------------------------------- tables
@@ -341,38 +326,72 @@ class TablesInput(ShardsInput):
     endings: ClassVar[frozenset[str]] = frozenset({*Parquet.endings, *Arrow.endings})
     reads: ClassVar[type[Format]] = Columnar  # type: ignore[type-abstract]
 
-    def merge_columns(self, plans: Mapping[str, FilePlan]) -> dict[str, str]:
-        """Return the encodings that hold the columns of all files; a file may lack some columns.
+    def __init__(
+        self,
+        listing: Listing,
+        kind: Format | None = None,
+        data_files: Sequence[DataFile] | None = None,
+        facts: Mapping[str, bytes] | None = None,
+    ) -> None:
+        super().__init__(listing, kind, data_files, facts)
+        self._plans: dict[str, FilePlan] = {}
+        #: Encoding of each column of all files, as the format gives it.
+        self._encodings: dict[str, str] = {}
 
-        Raises SourceError for a column whose values in two files have no common encoding.
-        """
-        encodings: dict[str, str] = {}
-        for key, plan in plans.items():
-            for name, encoding in plan.columns.items():
-                before = encodings.setdefault(name, encoding)
-                merged = merge_encodings(before, encoding)
-                if merged is None:
-                    first = next(key for key, each in plans.items() if name in each.columns)
-                    raise SourceError(
-                        f"{self.open_files().url(key)}: column {name!r} is {encoding}, in {first} "
-                        f"it is {before}. Convert the files one by one."
-                    )
-                encodings[name] = merged
-        return encodings
+    def begin(self, options: InputOptions) -> None:
+        """Plan the shards of each file. Raises SourceError for a file that cannot be read."""
+        del options
+        files = self.open_files()
 
-    def shard_columns(self, plan: FilePlan) -> Mapping[str, str]:
-        """Return the columns of the file itself."""
-        return plan.columns
+        def plan(file: DataFile) -> FilePlan:
+            return self.format_of(file.key).plan_file(file, files)
+
+        with _source_errors(), ThreadPoolExecutor(_FILES_SIDE_BY_SIDE, "mds-plan") as pool:
+            plans = pool.map(plan, self._data_files)
+            for file, file_plan in zip(self._data_files, plans, strict=True):
+                self._plans[file.key] = file_plan
+                self._add_columns(file, file_plan)
+
+    def _add_columns(self, file: DataFile, plan: FilePlan) -> None:
+        """Add the columns of a file, which may lack some. Raises SourceError if they differ."""
+        for name, encoding in plan.columns.items():
+            before = self._encodings.setdefault(name, encoding)
+            merged = merge_encodings(before, encoding)
+            if merged is None:
+                first = next(key for key, each in self._plans.items() if name in each.columns)
+                raise SourceError(
+                    f"{self.open_files().url(file)}: column {name!r} is {encoding}, in {first} it "
+                    f"is {before}. Convert the files one by one."
+                )
+            self._encodings[name] = merged
+
+    def format_of(self, name: str) -> Columnar:
+        """Return the format of a file: that of all, or the one that its ending says."""
+        if isinstance(self.kind, Columnar):
+            return self.kind
+        return Parquet() if name.lower().endswith(Parquet.endings) else Arrow()
+
+    def shards_of(self, file_number: int) -> Sequence[ShardPlace]:
+        """Return the shards of a file, with the columns of the file itself."""
+        file = self._data_files[file_number]
+        plan = self._plans[file.key]
+        columns = as_columns(plan.columns)
+        spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
+        return [
+            ShardPlace(file, span, samples, plan.note, columns)
+            for span, samples in zip(spans, plan.samples, strict=True)
+            if samples
+        ]
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of all files."""
         null_columns: set[str] = set()
         for name, plan in self._plans.items():
             null_columns |= self.format_of(name).known_nulls(plan)
-            null_columns |= self.encodings.keys() - plan.columns.keys()
+            null_columns |= self._encodings.keys() - plan.columns.keys()
         rows = [record for _, record in zip(range(_PROBED_ROWS), self.probe(), strict=False)]
         columns = []
-        for name, encoding in sorted(self.encodings.items()):
+        for name, encoding in sorted(self._encodings.items()):
             values = [row[name] for row in rows if name in row]
             portable, note = portable_encoding(encoding, values, has_nulls=name in null_columns)
             columns.append(Column(name, portable, show_value(values[0]) if values else "", note))
@@ -393,11 +412,13 @@ class TablesInput(ShardsInput):
                         yield row, dict(zip(present_names, values, strict=True))
                         row += 1
 
-    def format_of(self, name: str) -> Columnar:
-        """Return the format of a file: that of all, or the one that its ending says."""
-        if isinstance(self.kind, Columnar):
-            return self.kind
-        return Parquet() if name.lower().endswith(Parquet.endings) else Arrow()
+    def describe(self) -> str:
+        """Summarise number of files, bytes and rows."""
+        rows = sum(sum(plan.samples) for plan in self._plans.values())
+        return f"{self.listing}, {rows:,} rows"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_plans": {}}
 
 
 _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}

@@ -38,8 +38,7 @@ from mds.formats import RawFiles, Tar
 from mds.formats.newlines import cut_lines
 from mds.formats.opening import open_files
 from mds.formats.pinned import write_files_index
-from mds.formats.tar_bytes import mapped
-from mds.formats.tar_members import members
+from mds.formats.tar_members import mapped, members
 from mds.writers.convert.keep_shards import keep_shards
 
 Measure = Callable[[], Any]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.formats.arrow_files import Arrow
+    from mds.formats.arrow import Arrow
     from mds.formats.base import Format
     from mds.formats.delta import Delta
     from mds.formats.encode import encode_records, join_columns
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mds.formats.tar import Tar
 
 _HOMES = {
-    "Arrow": "arrow_files",
+    "Arrow": "arrow",
     "Block": "facts",
     "DataFile": "facts",
     "Delta": "delta",

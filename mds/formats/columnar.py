@@ -1,23 +1,33 @@
-"""Formats whose shards come as record batches of Arrow: Parquet, Arrow files, tables of them.
+"""Formats whose shards are record batches of Arrow: Parquet, Arrow files, and tables of them.
 
-They say how a shard becomes record batches. The samples of the cache and the records of a
-conversion follow from these, so there is one reader of each kind of file.
+A format inherits `Columnar` and turns a shard into record batches. The samples in the cache and the
+records of a conversion are both made of these batches.
+
+The second half converts a batch to the bytes of MDS samples. Numbers are one view of Arrow's
+buffer; text and bytes are slices of it, cut at its offsets. Nested values, dates and times are
+converted one by one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds.errors import MdsError
-from mds.formats.arrow_bytes import block_of_batch, unreadable
-from mds.formats.arrow_types import pyarrow
+import numpy as np
+
+from mds.encodings import parse_encoding
+from mds.errors import EncodingError, FormatError, MdsError
+from mds.formats.arrow_values import is_file, list_dtype, numbers_of, plain, pyarrow, values_for
 from mds.formats.base import Format
+from mds.formats.encode import Bytes, ColumnBytes, join_columns
 from mds.formats.facts import Block, FilePlan, ShardPlace
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from mds.formats.source import Files
     from mds.shardfile.layout import Columns
 
@@ -62,3 +72,232 @@ class Columnar(Format):
         """Return the nested columns, which are decoded to JSON value by value."""
         pairs = zip(columns.names, columns.encodings, strict=True)
         return [name for name, kind in pairs if kind in ("json", "optional[json]")]
+
+
+# --------------------------------------------------------------------- bytes of columns
+
+
+def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
+    """Return the bytes of every value of a column, as an encoding stores them.
+
+    Raises EncodingError for a value that the encoding does not take.
+    """
+    column = plain(column)
+    if encoding.startswith("optional["):
+        return _optional(column, encoding[len("optional[") : -1])
+    if column.null_count and encoding != "json":
+        raise EncodingError(
+            "a value is null, and the statistics of the file say that none is; read the column "
+            f"with format=Parquet(encodings={{NAME: 'optional[{encoding}]'}})."
+        )
+    return _present(column, encoding)
+
+
+def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
+    """Return the rows of a record batch as samples; a column that it lacks is None.
+
+    Raises FormatError for a value that its column does not take.
+    """
+    values: list[ColumnBytes] = []
+    for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
+        position = batch.schema.get_field_index(name)
+        if position < 0:
+            values.append([b"null" if encoding == "json" else b"\0"] * batch.num_rows)
+            continue
+        try:
+            values.append(bytes_of(batch.column(position), encoding))
+        except (EncodingError, UnicodeDecodeError) as error:
+            reason = str(error).replace("NAME", repr(name))
+            raise FormatError(f"{location}, column {name!r}: {reason}") from error
+    return join_columns(batch.num_rows, values)
+
+
+def with_wide_times(batch: Any, other: Any, location: str) -> Any:
+    """Return a batch with text for times that its nanoseconds cannot hold.
+
+    There a time is beyond what nanoseconds hold; a nested column with such a time is that of
+    ``other``. Raises FormatError for a time that Python's years do
+    not hold either.
+    """
+    pa = pyarrow()
+    for name in other.schema.names:
+        position = batch.schema.get_field_index(name)
+        narrow, wide = batch.column(position), other.column(name)
+        if not pa.types.is_timestamp(narrow.type):
+            if not _holds(narrow.type, wide):
+                batch = batch.set_column(position, name, wide)
+            continue
+        numbers = [numbers_of(each.cast("int64").fill_null(0)) for each in (narrow, wide)]
+        is_same = numbers[0] // 1000 == numbers[1]
+        if is_same.all():
+            continue
+        texts = np.datetime_as_string(numbers[0].view("<M8[ns]")).tolist()
+        try:
+            for row in np.flatnonzero(~is_same).tolist():
+                (texts[row],) = values_for(wide.slice(row, 1), "str")
+        except EncodingError as error:
+            raise FormatError(f"{location}, column {name!r}: {error}") from error
+        is_valid = narrow.is_valid().to_pylist()
+        corrected = [text if has else None for text, has in zip(texts, is_valid, strict=True)]
+        batch = batch.set_column(position, name, pa.array(corrected, pa.string()))
+    return batch
+
+
+def _holds(kind: pa.DataType, column: pa.Array) -> bool:
+    """Whether a nested type, whose times are of nanoseconds, has all values of a column."""
+    try:
+        column.cast(kind)
+    except pyarrow().ArrowException:
+        return False
+    return True
+
+
+def unreadable(location: str, problem: str, error: BaseException) -> FormatError:
+    """Return an error of one line for damage that pyarrow reported."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return FormatError(f"{location}: {problem}: {lines[0][:300]}")
+
+
+def _optional(column: pa.Array, inner: str) -> ColumnBytes:
+    if column.null_count:
+        present = column.drop_null()
+        marks = numbers_of(column.is_valid()).tolist()
+    else:
+        present, marks = column, [True] * len(column)
+    pieces = iter(_pieces(_present(present, inner)))
+    return [b"\1" + bytes(next(pieces)) if is_there else b"\0" for is_there in marks]
+
+
+def _pieces(values: ColumnBytes) -> list[Any]:
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    data, width = values.tobytes(), values.shape[1]
+    return [data[offset : offset + width] for offset in range(0, len(data), width)]
+
+
+def _present(column: pa.Array, encoding: str) -> ColumnBytes:
+    """Return the bytes of the values of a column without nulls."""
+    kind = parse_encoding(encoding)
+    dtype = list_dtype(column.type)
+    if kind.dtype is not None and not kind.shape:
+        return _numbers(column, kind.dtype)
+    if dtype is not None and kind.dtype is not None and kind.shape:
+        flat = _elements(column)
+        if len(flat) != len(column) * kind.shape[0]:
+            raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
+        return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), kind.shape[0]))
+    if dtype is not None and kind.element_dtype is not None:
+        return _arrays(column, encoding)
+    if (
+        encoding in ("str", "bytes", "jpeg", "png", "audio")
+        and (pieces := _slices(column)) is not None
+    ):
+        return pieces
+    return [kind.encode(value) for value in values_for(column, encoding)]
+
+
+def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
+    values = _cast(numbers_of(column), dtype)
+    return _as_bytes(values.reshape(-1, 1))
+
+
+def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Numbers in another type; floats may lose digits, nothing else may change.
+
+    Raises EncodingError for a number that the type does not hold.
+    """
+    if values.dtype == dtype or not values.size:
+        return values.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = values.astype(dtype)
+        if dtype.kind == "f":
+            is_wrong = np.isinf(converted) & ~np.isinf(values.astype(np.float64))
+        elif {values.dtype.kind, dtype.kind} == {"i", "u"}:
+            is_wrong = (converted != values) | ((converted < 0) != (values < 0))
+        else:
+            is_wrong = converted != values
+    if is_wrong.any():
+        raise EncodingError(
+            f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type with "
+            "format=Parquet(encodings={NAME: ENCODING})."
+        )
+    return converted
+
+
+def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
+    if not values.size:
+        return np.zeros((len(values), values.shape[1] * values.itemsize), np.uint8)
+    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+
+
+def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the numbers of all lists of a column, one after the other."""
+    flat = column.flatten()
+    if flat.null_count:
+        raise EncodingError(
+            "a list holds a null; read the column with format=Parquet(encodings={NAME: 'json'}), "
+            "or leave it out with columns=."
+        )
+    return numbers_of(flat)
+
+
+def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
+    """Arrays of a length each: a head that tells it, and the elements."""
+    kind = parse_encoding(encoding)
+    dtype = kind.element_dtype
+    assert dtype is not None
+    data = _cast(_elements(column), dtype).tobytes()
+    if pyarrow().types.is_fixed_size_list(column.type):
+        lengths = [column.type.list_size] * len(column)
+    else:
+        lengths = numbers_of(column.value_lengths()).tolist()
+    heads: dict[int, bytes] = {}
+    out, offset = [], 0
+    for length in lengths:
+        head = heads.get(length)
+        if head is None:
+            encoded = kind.encode(np.zeros(length, dtype))
+            head = heads[length] = encoded[: len(encoded) - length * dtype.itemsize]
+        end = offset + length * dtype.itemsize
+        out.append(head + data[offset:end])
+        offset = end
+    return out
+
+
+def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
+    """Return views of text and bytes in Arrow's buffer, or None for another type."""
+    pa = pyarrow()
+    types, kind = pa.types, column.type
+    if is_file(kind):
+        return _slices(_file_bytes(column))
+    if str(kind) in ("string_view", "binary_view"):
+        column = column.cast(pa.large_binary())
+        kind = column.type
+    if types.is_fixed_size_binary(kind):
+        data, width = memoryview(column.buffers()[1] or b""), kind.byte_width
+        first = column.offset
+        return [data[row * width : (row + 1) * width] for row in range(first, first + len(column))]
+    is_long = types.is_large_string(kind) or types.is_large_binary(kind)
+    if not is_long and not types.is_string(kind) and not types.is_binary(kind):
+        return None
+    if not len(column):
+        return []
+    _, places, body = column.buffers()
+    ends = np.frombuffer(places, "<i8" if is_long else "<i4", len(column) + 1 + column.offset)
+    view = memoryview(body) if body is not None else memoryview(b"")
+    return [view[a:b] for a, b in itertools.pairwise(ends[column.offset :].tolist())]
+
+
+def _file_bytes(column: pa.Array) -> pa.Array:
+    """Return the bytes of files that `datasets` stores; each may be a path alone."""
+    contents = (
+        column.field("bytes")
+        if not column.offset
+        else column.flatten()[column.type.get_field_index("bytes")]
+    )
+    if contents.null_count:
+        raise EncodingError(
+            "a value is the path of a file, whose bytes are not in the table; embed them "
+            "(datasets: embed_external_files=True)."
+        )
+    return contents

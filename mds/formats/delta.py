@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 from mds.errors import FormatError, MdsError, need
-from mds.formats.arrow_bytes import unreadable
-from mds.formats.arrow_types import pyarrow
+from mds.formats.arrow_values import pyarrow
+from mds.formats.columnar import unreadable
 from mds.formats.facts import DataFile, FoundFiles
 from mds.formats.lake import SIDE_BY_SIDE, FileFacts, TableFormat, check_number, digest_of, refused
 from mds.formats.place import FilePlace

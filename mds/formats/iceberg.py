@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError, MdsError, need
-from mds.formats.arrow_bytes import unreadable
-from mds.formats.arrow_types import pyarrow
+from mds.formats.arrow_values import pyarrow
+from mds.formats.columnar import unreadable
 from mds.formats.facts import DataFile, FoundFiles
 from mds.formats.lake import (
     ROUGH,

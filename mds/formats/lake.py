@@ -21,10 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError, NotFoundError
-from mds.formats.arrow_types import encoding_of, pyarrow
+from mds.formats.arrow_values import encoding_of, pyarrow
 from mds.formats.columnar import Columnar
 from mds.formats.facts import DataFile, FilePlan, FoundFiles, ShardPlace
-from mds.formats.parquet import Parquet, read_footer
+from mds.formats.parquet import Parquet
+from mds.formats.parquet_footer import read_footer
 from mds.storage.base import check_key
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats.made_reader import MadeReader
 from mds.formats.source import Files
-from mds.formats.tar_bytes import Mapped, mapped
+from mds.formats.tar_members import Mapped, mapped
 from mds.storage import open_store
 from mds.units import parse_bytes
 

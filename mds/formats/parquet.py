@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import FormatError, MdsError
-from mds.formats.arrow_bytes import unreadable, with_wide_times
-from mds.formats.arrow_types import (
+from mds.formats.arrow_values import (
     encoding_of,
     encoding_of_file,
     features_of,
@@ -24,22 +23,18 @@ from mds.formats.arrow_types import (
     list_dtype,
     pyarrow,
 )
-from mds.formats.columnar import Columnar
+from mds.formats.columnar import Columnar, unreadable, with_wide_times
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
-from mds.formats.parquet_footer import check_footer
-from mds.formats.parquet_metadata import chunk_span, shared_footer
+from mds.formats.parquet_footer import check_footer, chunk_span, read_footer, shared_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from mds.formats.source import Files
 
-#: Bytes of the end of a file that are asked for at first.
-TAIL = 64 << 10
 _SNIFFED = 64 << 10
 #: Bytes of a footer that is kept in a table of files.
 _LARGEST_FOOTER = 1 << 30
-_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 #: Bytes of samples, and rows, that are decoded at a time.
 _BLOCK, _MOST_ROWS = 4 << 20, 8192
 
@@ -111,7 +106,7 @@ class Parquet(Columnar):
 
     def footer(self, file: DataFile, files: Files) -> bytes:
         """Return the footer of a file, of a ``_metadata`` above it or of itself."""
-        shared = shared_footer(file, files, read_footer) if files.is_far else None
+        shared = shared_footer(file, files) if files.is_far else None
         return read_footer(file, files) if shared is None else shared
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
@@ -197,31 +192,6 @@ class Parquet(Columnar):
 
 
 # ---------------------------------------------------------------------- footers
-
-
-def read_footer(file: DataFile, files: Files) -> bytes:
-    """Return the footer of a file with its length and magic, as a file of its own."""
-    url = files.url(file)
-    if file.size < 12:
-        raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
-    start = max(0, file.size - TAIL)
-    tail = files.range(file, start, file.size)
-    if tail[-4:] == _ENCRYPTED:
-        raise FormatError(
-            f"{url}: the file is encrypted, which is not read here; decrypt it first."
-        )
-    if tail[-4:] != _MAGIC:
-        raise FormatError(f"{url}: this is not a Parquet file: it does not end with {_MAGIC!r}.")
-    length = int.from_bytes(tail[-8:-4], "little")
-    if length > file.size - 12:
-        raise FormatError(
-            f"{url}: the footer would have {length} bytes, the file has {file.size}; it is cut "
-            f"short or damaged."
-        )
-    first = file.size - 8 - length
-    if first < start:
-        tail = files.range(file, first, start) + tail
-    return tail[-8 - length :]
 
 
 def _parse(footer: bytes) -> pq.FileMetaData:

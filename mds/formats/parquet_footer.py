@@ -1,17 +1,184 @@
-"""The footer of a Parquet file, checked before pyarrow looks at its columns.
+"""The footer of a Parquet file: read from the file or from ``_metadata``, and checked.
 
-pyarrow ends the process where the metadata of a column contradict the schema, so those are compared
-here first. A footer is a Thrift structure in the compact protocol: every field begins with a byte
-that holds its type and the distance of its number from that of the field before.
+    PAR1 | row groups | footer | length of the footer, u32 | PAR1
+
+Spark and Dask leave a file ``_metadata`` with the row groups of all files of a folder. One request
+for it replaces a request per file. It is a copy that may be stale: the footer of one file is
+compared with it, and entries that do not fit the listed sizes are ignored with a warning.
+
+pyarrow ends the process where the metadata of a column contradict the schema, so `check_footer`
+compares them first. A footer is a Thrift structure in the compact protocol. Each field begins with
+one byte; a structure ends with a zero byte:
+
+    bits 4-7   distance to the number of the field before; 0: the number follows as a varint
+    bits 0-3   type
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import FormatError, StoreError
+from mds.formats.arrow_values import pyarrow
+from mds.process.fork_safe import new_lock
+from mds.redaction import get_logger
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+    from mds.formats.facts import DataFile
+    from mds.formats.source import Files
+
+log = get_logger("mds.formats")
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+#: Bytes from the end of a file that the first request asks for.
+_TAIL = 64 << 10
+#: Name of the file with the footers of a folder.
+_METADATA_NAME = "_metadata"
+#: A larger ``_metadata`` is not read.
+_LARGEST = 256 << 20
+#: Most bytes between the values of a file and its footer, such as indexes of pages.
+_BEHIND = 16 << 20
+
+
+def read_footer(file: DataFile, files: Files) -> bytes:
+    """Return the footer of a file with its length and magic, as a file of its own."""
+    url = files.url(file)
+    if file.size < 12:
+        raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
+    start = max(0, file.size - _TAIL)
+    tail = files.range(file, start, file.size)
+    if tail[-4:] == _ENCRYPTED:
+        raise FormatError(
+            f"{url}: the file is encrypted, which is not read here; decrypt it first."
+        )
+    if tail[-4:] != _MAGIC:
+        raise FormatError(f"{url}: this is not a Parquet file: it does not end with {_MAGIC!r}.")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length > file.size - 12:
+        raise FormatError(
+            f"{url}: the footer would have {length} bytes, the file has {file.size}; it is cut "
+            f"short or damaged."
+        )
+    first = file.size - 8 - length
+    if first < start:
+        tail = files.range(file, first, start) + tail
+    return tail[-8 - length :]
+
+
+def shared_footer(file: DataFile, files: Files) -> bytes | None:
+    """Return a file's footer from the ``_metadata`` above it, or None if it is not used."""
+    folder = file.key
+    while folder:
+        folder = folder.rpartition("/")[0]
+        note = files.listed(f"{folder}/{_METADATA_NAME}" if folder else _METADATA_NAME)
+        if note is not None:
+            footers: _Footers = files.once(
+                note.key, functools.partial(_load, note, folder, file, files)
+            )
+            return footers.get(file)
+    return None
+
+
+def _load(
+    note: DataFile,
+    folder: str,
+    first: DataFile,
+    files: Files,
+) -> _Footers:
+    url = files.url(note)
+    why = f"it has {note.size:,} bytes" if note.size > _LARGEST else ""
+    if not why:
+        try:
+            footers = _Footers(files.get(note), folder, url)
+            footer = footers.get(first)
+            if footer is None or _facts(footer) == _facts(read_footer(first, files)):
+                return footers
+            why = f"it has other row groups of {first.key} than the file"
+        except (StoreError, FormatError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a file of others may be anything
+            why = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    log.warning("%s is not used, every file is looked at: %s.", url, why)
+    return _Footers(b"", folder, url)
+
+
+class _Footers:
+    """Footers by the keys of their files; without ``data`` there are none. Thread-safe."""
+
+    def __init__(self, data: bytes, folder: str, url: str) -> None:
+        self._footers: dict[str, bytes] = {}
+        self._url, self._lock = url, new_lock()
+        self._is_told = not data
+        if not data:
+            return
+        pa = pyarrow()
+        from pyarrow import dataset, parquet
+
+        footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
+        check_footer(footer, parquet.read_metadata(pa.BufferReader(data)))
+
+        with tempfile.TemporaryDirectory(prefix="mds-parquet-") as place:
+            path = os.path.join(place, _METADATA_NAME)
+            with open(path, "wb") as file:
+                file.write(data)
+            for fragment in dataset.parquet_dataset(path).get_fragments():
+                key = os.path.relpath(fragment.path, place).replace(os.sep, "/")
+                sink = pa.BufferOutputStream()
+                fragment.metadata.write_metadata_file(sink)
+                self._footers[f"{folder}/{key}" if folder else key] = bytes(sink.getvalue())[4:]
+
+    def get(self, file: DataFile) -> bytes | None:
+        """Return the file's footer from `_metadata`, or None if it is stale."""
+        footer = self._footers.get(file.key)
+        if footer is not None and _fits(footer, file):
+            return footer
+        with self._lock:
+            is_told, self._is_told = self._is_told, True
+        if not is_told:
+            log.warning(
+                "%s does not know %s as it is now; such files are looked at themselves. Write it "
+                "anew, or delete it.",
+                self._url,
+                file.key,
+            )
+        return None
+
+
+def _fits(footer: bytes, file: DataFile) -> bool:
+    """Whether a footer can be that of a file of this size."""
+    _, _, spans = _facts(footer)
+    end = max((end for group in spans for _, end in group), default=4)
+    return 4 <= end <= file.size - 12 <= end + len(footer) + _BEHIND
+
+
+def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
+    """Return the schema, and of each row group the rows and the bounds of its chunks."""
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(pyarrow().BufferReader(footer))
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    spans = [
+        [chunk_span(group.column(index)) for index in range(group.num_columns)] for group in groups
+    ]
+    return metadata.schema.to_arrow_schema(), [group.num_rows for group in groups], spans
+
+
+def chunk_span(column: Any) -> tuple[int, int]:
+    """Return the bounds of the chunk of a column."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
+        start = column.dictionary_page_offset
+    return start, start + column.total_compressed_size
+
+
+# --------------------------------------------------------------------- the Thrift structures
+
 
 # Types of the compact protocol. The values 1 and 2 are booleans, which have no bytes in a field.
 _BOOLEAN, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = (

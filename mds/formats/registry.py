@@ -36,7 +36,7 @@ class BuiltinFormat(NamedTuple):
 
 #: The only list of this package's formats.
 BUILTIN_FORMATS = {
-    "arrow": BuiltinFormat("arrow_files", "Arrow", (".arrow", ".feather", ".ipc")),
+    "arrow": BuiltinFormat("arrow", "Arrow", (".arrow", ".feather", ".ipc")),
     "delta": BuiltinFormat("delta", "Delta"),
     "files": BuiltinFormat("raw_files", "RawFiles"),
     "iceberg": BuiltinFormat("iceberg", "Iceberg", (".metadata.json",)),

@@ -1,6 +1,6 @@
 """Tars of samples as they lie (WebDataset): a tar is a shard, an ending is a column.
 
-To plan, the number of samples is needed alone: from a note beside the tar (`tar_counts.py`), or
+To plan, the number of samples is needed alone: from a note beside the tar (`tar_places.py`), or
 from its headers. Columns are told from its first samples; a number is what its text says, an image
 the bytes that are there, so nothing is decoded that is not asked for.
 """
@@ -18,14 +18,18 @@ from mds.formats.base import Format
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.known_columns import KnownColumns, note_of
-from mds.formats.tar_bytes import Arriving, Windows, mapped, reads
-from mds.formats.tar_counts import noted_samples
-from mds.formats.tar_members import ReadAt, members
-from mds.formats.tar_places import FoundPlaces, TarPlaces
-from mds.formats.tar_ranges import SampleBytes, batches, tar_block, whole_records
-from mds.formats.tar_reader import tar_reader
-from mds.formats.tar_samples import KEY, TarSample, group, is_number
-from mds.formats.tar_values import TarColumns, TarValues, check_sample
+from mds.formats.tar_members import Arriving, ReadAt, Windows, mapped, members, reads
+from mds.formats.tar_places import FoundPlaces, TarPlaces, noted_samples
+from mds.formats.tar_reader import SampleBytes, batches, tar_block, tar_reader, whole_records
+from mds.formats.tar_samples import (
+    KEY,
+    TarColumns,
+    TarSample,
+    TarValues,
+    check_sample,
+    group,
+    is_number,
+)
 from mds.formats.unpack import compression_of, content
 
 if TYPE_CHECKING:

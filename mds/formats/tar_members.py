@@ -1,18 +1,28 @@
-"""The files inside a tar, and where their bytes are, told from their headers alone.
+"""The files inside a tar, found by their headers, and readers of a tar's bytes.
 
-ustar, GNU and PAX archives are read, with long names and sizes above 8 GB. Headers are hopped from
-one to the next, so that a tar on a disk costs two small reads for each file in it and a thousand
-headers some milliseconds. What has no bytes of its own is told: links, sparse files, files that
-are cut short, a second archive behind the end of the first.
+    header, 512 bytes | bytes of the file, padded to 512 | header | ... | 1024 zero bytes
+
+ustar, GNU and PAX archives are read, with long names and sizes above 8 GB. `members` reads headers
+only: two small reads per file, some milliseconds for a thousand files. It reports files without
+bytes of their own (links, sparse files), files that are cut short, and a second archive behind the
+end of the first.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mds.errors import FormatError
+from mds.process.mmaps import map_descriptor
+from mds.storage.files import open_regular
+
+if TYPE_CHECKING:
+    from mds.formats.facts import DataFile
+    from mds.formats.source import Files
 
 #: Bytes of a tar from ``start`` to before ``end``, fewer where it ends.
 ReadAt = Callable[[int, int], bytes]
@@ -201,3 +211,60 @@ def _check_end(
                 f"was appended to another cannot be told from damage. Keep one tar a file."
             )
         offset += len(chunk)
+
+
+# --------------------------------------------------------------------- where bytes come from
+
+
+Mapped = mmap.mmap | bytes
+
+
+class Arriving:
+    """A file that is read once, from its beginning on. Memory is what was not forgotten yet."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._data = bytearray()
+        self._offset = 0  # the byte of the file that the data begin with
+
+    def read(self, start: int, end: int) -> bytes:
+        """Read the bytes from ``start``, which is not forgotten, to before ``end``."""
+        while self._offset + len(self._data) < end and (chunk := next(self._chunks, b"")):
+            self._data += chunk
+        with memoryview(self._data) as view:
+            return bytes(view[start - self._offset : end - self._offset])
+
+    def forget(self, end: int) -> None:
+        """Forget everything before ``end``."""
+        del self._data[: end - self._offset]
+        self._offset = end
+
+
+class Windows:
+    """A file of which only what is asked for is fetched, and what is right behind it."""
+
+    def __init__(self, files: Files, file: DataFile, size: int) -> None:
+        self._files, self._file, self._size = files, file, size
+        self._offset, self._data = 0, b""
+
+    def read(self, start: int, end: int) -> bytes:
+        """Read the bytes from ``start`` to before ``end``."""
+        end = min(end, self._file.size)
+        if start >= end:
+            return b""
+        if not self._offset <= start <= end <= self._offset + len(self._data):
+            upto = min(max(end, start + self._size), self._file.size)
+            self._offset, self._data = start, self._files.range(self._file, start, upto)
+        return self._data[start - self._offset : end - self._offset]
+
+
+def reads(data: Mapped) -> ReadAt:
+    """Return a function that reads bytes of a tar that is mapped, or in memory."""
+    return lambda start, end: data[start:end]
+
+
+def mapped(path: str) -> Mapped:
+    """Map a file on a local disk."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return map_descriptor(file.fileno(), size) if size else b""

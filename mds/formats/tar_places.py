@@ -1,19 +1,28 @@
-"""Where the samples of a tar begin, and where the files in them are: some bytes for each file.
+"""Where the samples of a tar begin, and where the files in them are: a few bytes per file.
 
-What a scan of the headers found is kept in the table of the dataset, so no reader scans again, and
-a sample of a remote tar is fetched by its ranges. Places are in blocks, of samples from the
-beginning of the tar and of files from that of their sample; every column has the narrowest numbers
-that hold its own, so a million files with their sizes take some 5 MB.
+The table of a dataset keeps the places that a scan found, so no reader scans again and a sample of
+a remote tar is fetched by ranges. Places are counted in blocks of 512 bytes: samples from the
+beginning of the tar, files from the beginning of their sample. Each column uses the narrowest
+integers that hold its numbers, so a million files take about 5 MB.
+
+A sidecar may replace the scan. It says how many samples a tar has:
+
+    00000.tar.idx     Megatron Energon: where each sample begins and the last one ends, u64 each
+    index.json        wids: ``{"shardlist": [{"url": "00000.tar", "nsamples": 1000}, ...]}``
+    00000_stats.json  img2dataset: ``{"successes": 998, ...}``
+
+A wrong count is reported when the tar is read.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +32,10 @@ from mds.formats.facts import ShardPlace
 from mds.formats.known_columns import more_of
 from mds.formats.tar_members import BLOCK
 from mds.formats.tar_samples import TarSample
+
+if TYPE_CHECKING:
+    from mds.formats.facts import DataFile
+    from mds.formats.source import Files
 
 Numbers = npt.NDArray[np.int64]
 Narrow = npt.NDArray[np.unsignedinteger[Any]]
@@ -189,3 +202,78 @@ def _narrow(numbers: Numbers) -> Narrow:
     largest = int(numbers.max(initial=0))
     kind = next(kind for kind, width in _TYPES.items() if largest < 1 << (8 * width))
     return numbers.astype(kind)
+
+
+# --------------------------------------------------------------------- sidecars
+
+
+_LARGEST_SIDECAR = 64 << 20  # bytes of a note
+
+
+def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
+    """Return the number of a tar's samples by a sidecar, or the bounds of all samples.
+
+    None without one. Raises FormatError for a note that cannot be.
+    """
+    folder, slash, name = file.key.rpartition("/")
+    own = ((f"{file.key}.idx", _energon), (f"{file.key.removesuffix('.tar')}_stats.json", _stats))
+    for key, read in own:
+        if (note := _there(key, files)) is not None:
+            with _told(note, name, files):
+                return read(files.get_once(note), file.size)
+    note = _there(f"{folder}{slash}index.json", files)
+    if note is None:
+        return None
+    with _told(note, name, files):
+        # Of all tars of the folder: fetched and parsed once for them.
+        counts = files.once(note.key, lambda: _wids(files.get(note)))
+        return _count(counts[name]) if name in counts else None
+
+
+def _there(key: str, files: Files) -> DataFile | None:
+    note = files.beside(key)
+    return note if note is not None and note.size <= _LARGEST_SIDECAR else None
+
+
+@contextlib.contextmanager
+def _told(note: DataFile, name: str, files: Files) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{files.url(note)}: it does not say how many samples {name} has: {error}. Delete "
+            f"it, and the tar itself is read."
+        ) from error
+
+
+def _energon(data: bytes, size: int) -> list[int]:
+    places = [
+        int.from_bytes(data[offset : offset + 8], "little") for offset in range(0, len(data), 8)
+    ]
+    is_rising = all(first < second for first, second in itertools.pairwise(places))
+    # The first sample may be behind a folder, which other tars begin with.
+    is_whole = not any(place % BLOCK for place in places)
+    if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
+        raise ValueError("it is not a list of places in it")
+    return places
+
+
+def _stats(data: bytes, size: int) -> int:
+    del size
+    return _count(json.loads(data)["successes"])
+
+
+def _wids(data: bytes) -> dict[str, Any]:
+    """Return the samples of each tar, or {} for an index.json of another kind."""
+    counts = json.loads(data)
+    if not isinstance(counts, dict) or "shardlist" not in counts:
+        return {}
+    return {
+        str(shard["url"]).rpartition("/")[2]: shard["nsamples"] for shard in counts["shardlist"]
+    }
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise ValueError(f"{value!r} is not a number of samples")
+    return value

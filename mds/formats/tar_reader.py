@@ -1,29 +1,44 @@
-"""A tar that is read where it lies, by the places of its files: no header is looked at for a value.
+"""Read samples of a tar by the places of their files, without looking at headers.
 
-Values come straight from the mapped tar, decoded as the reader of an MDS shard decodes them from
-its own file. What is not stored alike in both (numbers in text, arrays) is encoded first.
+`tar_reader` reads a tar on a local disk in place. Values come from the mapped tar and are decoded
+as the reader of an MDS shard decodes them. Values that MDS stores differently (numbers in text,
+arrays) are encoded first.
+
+`SampleBytes` fetches the files of a remote tar by ranges, and `tar_block` makes a block of them.
+Images, bytes and texts in UTF-8 are copied unchanged. A value that cannot be stored is decoded
+again by `TarValues`, whose error names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import FormatError
-from mds.formats.encode import sample_encoder
-from mds.formats.facts import ShardPlace
+from mds.formats.encode import ColumnBytes, block_of, join_columns, sample_encoder
+from mds.formats.facts import Block, ShardPlace
 from mds.formats.made_reader import MadeReader
-from mds.formats.tar_bytes import mapped, reads
-from mds.formats.tar_members import BLOCK, members
+from mds.formats.tar_members import BLOCK, mapped, members, reads
 from mds.formats.tar_places import FoundPlaces, TarPlaces
-from mds.formats.tar_samples import KEY, group, is_number, value_of, whole_number
-from mds.formats.tar_values import TarValues, header_key
+from mds.formats.tar_samples import (
+    KEY,
+    TarValues,
+    group,
+    header_key,
+    is_number,
+    value_of,
+    whole_number,
+)
 from mds.readers.codegen import load_json
 from mds.readers.fields import Field, fields_of
 
 if TYPE_CHECKING:
-    from mds.formats.tar_bytes import Mapped
+    from mds.formats.source import Files
+    from mds.formats.tar_members import Mapped
     from mds.readers import ColumnSelection, Reader
 
 Get = Callable[[int], Any]
@@ -151,3 +166,154 @@ def _nothing(field: Field) -> Get:
             raise ValueError(row)
 
     return get
+
+
+# --------------------------------------------------------------------- ranges of a remote tar
+
+
+Span = tuple[int, int]
+#: Bytes between two wanted files that one more request is worth, at 30 ms and 8 side by side.
+GAP = 256 << 10
+#: Bytes of wanted files that are in memory at once, and the most samples they are of.
+_BATCH_BYTES, _BATCH = 16 << 20, 1024
+#: Approximate bytes of a block; allocators use memory of this size again.
+_BLOCK_BYTES = 2 << 20
+_AS_THEY_LIE = ("bytes", "jpeg", "png")
+
+
+class SampleBytes:
+    """Bytes of the chosen columns of some samples of a tar whose places are known."""
+
+    def __init__(
+        self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
+    ) -> None:
+        self.rows, self._spans, self._data = rows, spans, data
+
+    @classmethod
+    def fetch(
+        cls, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
+    ) -> SampleBytes:
+        """Get the bytes of samples from a mapped tar, or fetch them by ranges."""
+        spans = _spans(places, np.asarray(rows, np.int64), shard)
+        flat = [span for each in spans.values() for span in each if span[0] >= 0]
+        path, pieces = files.path(shard.file), []
+        if path is not None:
+            view = memoryview(mapped(path))
+            pieces = [view[start:end] for start, end in flat]
+        else:
+            pieces = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
+        return cls(rows, spans, dict(zip(flat, pieces, strict=True)))
+
+    def parts(self) -> Iterator[SampleBytes]:
+        """Yield the samples some megabytes at a time, so that blocks use the same memory again."""
+        size = sum(end - start for start, end in self._data)
+        step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
+        for index in range(0, len(self.rows), step):
+            spans = {name: each[index : index + step] for name, each in self._spans.items()}
+            yield SampleBytes(self.rows[index : index + step], spans, self._data)
+
+    def column(self, name: str) -> list[memoryview]:
+        """Return the bytes of a column, or headers for the key. Raises KeyError for a gap."""
+        return [self._data[span] for span in self._spans[name]]
+
+    def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
+        """Yield the samples as records, with errors that name what is wrong."""
+        for index, row in enumerate(self.rows):
+            spans = {name: each[index] for name, each in self._spans.items() if each[index][0] >= 0}
+            head = spans.pop(KEY, None)
+
+            def key(row: int = row, head: Span | None = head) -> str:
+                if head is None:
+                    return f"number {row}"  # for an error: the name was not fetched
+                return header_key(self._data[head], values.location)
+
+            yield values.record(key, spans, lambda place: bytes(self._data[place]))
+
+
+def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
+    """All samples, as many at once as may be in memory."""
+    names = [name for name in shard.columns.names if name in places.files]
+    each = places.size(names) // max(len(places), 1) + BLOCK
+    step = max(1, min(_BATCH, _BATCH_BYTES // each))
+    for row in range(0, shard.samples, step):
+        yield range(row, min(row + step, shard.samples))
+
+
+def whole_records(
+    places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
+) -> Iterator[Mapping[str, Any]]:
+    """Yield records of some samples of which only the beginning is known."""
+    sample_bytes = files.ranges(shard.file, places.spans(rows))
+    for row, data in zip(rows, sample_bytes, strict=True):
+        read = reads(bytes(data))
+        samples = list(group(members(read, values.location)))
+        if len(samples) != 1:
+            raise FormatError(
+                f"{values.location}, sample {row:,}: there are {len(samples)} samples where one "
+                f"was planned; what says where they begin does not fit the tar."
+            )
+        yield values.of_sample(samples[0], read)
+
+
+def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Span]]:
+    """Begin and end of what is wanted of each sample, -1 where there is none.
+
+    The name of a sample is in its first header, which ends where its first file begins.
+    """
+    out = {}
+    for name in shard.columns.names:
+        if name in places.files:
+            begins, ends = (each[rows] for each in places.bounds(name))
+        elif name == KEY:
+            begins, ends = (each[rows] for each in places.heads())
+        else:
+            continue
+        out[name] = list(zip(begins.tolist(), ends.tolist(), strict=True))
+    return out
+
+
+def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
+    """Return the block of some samples. Raises FormatError for a wrong value."""
+    try:
+        return _joined(sample_bytes, values)
+    except Exception:  # noqa: BLE001 - told again by what knows the words
+        encode = sample_encoder(shard.columns)
+        samples = [
+            encode(record, lambda row=row: f"{values.location}, sample {row}")  # type: ignore[misc]
+            for row, record in zip(sample_bytes.rows, sample_bytes.records(values), strict=True)
+        ]
+        return block_of(samples)
+
+
+def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
+    columns: list[ColumnBytes] = []
+    for name, encoding in values.encodings.items():
+        pieces = sample_bytes.column(name)
+        if name == KEY:
+            columns.append([header_key(each, values.location).encode() for each in pieces])
+        elif encoding in _AS_THEY_LIE:
+            columns.append(pieces)
+        elif encoding == "str" and not is_number(name):
+            for each in pieces:
+                str(each, "utf-8")
+            columns.append(pieces)
+        elif encoding == "int" and is_number(name):
+            columns.append(_integers(whole_number(bytes(each)) for each in pieces))
+        else:
+            columns.append(_packed(name, encoding, pieces))
+    return join_columns(len(sample_bytes.rows), columns)
+
+
+def _integers(numbers: Iterable[int | None]) -> npt.NDArray[np.uint8]:
+    """Eight bytes of each. Raises TypeError for one that is none."""
+    values: Any = list(numbers)
+    return np.array(values, "<i8").view(np.uint8).reshape(len(values), 8)
+
+
+def _packed(name: str, encoding: str, pieces: list[memoryview]) -> ColumnBytes:
+    """Values that are stored otherwise than they lie."""
+    kind = parse_encoding(encoding)
+    packed = [kind.pack(value_of(name, bytes(each), encoding)) for each in pieces]
+    if kind.size is None:
+        return packed
+    return np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), kind.size)

@@ -16,8 +16,7 @@ from mds import LocalDataset, StreamingDataset
 from mds.cli import main
 from mds.errors import FormatError, SourceError
 from mds.formats import DataFile, Files, Tar
-from mds.formats.tar_bytes import Arriving
-from mds.formats.tar_members import members
+from mds.formats.tar_members import Arriving, members
 from mds.storage.memory import MemoryStore
 from mds.writers.convert import convert
 

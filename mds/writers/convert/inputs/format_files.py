@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mds.errors import ConfigError, FormatError, SourceError
-from mds.formats.arrow_files import Arrow
+from mds.formats.arrow import Arrow
 from mds.formats.arrow_values import python_values
 from mds.formats.base import Format
 from mds.formats.columnar import Columnar

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
-from mds.formats.arrow_types import encoding_of
+from mds.formats.arrow_values import encoding_of
 from mds.formats.infer import Column, show_value
 from mds.shardfile.layout import INDEX_NAME
 from mds.units import format_bytes

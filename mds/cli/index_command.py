@@ -31,7 +31,7 @@ def index(
     that changes, or goes, is refused by name.
     """
     with errors():
-        from mds.formats.opening import open_files
+        from mds.formats.dataset import open_files
         from mds.formats.pinned import write_files_index
         from mds.storage import redact
 

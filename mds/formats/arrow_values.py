@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import EncodingError, need
-from mds.formats.columns import NULLS
-from mds.formats.json_values import as_json
+from mds.formats.columns import NULLS, as_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

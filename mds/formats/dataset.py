@@ -1,12 +1,14 @@
-"""A dataset in a format: its table, which columns are wanted, and the index that follows.
+"""A dataset in a format: its table, the columns that are wanted, and the index of its shards.
 
-The index is of the same kind as that of an index.json, so whatever plans, chooses and counts shards
-knows no difference. Its shards are called as MDS shards are, and their sizes are estimates.
+The index is of the same kind as that of an index.json, so planning, choosing and counting shards is
+the same for all formats. Its shards have the names of MDS shards, and their sizes are estimates.
+`make_table` plans the files of a dataset; `open_files` does it outside of a cache.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,17 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import FormatError
+from mds.errors import ConfigError, FormatError
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
-from mds.formats.source import Files
+from mds.formats.place import parse_place
+from mds.formats.registry import format_names, format_of_files, parse_format
+from mds.formats.source import Files, open_pinned
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
 from mds.readers.fields import check_columns
 from mds.redaction import get_logger
 from mds.shardfile.layout import Columns, header_size, shard_name
+from mds.storage import open_store, redact
+from mds.storage.url import Url
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -289,3 +295,25 @@ def _check_unchanged(file: DataFile, path: str) -> None:
             url=path,
             verb="open",
         )
+
+
+def open_files(
+    source: str,
+    format: str | Format | None = None,  # noqa: A002 - what it is
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[FormatData, Files]:
+    """Plan a dataset of files anew, and return it with its reader of files.
+
+    Raises ConfigError for a source of no format, and what planning raises.
+    """
+    kind = parse_format(format) or format_of_files(source, beside_index=True)
+    if kind is None:
+        known_formats = ", ".join(format_names())
+        raise ConfigError(
+            f"{redact(source)!r} holds no files that are read as they lie ({known_formats})."
+        )
+    place = kind.narrow(parse_place(source, kind.endings))
+    files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
+    table = make_table(kind, files, kind.find(place, files))
+    return FormatData.of(kind, table, columns, Url(source)), files

@@ -18,11 +18,9 @@ import numpy as np
 
 from mds.errors import ConfigError, FormatError
 from mds.formats.base import Format
-from mds.formats.columns import merge_encodings
+from mds.formats.columns import KnownColumns, infer_columns, merge_encodings, note_of, show_value
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
-from mds.formats.infer import infer_columns, show_value
-from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.made_reader import MadeReader
 from mds.formats.newlines import Probe, bounded, cut_lines, line_bounds, numbered_lines
 from mds.formats.unpack import compression_of, content, packed_endings

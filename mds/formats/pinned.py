@@ -38,7 +38,7 @@ _PINNED_HEADERS = ("pin", "schema", "columns")
 def write_files_index(
     data: FormatData, files: Files, out: str | None = None, *, overwrite: bool = False
 ) -> str:
-    """Write the index of files that were planned (`opening.py`) to a folder or URL; gives which.
+    """Write the index of planned files (`open_files`) to a folder or URL, and return that.
 
     Without ``out`` it lies beside the files. Raises FileExistsError where there is an index, unless
     it is to be overwritten, and ConfigError for files whose URL has a login or a signature.

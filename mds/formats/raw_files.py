@@ -1,35 +1,53 @@
-"""Files that are a sample each, named by a manifest: neighbours of it make a shard.
+"""Files that are one sample each, listed by a manifest: consecutive files make a shard.
 
-They are fetched side by side and kept as one MDS file, so a second epoch is as fast as one of MDS,
-and the cache has a file for each 256 of them. On a local disk they are read where they lie.
+    photos/labels.parquet    path          label        content (read from the file)
+                             a/0001.jpg    cat          <bytes of photos/a/0001.jpg>
+                             a/0002.jpg    dog          <bytes of photos/a/0002.jpg>
+
+The manifest is a Parquet, CSV, TSV or JSON Lines file with a column of paths and any columns beside
+it. The files of a shard are fetched side by side and kept as one MDS file, so a second epoch is as
+fast as one of MDS, and the cache holds one file for 256 samples. On a local disk they are read in
+place. The rows of the manifest are kept, compressed, in one piece per shard, so reading a shard
+does not parse a table of millions of rows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import functools
+import io
 import itertools
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mds.errors import ConfigError, FormatError, NotFoundError, StoreError
+from mds.errors import (
+    ConfigError,
+    FormatError,
+    MdsError,
+    MissingDependencyError,
+    NotFoundError,
+    StoreError,
+)
 from mds.formats.base import Format
+from mds.formats.columns import infer_columns
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.made_reader import MadeReader
-from mds.formats.manifest import check_paths, check_sizes, pack_rows, read_manifest, unpack_rows
 from mds.formats.place import FilePlace
 from mds.formats.tar_samples import encoding_by_ending, split_name
+from mds.readers.codegen import load_json
+from mds.storage.base import check_key
 from mds.storage.files import open_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.formats.manifest import Rows
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
@@ -233,3 +251,165 @@ def _content_of(rows: Rows, path: str) -> str:
     """Return the encoding of the files' content by their endings."""
     kinds = {encoding_by_ending(split_name(row[path])[1]) or "bytes" for row in rows}
     return kinds.pop() if len(kinds) == 1 else "bytes"
+
+
+# --------------------------------------------------------------------- the manifest
+
+
+Rows = list[dict[str, Any]]
+
+_LARGEST_FILE = 1 << 40
+_LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
+
+
+def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str], Rows]:
+    """Return the encodings of a manifest's columns, and its rows; ``location`` names it.
+
+    Raises FormatError for one that cannot be read, and for a name with another ending.
+    """
+    lower = name.lower()
+    read = next((reader for ending, reader in _READERS.items() if lower.endswith(ending)), None)
+    if read is None:
+        raise FormatError(f"{location}: a manifest is {', '.join(_READERS)}, and ends so.")
+    try:
+        columns, rows = read(data)
+    except MdsError:
+        raise
+    except Exception as error:  # errors differ by library
+        raise FormatError(
+            f"{location}: it cannot be read: {str(error).rstrip(chr(46))}."
+        ) from error
+    if not rows:
+        raise FormatError(f"{location}: the manifest has no rows.")
+    return columns, rows
+
+
+def check_paths(rows: Rows, column: str, location: str) -> None:
+    """Raise FormatError unless every row has a path that stays below the folder."""
+    for number, row in enumerate(rows):
+        path = row.get(column)
+        if not isinstance(path, str) or not path:
+            raise FormatError(
+                f"{location}, row {number:,}: column {column!r} has no path. There are "
+                f"{', '.join(map(repr, row))}; say with path= which holds the paths."
+            )
+        try:
+            check_key(path)
+        except ValueError as error:
+            raise FormatError(f"{location}, row {number:,}: {error}") from error
+
+
+def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
+    """Return the size of each row's file. Raises FormatError for a row without one."""
+    sizes = [row.get(column) for row in rows]
+    for number, size in enumerate(sizes):
+        if type(size) is not int or not 0 <= size < _LARGEST_FILE:
+            raise FormatError(
+                f"{location}, row {number:,}: column {column!r} says {size!r}, which is not a "
+                f"number of bytes; say with size= which column holds them, or leave it away."
+            )
+    return sizes  # type: ignore[return-value]  # each was looked at
+
+
+def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
+    """Rows as bytes. Raises FormatError for a value that JSON cannot say."""
+    import zstandard
+
+    try:
+        text = json.dumps(rows)
+    except TypeError as error:
+        raise FormatError(
+            f"{location}: {error}; a manifest holds numbers, texts, and lists of them."
+        ) from error
+    return zstandard.ZstdCompressor().compress(text.encode())
+
+
+def unpack_rows(data: bytes, location: str) -> Rows:
+    """Return the rows of `pack_rows`. Raises FormatError, which names ``location``, for others."""
+    import zstandard
+
+    unpack = zstandard.ZstdDecompressor().decompress
+    try:
+        rows: Rows = [dict(row) for row in json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
+    except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
+        raise FormatError(f"a table of {location} has no rows: {error}. Make it anew.") from error
+    return rows
+
+
+def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a manifest of Parquet needs pyarrow: pip install 'mds-streaming[arrow]'."
+        ) from error
+    table = pq.read_table(io.BytesIO(data), use_threads=False)
+    _check_header(table.column_names)
+    rows: Rows = table.to_pylist()
+    return _columns_of(rows), rows
+
+
+def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
+    rows: Rows = []
+    # At newlines alone: a text may hold the other characters that end a line of a page.
+    for number, line in enumerate(data.decode("utf-8-sig").split("\n"), 1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            row = load_json(text)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number}: expected an object")  # noqa: TRY004
+        rows.append(row)
+    kinds = _columns_of(rows)
+    for row in rows:
+        if len(row) < len(kinds):
+            row.update(dict.fromkeys(kinds.keys() - row.keys()))
+    return kinds, rows
+
+
+def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]:
+    def read(data: bytes) -> tuple[dict[str, str], Rows]:
+        reader = csv.DictReader(
+            io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
+        )
+        _check_header(reader.fieldnames or ())
+        rows: Rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num}: another number of cells than the first")
+            rows.append(row)
+        kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
+        for name, kind in kinds.items():
+            make = {"int": int, "float64": float}.get(kind)
+            if make is not None:
+                for row in rows:
+                    row[name] = make(row[name])
+        return kinds, rows
+
+    return read
+
+
+def _check_header(names: Sequence[str]) -> None:
+    for position, name in enumerate(names):
+        if not name or name in names[:position]:
+            problem = "is there twice" if name else "has no name"
+            raise ValueError(
+                f"column {position + 1}, {name!r}, {problem}; give every column its own name"
+            )
+
+
+def _columns_of(rows: Rows) -> dict[str, str]:
+    """Return encodings that hold the values of all rows; JSON for one that some rows lack."""
+    return {column.name: column.encoding for column in infer_columns(rows)}
+
+
+_READERS: dict[str, Callable[[bytes], tuple[dict[str, str], Rows]]] = {
+    ".parquet": _read_parquet,
+    ".csv": _read_delimited(","),
+    ".tsv": _read_delimited("\t"),
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+}

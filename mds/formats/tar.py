@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mds.errors import FormatError
 from mds.formats.base import Format
+from mds.formats.columns import KnownColumns, note_of
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
-from mds.formats.known_columns import KnownColumns, note_of
 from mds.formats.tar_members import Arriving, ReadAt, Windows, mapped, members, reads
 from mds.formats.tar_places import FoundPlaces, TarPlaces, noted_samples
 from mds.formats.tar_reader import SampleBytes, batches, tar_block, tar_reader, whole_records

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import FormatError
+from mds.formats.columns import more_of
 from mds.formats.facts import ShardPlace
-from mds.formats.known_columns import more_of
 from mds.formats.tar_members import BLOCK
 from mds.formats.tar_samples import TarSample
 

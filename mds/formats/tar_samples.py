@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from mds.errors import FormatError
+from mds.formats.columns import KnownColumns, encoding_of
 from mds.formats.facts import ShardPlace
-from mds.formats.infer import encoding_of
-from mds.formats.known_columns import KnownColumns
 from mds.formats.tar_members import BLOCK, Member, ReadAt, members
 
 #: The column of the name that the files of a sample have in common.

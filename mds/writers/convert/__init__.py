@@ -13,7 +13,7 @@ from mds.lazy_imports import on_first_touch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mds.formats.infer import Column
+    from mds.formats.columns import Column
     from mds.writers.convert.conversion import Conversion
     from mds.writers.convert.inputs.base import BadRecord, FileInput, Input, InputOptions, InputPart
     from mds.writers.convert.inputs.registry import input_names, register_input

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mds.formats.json_values import as_json
+from mds.formats.columns import as_json
 
 Coerce = Callable[[Any], Any]
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}

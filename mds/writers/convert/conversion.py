@@ -20,7 +20,7 @@ from mds.arguments import did_you_mean
 from mds.encodings import parse_encoding
 from mds.encodings.lengths import length_function
 from mds.errors import ConfigError, NoSpaceError, SourceError
-from mds.formats.infer import Column
+from mds.formats.columns import Column
 from mds.index.column_notes import ColumnNote, make_notes
 from mds.shardfile.layout import MAX_SIZE
 from mds.storage import is_local, local_path, open_store, redact

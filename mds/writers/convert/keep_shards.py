@@ -18,9 +18,8 @@ import numpy as np
 
 from mds.errors import ConfigError, ShardError
 from mds.formats.base import Format
-from mds.formats.dataset import FormatData
+from mds.formats.dataset import FormatData, open_files
 from mds.formats.facts import Block
-from mds.formats.opening import open_files
 from mds.formats.source import Files
 from mds.shardfile.layout import pack_header
 from mds.writers.convert.run import Progress, SplitSummary, Summary

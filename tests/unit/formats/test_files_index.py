@@ -18,9 +18,9 @@ from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E40
 from mds.cli import main  # noqa: E402
 from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
 from mds.formats import RawFiles  # noqa: E402
-from mds.formats.manifest import pack_rows  # noqa: E402
-from mds.formats.opening import open_files  # noqa: E402
+from mds.formats.dataset import open_files  # noqa: E402
 from mds.formats.pinned import PINNED  # noqa: E402
+from mds.formats.raw_files import pack_rows  # noqa: E402
 from mds.formats.table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
 from mds.index.companion import write_companion  # noqa: E402
 from mds.index.files_index import TABLE_KIND, TABLE_NAME, files_index_bytes  # noqa: E402

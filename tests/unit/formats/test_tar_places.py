@@ -14,9 +14,8 @@ from PIL import Image
 from mds import StreamingDataset
 from mds.errors import FormatError
 from mds.formats import DataFile, Files, Tar
-from mds.formats.columns import as_columns
+from mds.formats.columns import as_columns, note_of
 from mds.formats.facts import ShardPlace
-from mds.formats.known_columns import note_of
 from mds.formats.tar_places import TarPlaces
 from mds.storage.memory import MemoryStore
 from mds.writers.convert.keep_shards import keep_shards

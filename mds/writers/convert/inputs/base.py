@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mds.errors import MdsError, SourceError
-from mds.formats.infer import Column
+from mds.formats.columns import Column
 from mds.process.fork_safe import cached_property
 from mds.redaction import printable
 from mds.writers.convert.inputs.listing import Listing

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, cast
 
 from mds.errors import FormatError, SourceError
-from mds.formats.infer import Column, infer_columns
+from mds.formats.columns import Column, infer_columns
 from mds.formats.unpack import compression_of, unpacked
 from mds.writers.convert.inputs.base import (
     BadRecord,

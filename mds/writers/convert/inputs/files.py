@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from mds.formats.infer import Column, show_value
+from mds.formats.columns import Column, show_value
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import (
     BadRecord,

@@ -28,13 +28,18 @@ from mds.formats.arrow import Arrow
 from mds.formats.arrow_values import python_values
 from mds.formats.base import Format
 from mds.formats.columnar import Columnar
-from mds.formats.columns import as_columns, merge_encodings
-from mds.formats.dataset import FormatData
+from mds.formats.columns import (
+    Column,
+    as_columns,
+    encoding_of,
+    infer_columns,
+    merge_encodings,
+    show_value,
+)
+from mds.formats.dataset import FormatData, open_files
 from mds.formats.facts import DataFile, FilePlan, ShardPlace
-from mds.formats.infer import Column, encoding_of, infer_columns, show_value
 from mds.formats.lake import TableFormat
 from mds.formats.lines import JsonLines, Lines, TextLines, read_lines
-from mds.formats.opening import open_files
 from mds.formats.parquet import Parquet
 from mds.formats.place import has_pattern, parse_place
 from mds.formats.registry import DELTA_LOG, format_of_files

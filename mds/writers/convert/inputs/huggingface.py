@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
 from mds.formats.arrow_values import encoding_of
-from mds.formats.infer import Column, show_value
+from mds.formats.columns import Column, show_value
 from mds.shardfile.layout import INDEX_NAME
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Record

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError
-from mds.formats.infer import Column, infer_columns, show_value
+from mds.formats.columns import Column, infer_columns, show_value
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.csv import DelimitedTextInput

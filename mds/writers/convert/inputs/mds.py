@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from mds.encodings import parse_encoding
 from mds.errors import NotFoundError, SourceError
-from mds.formats.infer import Column, show_value
+from mds.formats.columns import Column, show_value
 from mds.index import FileInfo, Index, ShardInfo
 from mds.index.column_notes import ColumnNote, read_notes
 from mds.shardfile.compression import parse_compression

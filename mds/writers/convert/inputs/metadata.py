@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError
-from mds.formats.infer import Column, infer_columns
+from mds.formats.columns import Column, infer_columns
 from mds.writers.convert.inputs.base import (
     SPLITS,
     BadRecord,

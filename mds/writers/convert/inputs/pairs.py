@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError
-from mds.formats.infer import Column, show_value
+from mds.formats.columns import Column, show_value
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.files import AudioInput, WholeFilesInput, not_utf8
 from mds.writers.convert.inputs.images import ImagesInput

@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from mds.formats.infer import encoding_of, infer_columns
+from mds.formats.columns import encoding_of, infer_columns
 from mds.writers.convert.coerce import find_coercer
 
 

@@ -1,9 +1,11 @@
 """Compressions by name, as the index spells them: `zstd:7`, `gz`, ... over whole files.
 
-Decompression is told the size beforehand and never gives a byte more, so a bomb costs nothing
-but its error (`decompression.py`). A whole file is one zstd frame, gzip member, bz2 or brotli
-stream, or raw snappy block; files of several frames or members, as parallel compressors write them,
-are read too.
+A compressed file is one zstd frame, gzip member, bz2 or brotli stream, or raw snappy block. Files
+of several frames or members, as parallel compressors write them, are read too.
+
+The index gives the size of the decompressed file, and a `Decompressor` raises an error at the first
+byte more, so a decompression bomb costs nothing else. Output comes in pieces of a megabyte, so a
+chunk of zeros takes no more memory than any other. A file of many members takes linear time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from mds.arguments import did_you_mean
 from mds.errors import ConfigError, ShardError, need
-from mds.shardfile.decompression import FIRST_PIECE, PIECE, Decompressor, MemberDecompressor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,8 +102,144 @@ def _cut(parts: Sequence[Data]) -> Iterator[memoryview]:
     """Yield the parts in pieces that keep the memory of a stream small."""
     for part in parts:
         view = memoryview(part)
-        for start in range(0, len(view), PIECE):
-            yield view[start : start + PIECE]
+        for start in range(0, len(view), _PIECE):
+            yield view[start : start + _PIECE]
+
+
+# --------------------------------------------------------------------- bounded decompression
+
+
+_PIECE = 1 << 20
+# Bytes of the first piece of a member: the library copies all input after the end of a member.
+_FIRST_PIECE = 1 << 9
+# Parallel compressors end a file with an empty member; thousands of them are an attack.
+_MAX_EMPTY_MEMBERS = 1000
+
+
+class Decompressor(ABC):
+    """Decompression of one file under way, bounded by the size that the index names."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._size = size
+        self._emitted = 0
+        self._sink: Callable[[bytes], object] = _drop
+        self._sink_error: Exception | None = None
+
+    def feed(self, chunk: Data) -> bytes:
+        """Return the output of the next chunk. Raises ShardError if it exceeds the file's size."""
+        out: list[bytes] = []
+        self.feed_to(chunk, out.append)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def finish(self) -> bytes:
+        """Return the last output, usually empty. Raises ShardError when bytes are missing."""
+        out: list[bytes] = []
+        self.finish_to(out.append)
+        return b"".join(out)
+
+    def feed_to(self, chunk: Data, sink: Callable[[bytes], object]) -> None:
+        """Decompress as `feed`, and pass each piece of at most a megabyte to ``sink``."""
+        self._guarded(lambda: self._push(chunk), sink)
+
+    def finish_to(self, sink: Callable[[bytes], object]) -> None:
+        """Finish as `finish`, and pass the last output to ``sink``."""
+        self._guarded(self._end, sink)
+        if self._emitted != self._size:
+            raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
+
+    def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
+        self._sink = sink
+        try:
+            act()
+        except (ShardError, ImportError):
+            raise
+        except Exception as error:  # each library has errors of its own
+            if error is self._sink_error:
+                raise
+            raise ShardError(f"broken {self._name} data: {error}") from error
+        finally:
+            self._sink, self._sink_error = _drop, None
+
+    @abstractmethod
+    def _push(self, chunk: Data) -> None:
+        """Take a chunk and call `_emit` for each piece; the library's own errors may pass."""
+
+    def _end(self) -> None:  # noqa: B027 - most have nothing to do
+        """Check the end, after the last chunk was pushed."""
+
+    def _emit(self, piece: bytes) -> None:
+        self._emitted += len(piece)
+        if self._emitted > self._size:
+            raise ShardError(f"{self._name} data holds more than the {self._size} bytes it should")
+        if piece:
+            try:
+                self._sink(piece)
+            except Exception as error:
+                self._sink_error = error
+                raise
+
+
+def _drop(piece: bytes) -> None:
+    del piece
+
+
+class MemberDecompressor(Decompressor):
+    """A file of members that follow one another, each with a decompressor object of its own.
+
+    At a member's end the library copies all that is behind it, so the first pieces are small.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, size)
+        self._member = self._new_member()
+        self._between = True
+        self._step = _FIRST_PIECE
+        self._before = 0  # bytes that had come when the member began
+        self._empty = 0
+
+    @staticmethod
+    @abstractmethod
+    def _new_member() -> Any:
+        """Return a decompressor of the standard library for one member."""
+
+    @abstractmethod
+    def _expand(self, piece: Data) -> None:
+        """Emit what a piece of a member becomes."""
+
+    def _push(self, chunk: Data) -> None:
+        view, start = memoryview(chunk), 0
+        while start < len(view):
+            if self._between and (padding := self._padding(view, start)):
+                start += padding
+                continue
+            self._between = False
+            piece = view[start : start + self._step]
+            self._expand(piece)
+            start += len(piece)
+            if self._member.eof:
+                start -= len(self._member.unused_data)
+                self._begin_anew()
+            else:
+                self._step = min(4 * self._step, _PIECE)
+
+    def _padding(self, view: memoryview, start: int) -> int:
+        del view, start
+        return 0
+
+    def _begin_anew(self) -> None:
+        self._empty += self._emitted == self._before
+        if self._empty > _MAX_EMPTY_MEMBERS:
+            raise ShardError(f"{self._name} data has more than {_MAX_EMPTY_MEMBERS} empty members")
+        self._before, self._step, self._between = self._emitted, _FIRST_PIECE, True
+        self._member = self._new_member()
+
+    def _end(self) -> None:
+        if not self._between:
+            raise ShardError(f"{self._name} data ended in the middle of a member")
+
+
+# --------------------------------------------------------------------- the compressions
 
 
 class _Zstd(Codec):
@@ -150,7 +287,7 @@ class _ZstdDecompressor(Decompressor):
         self._target = _Target()
         self._writer = zstandard.ZstdDecompressor().stream_writer(
             self._target,  # type: ignore[arg-type]
-            write_size=PIECE,
+            write_size=_PIECE,
         )
 
     def _push(self, chunk: Data) -> None:
@@ -195,16 +332,16 @@ class _GzDecompressor(MemberDecompressor):
         return zlib.decompressobj(31)
 
     def _expand(self, piece: Data) -> None:
-        self._emit(self._member.decompress(piece, PIECE))
+        self._emit(self._member.decompress(piece, _PIECE))
         # At the end of a member the tail is stale, and the rest is unused data.
         while self._member.unconsumed_tail and not self._member.eof:
-            self._emit(self._member.decompress(self._member.unconsumed_tail, PIECE))
+            self._emit(self._member.decompress(self._member.unconsumed_tail, _PIECE))
 
     def _padding(self, view: memoryview, start: int) -> int:
         # gzip allows zeros after a member
         piece = bytes(view[start : start + self._step])
         zeros = len(piece) - len(piece.lstrip(b"\0"))
-        self._step = min(4 * self._step, PIECE) if zeros == len(piece) else FIRST_PIECE
+        self._step = min(4 * self._step, _PIECE) if zeros == len(piece) else _FIRST_PIECE
         return zeros
 
 
@@ -229,9 +366,9 @@ class _Bz2Decompressor(MemberDecompressor):
         return bz2.BZ2Decompressor()
 
     def _expand(self, piece: Data) -> None:
-        self._emit(self._member.decompress(piece, PIECE))
+        self._emit(self._member.decompress(piece, _PIECE))
         while not (self._member.needs_input or self._member.eof):
-            self._emit(self._member.decompress(b"", PIECE))
+            self._emit(self._member.decompress(b"", _PIECE))
 
 
 class _Br(Codec):
@@ -259,7 +396,7 @@ class _BrDecompressor(Decompressor):
         pending = bytes(chunk)
         # Input is taken whole; what did not fit into the limit comes with the next, empty, one.
         while pending or not self._stream.is_finished():
-            piece = self._stream.process(pending, output_buffer_limit=PIECE)
+            piece = self._stream.process(pending, output_buffer_limit=_PIECE)
             self._emit(piece)
             pending = b""
             if not piece:

@@ -1,240 +1,176 @@
-"""The binary copy of an index: used when it is right, replaced when it is not."""
+"""Files beside an index.json: bound to it, checked before they are believed, never in the way."""
 
-import functools
 import json
 import os
-import pathlib
 
 import numpy as np
 import pytest
-import xxhash
 
+from mds import MDSWriter, merge_index
+from mds.cli.verification import verify
+from mds.errors import ConfigError, DeniedError, IndexFileError
 from mds.index import Index
-from mds.index import binary_copy as sidecars
+from mds.index.companion import (
+    companion_name,
+    companions_of,
+    is_companion,
+    pack_companion,
+    parse_companion,
+    read_companion,
+    write_companion,
+)
+from mds.index.lengths import emit_lengths
+from mds.storage import open_store
 
-# Of however small an index.
-read_index = functools.partial(sidecars.read_index, min_copied_bytes=0)
-
-
-@pytest.fixture
-def place(make_shard, tmp_path):
-    """An index of 50 shards of two schemas, and where its sidecar goes."""
-    shards = [make_shard(i, zipped=i >= 30, hashes=["sha1", "xxh64"]) for i in range(50)]
-    path = tmp_path / "index.json"
-    path.write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
-    return path, tmp_path / "cache" / "index.bin"
-
-
-def counted(monkeypatch):
-    """The number of texts that were parsed, as a list that grows."""
-    calls = []
-    parse = Index.parse.__func__
-
-    def counting(cls, data, where="index.json"):
-        calls.append(where)
-        return parse(cls, data, where)
-
-    monkeypatch.setattr(Index, "parse", classmethod(counting))
-    return calls
+DIGEST = "0123456789abcdef" * 2
 
 
-def test_the_second_start_parses_nothing(place, monkeypatch):
-    """The table comes from the sidecar, equal to the last byte of its JSON."""
-    path, sidecar = place
-    first = read_index(str(path), str(sidecar))
-    calls = counted(monkeypatch)
-    again = read_index(str(path), str(sidecar))
-    assert calls == []
-    assert again.to_json() == first.to_json() == path.read_bytes()
-    assert list(again) == list(first)
-    assert again.schemas == first.schemas
-    assert again.fingerprint() == first.fingerprint()
-    assert all(np.array_equal(getattr(again, n), getattr(first, n)) for n in Index.COLUMNS)
-    assert not again.samples.flags.writeable
+def fill(folder, count=20):
+    """A dataset of a few samples; its store and its index."""
+    columns = {"x": "ndarray:int32"}
+    with MDSWriter(out=str(folder), columns=columns, exist_ok=True, size_limit=200) as writer:
+        for i in range(count):
+            writer.write({"x": np.zeros(i + 1, np.int32)})
+    store = open_store(str(folder))
+    return store, Index.parse(store.get("index.json"))
 
 
-def test_another_index_makes_another_sidecar(place, make_shard):
-    """A changed index is never answered from the old sidecar, even at the same size."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    text = path.read_text()
-    path.write_text(text.replace('"samples": 101', '"samples": 109'))
-    assert len(path.read_text()) == len(text)
-    assert 109 in read_index(str(path), str(sidecar)).samples
-    assert 109 in sidecars.load(str(sidecar), *sidecars._digest(str(path))).samples
-    path.write_text(json.dumps({"shards": [make_shard()], "version": 2}))
-    assert len(read_index(str(path), str(sidecar))) == 1
+def test_what_is_written_is_read(tmp_path):
+    """Kind, version, index and payload, with one line of JSON before the bytes."""
+    store, index = fill(tmp_path / "d")
+    name = companion_name("lengths", "tokens")
+    write_companion(store, name, "lengths", index.fingerprint(), b"\0\1\n\2", version=1)
+    found = read_companion(store, name, "lengths", index.fingerprint())
+    assert (found.kind, found.version, bytes(found.payload)) == ("lengths", 1, b"\0\1\n\2")
+    header, _, payload = (tmp_path / "d" / name).read_bytes().partition(b"\n")
+    assert payload == b"\0\1\n\2"
+    assert json.loads(header)["index"] == index.fingerprint()
+    assert companions_of(store) == [name]
 
 
-def test_damaged_sidecars_are_replaced(place):
-    """A flipped bit or a cut anywhere in the sidecar changes nothing but the time it takes."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good, text = sidecar.read_bytes(), path.read_bytes()
-    rng = np.random.default_rng(0)
-    for number in range(80):
-        data = bytearray(good)
-        at = int(rng.integers(len(data))) if number > 30 else number
-        if number % 2:
-            data[at] ^= 1 << int(rng.integers(8))
-        else:
-            del data[at:]
-        sidecar.write_bytes(data)
-        assert read_index(str(path), str(sidecar)).to_json() == text
-        assert sidecar.read_bytes() == good
+def test_none_is_an_answer(tmp_path):
+    """A missing file, and the 403 of a store that hides what is missing, are None."""
+    store, index = fill(tmp_path / "d")
+    assert read_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint()) is None
+
+    class Hiding:
+        def url_of(self, key):
+            return key
+
+        def stream(self, key):
+            raise DeniedError(key)
+
+    assert read_companion(Hiding(), "index.lengths-x.bin", "lengths", None) is None
 
 
-def test_a_place_that_cannot_be_written(place, tmp_path):
-    """Without a place for the sidecar the index is read all the same."""
-    path, _ = place
-    (tmp_path / "file").write_text("")
-    assert len(read_index(str(path), str(tmp_path / "file" / "index.bin"))) == 50
-    (tmp_path / "folder").mkdir()
-    assert len(read_index(str(path), str(tmp_path / "folder"))) == 50
-    assert os.listdir(tmp_path / "folder") == []
+def test_names_of_columns_become_names_of_files():
+    """Any column has one, none leaves its folder, and no two share one."""
+    names = ["tokens", "a/b", "../x", "a b", "a=2Fb", "ä", "a%2Fb", ".", ""]
+    made = [companion_name("lengths", name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(is_companion(name) and "/" not in name for name in made)
+    with pytest.raises(ConfigError, match="too long"):
+        companion_name("lengths", "x" * 300)
+    assert not is_companion("index.json")
+    assert not is_companion("index.html")
+    assert not is_companion("shard.00000.mds")
 
 
-def test_nothing_is_left_beside_the_sidecar(place):
-    """The sidecar appears under its name alone, and a small index has none."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    assert os.listdir(sidecar.parent) == ["index.bin"]
+GOOD = pack_companion("lengths", 1, DIGEST, b"payload")
 
 
-def test_small_indexes_have_no_sidecar(place):
-    """An index that is parsed in a moment is not copied."""
-    path, sidecar = place
-    assert len(sidecars.read_index(str(path), str(sidecar))) == 50
-    assert not sidecar.exists()
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no header"),
+        (b"payload without a line", "no header"),
+        (b"{}\n", "no header"),
+        (b"[]\nx", "no header"),
+        (b"[" * 900 + b"\n", "no header"),
+        (b"\xff\xfe\n", "no header"),
+        (b" " * 5000 + GOOD, "no header"),
+        (GOOD[:-1], "damaged"),
+        (GOOD + b"x", "damaged"),
+        (GOOD[:-1] + b"D", "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": 1e9'), "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": -1'), "damaged"),
+        (GOOD.replace(b'"bytes": 7', b'"bytes": true'), "damaged"),
+        (GOOD.replace(b'"version": 1', b'"version": 2'), "update it"),
+        (GOOD.replace(b'"version": 1', b'"version": 0'), "version 0"),
+        (GOOD.replace(b'"version": 1', b'"version": "1"'), "version '1'"),
+        (GOOD.replace(b'"lengths"', b'"columns"'), "kind 'columns'"),
+        (GOOD.replace(b'"lengths"', b'["lengths"]'), "kind"),
+        (GOOD.replace(DIGEST.encode(), b"f" * 32), "another index.json"),
+        (GOOD.replace(DIGEST.encode(), b"../../../etc/passwd"), "kind"),
+    ],
+)
+def test_what_is_not_one_is_refused(data, says):
+    """The file, what is wrong with it, and what to do, in a short sentence."""
+    with pytest.raises(IndexFileError, match=says) as told:
+        parse_companion(data, "far/index.lengths-x.bin", "lengths", DIGEST)
+    assert "far/index.lengths-x.bin" in str(told.value)
+    assert len(str(told.value)) < 400
 
 
-def test_every_golden_index_survives_its_sidecar(tmp_path):
-    """All formats, hashes and compressions are in the sidecar."""
-    golden = pathlib.Path(__file__).parents[2] / "golden" / "shards"
-    for number, path in enumerate(sorted(golden.rglob("index.json"))):
-        sidecar = str(tmp_path / f"{number}.bin")
-        read_index(str(path), sidecar)
-        again = sidecars.load(sidecar, *sidecars._digest(str(path)))
-        assert again is not None
-        assert again.to_json() == path.read_bytes()
+def test_a_large_file_is_refused_before_it_is_read(tmp_path):
+    """Reading ends soon after the bytes that are plausible."""
+    store, index = fill(tmp_path / "d")
+    name = companion_name("lengths", "x")
+    write_companion(store, name, "lengths", index.fingerprint(), bytes(10_000_000))
+    came = []
+    stream = store.stream
+
+    def counted(key):
+        body = stream(key)
+        came.append(body)
+        return body
+
+    store.stream = counted
+    with pytest.raises(IndexFileError, match="more than 1000 bytes"):
+        read_companion(store, name, "lengths", index.fingerprint(), max_bytes=1000)
+    assert came[0]._received < 10_000_000
 
 
-def forge(good, change):
-    """A sidecar whose header or columns were changed, with a right digest over it."""
-    length = int.from_bytes(good[16:20], "little")
-    header = json.loads(good[20 : 20 + length])
-    body = bytearray(good[20 + length :])
-    change(header, body)
-    text = json.dumps(header).encode()
-    text += b" " * (-(20 + len(text)) % 64)
-    rest = len(text).to_bytes(4, "little") + text + bytes(body)
-    return good[:8] + xxhash.xxh3_64_intdigest(rest).to_bytes(8, "little") + rest
+def test_only_names_of_companions_are_written(tmp_path):
+    """The index itself and shards cannot be replaced by one."""
+    store, index = fill(tmp_path / "d")
+    for name in ("index.json", "shard.00000.mds", "../index.x-y.bin"):
+        with pytest.raises(ConfigError, match="not a name"):
+            write_companion(store, name, "lengths", index.fingerprint(), b"")
 
 
-def numbers(name, at, value):
-    """Change one number of a column."""
-
-    def change(header, body):
-        (column,) = [column for column in header["columns"] if column[0] == name]
-        size = np.dtype(column[1]).itemsize
-        start = column[2] + size * (at % column[3])
-        body[start : start + size] = np.array([value], column[1]).tobytes()
-
-    return change
+def test_a_new_dataset_in_the_place_has_none_of_the_old_one(tmp_path):
+    """exist_ok=True removes them with the index; a user's file of such a name stays."""
+    store, index = fill(tmp_path / "d")
+    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"old")
+    (tmp_path / "d" / "index.notes.json").write_text('{"mine": 1}')
+    fill(tmp_path / "d", 7)
+    assert "index.lengths-x.bin" not in os.listdir(tmp_path / "d")
+    assert (tmp_path / "d" / "index.notes.json").read_text() == '{"mine": 1}'
 
 
-def renamed(old, new):
-    """Change the bytes of names."""
-
-    def change(header, body):
-        del header
-        assert len(old) == len(new)
-        assert old in body
-        body[:] = body.replace(old, new)
-
-    return change
-
-
-def told(**changes):
-    return lambda header, body: header.update(changes)
+def test_verify_tells_what_is_wrong_with_them(tmp_path):
+    """Damage, and one that belongs to another index."""
+    store, index = fill(tmp_path / "d")
+    good = emit_lengths("x", np.arange(20) + 1)
+    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), good)
+    assert verify(str(tmp_path / "d")).faults == []
+    write_companion(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")
+    (tmp_path / "d" / "index.lengths-z.bin").write_bytes(GOOD[:-2])
+    faults = verify(str(tmp_path / "d")).faults
+    assert len(faults) == 2
+    assert "index.lengths-y.bin: belongs to another index.json" in faults[0]
+    assert "index.lengths-z.bin" in faults[1]
 
 
-def of_column(name, place, value):
-    def change(header, body):
-        del body
-        (column,) = [column for column in header["columns"] if column[0] == name]
-        column[place] = value
-
-    return change
-
-
-LIES = {
-    **{f"count_{n}_{v}": of_column(n, 3, v) for n in ("samples", "names", "name_ends", "digests")
-       for v in (0, 49, 51, -1, 10**6, 2**62, 2**64, None, 1.5, True)},
-    **{f"place_{v}": of_column("raw_size", 2, v) for v in (-8, 10**9, 2**63, "0", None)},
-    **{f"dtype_{v}": of_column("samples", 1, v)
-       for v in ("<f8", "|O", "<i4", "nope", None, "<i8,<i8")},
-    **{f"{n}_{v}": numbers(n, 3, v) for n in ("samples", "raw_size", "zip_size", "raw_meta_size")
-       for v in (-1, 2**62, 2**37, -(2**63))},
-    "samples_beyond_bytes": numbers("samples", 3, 5000),
-    "zip_of_none": numbers("zip_size", 3, 7),
-    "raw_over_4_gib": numbers("raw_size", 3, 2**32),
-    **{f"schema_{v}": numbers("schema_of", 3, v) for v in (-1, 2, 2**31 - 1)},
-    **{f"ends_{at}_{v}": numbers("name_ends", at, v) for at in (0, 3, -1)
-       for v in (-1, 0, 2**62, -(2**63))},
-    "no_columns": told(columns=[]),
-    "columns_text": told(columns="samples"),
-    "columns_number": told(columns=7),
-    "schemas_none": told(schemas=[]),
-    "schemas_other": told(schemas=["{}"]),
-    "schemas_text": told(schemas=["["]),
-    "schemas_deep": told(schemas=["[" * 100_000]),
-    "schemas_number": told(schemas=3),
-    "version_text": told(version="1"),
-    **{f"name_{new!r}": renamed(b"shard.00001.mds", new) for new in (
-        b"../../.ssh/id_a", b"/etc/passwd.mds", b".mds/index.mds1", b"shard\\00001.mds",
-        b"shard.00001.md/", b"shard.\x000001.mds", b"shard.00001.\xff\xff\xff", b"shard//0001.mds",
-        b"x/./y0000001.md", b"shard.00001.\x1bds", b"a/INDEX.JSON/xx", b"\x00hard.00001.mds")},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_forged_sidecar_is_replaced(place, lie):
-    """Numbers and names of a sidecar are checked, whatever its digest says; it is made anew."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good = sidecar.read_bytes()
-    sidecar.write_bytes(forge(good, LIES[lie]))
-    assert sidecars.load(str(sidecar), *sidecars._digest(str(path))) is None
-    assert read_index(str(path), str(sidecar)).to_json() == path.read_bytes()
-    assert sidecar.read_bytes() == good
-
-
-def test_strange_names_survive_their_sidecar(make_shard, tmp_path):
-    """Names that no quick look can judge are judged one by one, and come back."""
-    shards = [make_shard(i, zipped=True) for i in range(3)]
-    shards[1]["raw_data"]["basename"] = "\u00fc/.hidden/" + "x" * 230
-    path = tmp_path / "index.json"
-    path.write_text(json.dumps({"shards": shards, "version": 2}))
-    first = read_index(str(path), str(tmp_path / "s"))
-    again = sidecars.load(str(tmp_path / "s"), *sidecars._digest(str(path)))
-    assert list(again) == list(first)
-
-
-def test_no_pipe_link_or_giant_is_read_as_a_sidecar(place, tmp_path):
-    """What is in the sidecar's place and is no such file delays nothing and is never followed."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good = sidecar.read_bytes()
-    size, digest = sidecars._digest(str(path))
-    os.rename(sidecar, tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", sidecar)
-    assert sidecars.load(str(sidecar), size, digest) is None
-    os.unlink(sidecar)
-    os.mkfifo(sidecar)
-    assert len(read_index(str(path), str(sidecar))) == 50
-    assert sidecar.read_bytes() == good
-    with open(sidecar, "wb") as file:
-        file.truncate(1 << 40)
-    assert len(read_index(str(path), str(sidecar))) == 50
-    assert sidecar.read_bytes() == good
+def test_a_merged_index_has_no_companions_of_the_index_it_replaced(tmp_path):
+    """What belongs to the parts stays beside them."""
+    parts = [fill(tmp_path / name) for name in ("a", "b")]
+    for store, index in parts:
+        write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"part")
+    merge_index(str(tmp_path))
+    whole = open_store(str(tmp_path))
+    write_companion(whole, "index.lengths-x.bin", "lengths", DIGEST, b"stale")
+    merge_index(str(tmp_path))
+    assert companions_of(whole) == []
+    assert companions_of(parts[0][0]) == ["index.lengths-x.bin"]

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from mds.errors import ShardError
-from mds.shardfile import decompression
+from mds.shardfile import compression
 from mds.shardfile.compression import parse_compression
 
 
@@ -38,7 +38,7 @@ def test_a_member_costs_its_own_bytes(name, monkeypatch):
         kind, "_expand", lambda self, piece: (seen.append(len(piece)), expand(self, piece))
     )
     assert parse_compression(name).decompress(packed, count) == b"x" * count
-    assert sum(seen) <= count * decompression.FIRST_PIECE
+    assert sum(seen) <= count * compression._FIRST_PIECE
 
 
 @pytest.mark.parametrize("name", PACK)
@@ -73,8 +73,8 @@ def test_what_one_chunk_expands_to_is_passed_on_in_pieces(name):
     finally:
         tracemalloc.stop()
     assert sum(came) == size
-    assert max(came) <= 2 * decompression.PIECE
-    assert peak < 10 * decompression.PIECE
+    assert max(came) <= 2 * compression._PIECE
+    assert peak < 10 * compression._PIECE
 
 
 def test_an_error_of_the_sink_is_not_one_of_the_data():

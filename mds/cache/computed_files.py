@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from mds.errors import CacheError, IndexFileError
-from mds.index.companion import pack_companion, parse_companion
+from mds.index.sidecar import pack_sidecar, parse_sidecar
 from mds.storage.control_files import (
     make_control_folder,
     make_shared_folder,
@@ -126,7 +126,7 @@ class PackFile:
         window_count = int(self._windows.sum())
         try:
             content = read_control_file(self.path, 4 * window_count + 2048)
-            content_file = parse_companion(content, self.path, _PACKS, self._key)
+            content_file = parse_sidecar(content, self.path, _PACKS, self._key)
         except (OSError, CacheError, IndexFileError):
             return None
         if len(content_file.payload) != 4 * window_count:
@@ -152,5 +152,5 @@ class PackFile:
     def _write(self, counts: list[Ids]) -> None:
         payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
         with self._files.publish(self.path) as file:
-            file.write(pack_companion(_PACKS, 1, self._key, payload))
+            file.write(pack_sidecar(_PACKS, 1, self._key, payload))
         self._files.keep_newest(_PACKS_NAME, _MAX_PACK_FILES)

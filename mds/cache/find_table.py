@@ -40,7 +40,7 @@ from mds.formats.pinned import HERE, PINNED, read_pinned
 from mds.formats.place import FilePlace, parse_place
 from mds.formats.source import Files, open_pinned
 from mds.formats.table import FileTable, first_names
-from mds.index.files_index import FilesIndexError
+from mds.index.table import FilesIndexError
 from mds.redaction import get_logger
 from mds.storage.control_files import (
     make_control_folder,

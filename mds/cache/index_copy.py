@@ -59,7 +59,7 @@ from mds.errors import (
 )
 from mds.events import Retried, emit
 from mds.index import Index, read_index
-from mds.index.binary_copy import MIN_COPIED_BYTES, explain_missing_index
+from mds.index.table import MIN_COPIED_BYTES, explain_missing_index
 from mds.redaction import get_logger
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
 from mds.storage.files import despite_deletion, temporary_path, translate_write_errors

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.encodings.lengths import length_function
+from mds.encodings.arrays import length_function
 from mds.errors import ConfigError, MdsError, NotFoundError
 from mds.index import Index
-from mds.index.companion import write_companion
-from mds.index.files_index import FilesIndexError
 from mds.index.lengths import KIND, Lengths, emit_lengths, lengths_name
+from mds.index.sidecar import write_sidecar
+from mds.index.table import FilesIndexError
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import open_store
 from mds.writers.convert.inputs.mds import MdsInput
@@ -54,7 +54,7 @@ def record_lengths(url: str, column: str) -> Lengths:
                         raise type(error)(f"{file_name}, column {column!r}: {error}") from error
                     next_sample += 1
         name, payload = lengths_name(column), emit_lengths(column, lengths_of_samples)
-        write_companion(store, name, KIND, index.fingerprint(), payload)
+        write_sidecar(store, name, KIND, index.fingerprint(), payload)
     return Lengths.of(column, lengths_of_samples)
 
 

@@ -12,7 +12,7 @@ from mds.formats.pinned import HERE, pinned_format, read_pinned
 from mds.formats.registry import format_of_files
 from mds.formats.source import Files
 from mds.index import Index
-from mds.index.files_index import FilesIndexError
+from mds.index.table import FilesIndexError
 from mds.preview import Undecodable
 from mds.readers import Reader
 from mds.shardfile.layout import INDEX_NAME

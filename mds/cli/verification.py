@@ -18,14 +18,14 @@ from mds.cli.dataset_info import read_index
 from mds.cli.dataset_lengths import read_lengths
 from mds.cli.files_dataset import check_shard, open_dataset
 from mds.encodings import Encoding, parse_encoding
-from mds.encodings.lengths import length_function
+from mds.encodings.arrays import length_function
 from mds.errors import MdsError, NotFoundError
 from mds.index import FileInfo, Index, ShardInfo
 from mds.index.column_notes import KIND as NOTES
 from mds.index.column_notes import check_noted, parse_notes
-from mds.index.companion import companions_of, parse_companion
 from mds.index.lengths import KIND as LENGTHS
 from mds.index.lengths import lengths_name, parse_lengths
+from mds.index.sidecar import parse_sidecar, sidecars_of
 from mds.readers import make_decoder
 from mds.shardfile.compression import parse_compression
 from mds.shardfile.hashing import hexdigest
@@ -100,17 +100,17 @@ def verify(
                 _take(waiting, total, progress, len(index))
         while waiting:
             _take(waiting, total, progress, len(index))
-    total.faults += _companion_faults(url, index)
+    total.faults += _sidecar_faults(url, index)
     return total
 
 
-def _companion_faults(url: str, index: Index) -> Iterator[str]:
+def _sidecar_faults(url: str, index: Index) -> Iterator[str]:
     """Yield the faults of the sidecar files of an index."""
     columns = [name for schema in index.schemas for name in schema.columns.names]
     with open_store(url) as store:
-        for name in companions_of(store):
+        for name in sidecars_of(store):
             try:
-                sidecar = parse_companion(store.get(name), name, None, index.fingerprint())
+                sidecar = parse_sidecar(store.get(name), name, None, index.fingerprint())
                 if sidecar.kind == LENGTHS:
                     parse_lengths(sidecar.payload, index.total_samples, None, name)
                 elif sidecar.kind == NOTES:

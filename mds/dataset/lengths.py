@@ -21,12 +21,11 @@ import numpy as np
 from mds.cache.filesystem import control_folder
 from mds.cache.origin import CONTROL
 from mds.encodings import DecodeKind, parse_encoding
-from mds.encodings.lengths import has_lengths, length_function
+from mds.encodings.arrays import has_lengths, length_function
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.formats.columns import as_columns
 from mds.formats.source import Files
 from mds.index.binary_copy import map_file
-from mds.index.companion import read_companion
 from mds.index.lengths import (
     KIND,
     JoinedLengths,
@@ -37,6 +36,7 @@ from mds.index.lengths import (
     parse_lengths,
     parse_lengths_file,
 )
+from mds.index.sidecar import read_sidecar
 from mds.plan.pack_schedule import Documents
 from mds.plan.packing import Packing
 from mds.shardfile.layout import parse_offsets
@@ -121,7 +121,7 @@ def _of_source(source: Source, column: str) -> Lengths:
         source.remote or source.folder, options=source.options, timeout=source.timeout
     )
     if not in_place:
-        sidecar = read_companion(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
+        sidecar = read_sidecar(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
         if sidecar is not None:
             lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
             return _keep(path, lengths, fingerprint)

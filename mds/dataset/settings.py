@@ -26,7 +26,6 @@ from mds.arguments import (
     whole,
 )
 from mds.errors import ArgumentError, ConfigError
-from mds.formats.base import Format
 from mds.plan.packing import Packing
 from mds.plan.schedule import Schedule
 from mds.plan.state import MAX_SEED
@@ -50,6 +49,15 @@ def _of_images(word: Rule) -> Rule:
     )
 
 
+def _is_format(value: object) -> bool:
+    """Whether a value is a format, or a text that may name one."""
+    if isinstance(value, str):
+        return True
+    from mds.formats.base import Format
+
+    return isinstance(value, Format)
+
+
 _PLACE: dict[str, Rule] = {
     "remote": text("a URL or a path").or_none(),
     "local": text("the path of a folder").or_none(),
@@ -58,7 +66,7 @@ _PLACE: dict[str, Rule] = {
     "validate_hash": text("the name of a digest such as 'xxh3_64'").or_none(),
     "format": Rule(
         "the name of a format such as 'parquet', or a Format such as Parquet(columns=['text'])",
-        lambda value: isinstance(value, (str, Format)),
+        _is_format,
         fix=lambda value: f"{value.__name__}()" if isinstance(value, type) else "",
     ).or_none("what their endings tell"),
 }

@@ -17,8 +17,7 @@ from mds.arguments import check_arguments, did_you_mean, plain_scalar, takes_nam
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError
-from mds.formats.registry import format_of_files, parse_format
-from mds.index.files_index import FilesIndexError
+from mds.index.table import FilesIndexError
 from mds.storage.relative_name import split_folder
 from mds.storage.url import Url, is_local, join, local_path, path_on_disk
 
@@ -111,7 +110,11 @@ class Stream:
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
         self.storage_options = storage_options
-        self.format = parse_format(format)
+        self.format: Format | None = None
+        if format is not None:
+            from mds.formats.registry import parse_format
+
+            self.format = parse_format(format)
         self._columns_wanted: Sequence[str] | None = None  # columns= of the dataset
         # Of files that are read in place, once they are known: facts for a state, and costs.
         self._files_pin: Mapping[str, Any] = {}
@@ -239,6 +242,8 @@ class Stream:
         place = join(self.remote if self.remote is not None else self.local, self.split)
         if is_local(place) and os.path.exists(os.path.join(local_path(place), "index.json")):
             return None
+        from mds.formats.registry import format_of_files
+
         return format_of_files(place)
 
     def _find_in(

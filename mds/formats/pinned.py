@@ -16,9 +16,14 @@ from mds.formats.dataset import FormatData, reads_of
 from mds.formats.registry import find_format
 from mds.formats.source import Files
 from mds.formats.table import FileTable
-from mds.index.companion import read_companion, write_companion
-from mds.index.files_index import TABLE_KIND, TABLE_NAME, FilesIndexError, files_index_bytes
-from mds.index.table import fingerprint_of
+from mds.index.sidecar import read_sidecar, write_sidecar
+from mds.index.table import (
+    TABLE_KIND,
+    TABLE_NAME,
+    FilesIndexError,
+    files_index_bytes,
+    fingerprint_of,
+)
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import is_local, local_path, open_store, redact
 from mds.storage.url import reveal
@@ -70,7 +75,7 @@ def write_files_index(
         data.format.name, HERE if is_here else place, settings, table.digest()
     )
     # The table first: an index is good as soon as it is there.
-    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
+    write_sidecar(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
     store.put(INDEX_NAME, index_bytes)
     return out
 
@@ -99,7 +104,7 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
 
     Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
     """
-    sidecar = read_companion(store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST)
+    sidecar = read_sidecar(store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST)
     location = store.url_of(TABLE_NAME)
     if sidecar is None:
         raise IndexFileError(f"{location}: the table of the files is missing; run mds index anew.")

@@ -9,15 +9,14 @@ document. Everything that an index says is distrusted until it was checked.
 
 from __future__ import annotations
 
-from mds.index.binary_copy import read_index
-from mds.index.schema import (
+from mds.index.shard_object import (
     FileInfo,
     ShardInfo,
     ShardSchema,
     Stored,
     refuse_unsafe,
 )
-from mds.index.table import Index
+from mds.index.table import Index, read_index
 from mds.shardfile.layout import Columns
 
 __all__ = [

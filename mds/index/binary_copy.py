@@ -16,7 +16,6 @@ its digest, some 20 ms for each 100 MB.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -27,19 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.errors import IndexFileError, NotFoundError, StoreError
-from mds.index.schema import ShardSchema
-from mds.index.shard_object import LARGEST, parse_shard
-from mds.index.table import Index
+from mds.errors import IndexFileError
+from mds.index.parse import COLUMN_DTYPES
+from mds.index.shard_object import LARGEST, JsonShape, ShardSchema, parse_shard
 from mds.process.mmaps import map_descriptor
-from mds.storage.files import open_regular
 from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, RelativeName
 
 _MAGIC = b"mdsindex"
 _VERSION = 1
 _START = len(_MAGIC) + 8 + 4
-# Below this the index is parsed as quickly as a sidecar is opened.
-MIN_COPIED_BYTES = 256 << 10
 # The header repeats each schema once, and columns begin at multiples of 64 bytes.
 _ROOM = 64 << 10
 
@@ -53,7 +48,6 @@ _SIZES = {
     "zip_data": "zip_size",
     "zip_meta": "zip_meta_size",
 }
-_DTYPES = {"schema_of": "<i4", "names": "|u1", "digests": "|u1"}
 _WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
 _NOT_PLAIN = (b'"', b"\\", b":")  # printable characters that a plain name cannot have
 _NUL, _SLASH = 0, ord("/")
@@ -63,48 +57,26 @@ _may_begin = np.zeros(256, np.bool_)
 _may_begin[list(_WORD)] = True
 
 
-def read_index(
-    path: str, sidecar: str | None = None, *, min_copied_bytes: int = MIN_COPIED_BYTES
-) -> Index:
-    """Read the index.json at ``path``.
-
-    ``sidecar`` is the path of a binary copy of the table. It is used if it was made from an index
-    of the same size and digest, and written otherwise. An index of less than ``min_copied_bytes``
-    is parsed without it.
-    """
-    if sidecar is None:
-        return Index.parse(_read(path), path)
-    size, digest = _digest(path)
-    if size < min_copied_bytes:
-        return Index.parse(_read(path), path)
-    index = load(sidecar, size, digest)
-    if index is None:
-        index = Index.parse(_read(path), path)
-        # If the folder is read-only, the next start only has to parse again.
-        with contextlib.suppress(OSError, StoreError):
-            save(index, sidecar, size)
-    return index
-
-
-def save(index: Index, path: str, size: int) -> None:
-    """Write the table of an index.json of ``size`` bytes."""
+def save(
+    columns: Columns, schemas: Sequence[ShardSchema], digest: str, path: str, size: int
+) -> None:
+    """Write the table of an index.json of ``size`` bytes and this digest (xxh3_128, hex)."""
     import xxhash
 
-    from mds.index.emit import JsonShape
     from mds.storage.files import publish  # brings in what opening an index does not need
 
-    columns, offset = [], 0
-    for name in Index.COLUMNS:
-        column: npt.NDArray[Any] = getattr(index, name)
-        columns.append([name, column.dtype.str, offset, len(column)])
+    descriptors, offset = [], 0
+    for name in COLUMN_DTYPES:
+        column = columns[name]
+        descriptors.append([name, column.dtype.str, offset, len(column)])
         offset += -(-column.nbytes // 64) * 64
     header = json.dumps(
         {
             "version": _VERSION,
             "size": size,
-            "digest": index.fingerprint(),
-            "schemas": [JsonShape(schema).example() for schema in index.schemas],
-            "columns": columns,
+            "digest": digest,
+            "schemas": [JsonShape(schema).example() for schema in schemas],
+            "columns": descriptors,
         }
     ).encode()
     header += b" " * (-(_START + len(header)) % 64)
@@ -112,8 +84,8 @@ def save(index: Index, path: str, size: int) -> None:
     check = xxhash.xxh3_64(start)
     with publish(path) as temporary, open(temporary, "wb") as file:
         file.write(_MAGIC + bytes(8) + start)
-        for name in Index.COLUMNS:
-            column = np.ascontiguousarray(getattr(index, name))
+        for name in COLUMN_DTYPES:
+            column = np.ascontiguousarray(columns[name])
             data = column.view(np.uint8).data
             for piece in (data, bytes(-len(data) % 64)):
                 check.update(piece)
@@ -122,8 +94,12 @@ def save(index: Index, path: str, size: int) -> None:
         file.write(check.intdigest().to_bytes(8, "little"))
 
 
-def load(path: str, size: int, digest: str) -> Index | None:
-    """Load the table at ``path``; return None if it is damaged, implausible or of another index."""
+def load(path: str, size: int, digest: str) -> tuple[Columns, list[ShardSchema]] | None:
+    """Return the columns and schemas in the copy at ``path``, of an index.json of that size.
+
+    None if the copy is damaged, implausible, or of another index: ``digest`` is the xxh3_128 of
+    index.json, in hex.
+    """
     import xxhash
 
     # A table is smaller than the text that it was made from, so a larger file is not one.
@@ -144,17 +120,17 @@ def load(path: str, size: int, digest: str) -> Index | None:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         # FormatError is a ValueError: an encoding or compression that is not registered here.
         return None
-    return Index(columns, schemas, digest) if is_plausible(columns, schemas) else None
+    return (columns, schemas) if is_plausible(columns, schemas) else None
 
 
 def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[Any]]:
     """Return the columns by name; raise ValueError if they are not those of a table."""
-    if [name for name, *_ in descriptors] != list(Index.COLUMNS):
+    if [name for name, *_ in descriptors] != list(COLUMN_DTYPES):
         raise ValueError("other columns")
     columns = {}
     for name, dtype, offset, count in descriptors:
         if (
-            dtype != _dtype_of(name)
+            dtype != COLUMN_DTYPES[name]
             or type(offset) is not int
             or type(count) is not int
             or count < 0
@@ -183,54 +159,10 @@ def map_file(path: str, max_bytes: int) -> mmap.mmap | None:
         os.close(handle)
 
 
-def _read(path: str) -> bytes:
-    try:
-        with open_regular(path) as file:
-            return file.read()
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-
-
-def _digest(path: str) -> tuple[int, str]:
-    import xxhash
-
-    hasher, size = xxhash.xxh3_128(), 0
-    buffer = bytearray(1 << 20)
-    view = memoryview(buffer)
-    try:
-        with open_regular(path) as file:
-            while count := file.readinto(buffer):
-                hasher.update(view[:count])
-                size += count
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-    return size, hasher.hexdigest()
-
-
-def _missing(path: str) -> NotFoundError:
-    folder = os.path.dirname(path) or "."
-    reason = "has no index.json" if os.path.isdir(folder) else "does not exist"
-    text = f"read {path}: the folder {folder} {reason}.{explain_missing_index(folder)}"
-    return NotFoundError(text, url=path, verb="read")
-
-
-def explain_missing_index(folder: str) -> str:
-    """Return a sentence on why a folder has no index, or '' if its files do not show it."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return ""
-    if ".mds-convert" in names:
-        return " A conversion was begun there and not finished; go on with mds-convert --resume."
-    if any(name.startswith("shard.") for name in names):
-        return " It holds shards: the writer that wrote them never finished. Write it anew."
-    return ""
-
-
 def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
     """Whether the columns are a table that parsing an index.json could have produced.
 
-    Others may be able to write to the folder of a sidecar, so every number and every name of it is
+    Others may be able to write to the folder of a copy, so every number and every name of it is
     checked. A table that passes can be wrong, but it cannot do more than a wrong index.json could.
     Half a million shards take some 20 ms.
     """
@@ -253,11 +185,6 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
         name_bytes = end
         digest_bytes += int(facts.digest_bytes[block["schema_of"]].sum())
     return name_bytes == len(columns["names"]) and digest_bytes == len(columns["digests"])
-
-
-def _dtype_of(column: str) -> str:
-    """Return the dtype of a column, as numpy spells it."""
-    return _DTYPES.get(column, "<i8")
 
 
 class _Facts:

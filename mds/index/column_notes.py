@@ -1,7 +1,7 @@
 """Column notes: names of classes and descriptions of columns, in `index.columns.json`.
 
 An index knows names and encodings of columns and no more. What a number of a class means lies in a
-companion beside it, which is asked for where columns are shown and never for reading samples.
+sidecar beside it, which is asked for where columns are shown and never for reading samples.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.arguments import did_you_mean
 from mds.errors import ConfigError, IndexFileError
-from mds.index.companion import companion_name, pack_companion, read_companion
+from mds.index.sidecar import pack_sidecar, read_sidecar, sidecar_name
 
 if TYPE_CHECKING:
     from mds.storage import Store
 
 KIND = "columns"
-NAME = companion_name(KIND, end="json")
+NAME = sidecar_name(KIND, end="json")
 _VERSION = 1
 _MAX_PAYLOAD_BYTES = 16 << 20
 _MAX_COLUMNS = 1 << 14
@@ -86,7 +86,7 @@ def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None
 
 
 def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
-    """Return the bytes of the companion of notes; ``index`` is the fingerprint of the index."""
+    """Return the bytes of the sidecar of notes; ``index`` is the fingerprint of the index."""
     payload = {
         column: {
             **({"description": note.description} if note.description else {}),
@@ -95,7 +95,7 @@ def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
         for column, note in sorted(notes.items())
     }
     text = json.dumps({"columns": payload}, ensure_ascii=False, indent=1)
-    return pack_companion(KIND, _VERSION, index, text.encode() + b"\n")
+    return pack_sidecar(KIND, _VERSION, index, text.encode() + b"\n")
 
 
 def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
@@ -104,8 +104,8 @@ def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
     Raises IndexFileError if the file is damaged or belongs to another index, and StoreError if the
     store cannot be read.
     """
-    companion = read_companion(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
-    return {} if companion is None else parse_notes(companion.payload, store.url_of(NAME))
+    sidecar = read_sidecar(store, NAME, KIND, index, _VERSION, _MAX_PAYLOAD_BYTES)
+    return {} if sidecar is None else parse_notes(sidecar.payload, store.url_of(NAME))
 
 
 def join_notes(
@@ -137,7 +137,7 @@ def join_notes(
 
 
 def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnNote]:
-    """Parse the payload of a companion of notes. Raises IndexFileError."""
+    """Parse the payload of a sidecar of notes. Raises IndexFileError."""
     try:
         columns = json.loads(bytes(payload))["columns"]
         notes = {column: _note(raw_note) for column, raw_note in columns.items()}

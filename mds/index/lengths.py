@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import IndexFileError
-from mds.index.companion import companion_name, pack_companion, parse_companion
+from mds.index.sidecar import pack_sidecar, parse_sidecar, sidecar_name
 from mds.index.table import fingerprint_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class JoinedLengths:
 
 def lengths_name(column: str) -> str:
     """Return the name of the file of lengths of a column."""
-    return companion_name(KIND, column)
+    return sidecar_name(KIND, column)
 
 
 def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
@@ -124,7 +124,7 @@ def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
 
 def emit_lengths_file(column: str, lengths: NDArray[Any], index: str) -> bytes:
     """Return the bytes of a file of lengths; ``index`` is the fingerprint of the index."""
-    return pack_companion(KIND, 1, index, emit_lengths(column, lengths))
+    return pack_sidecar(KIND, 1, index, emit_lengths(column, lengths))
 
 
 def most_bytes(samples: int) -> int:
@@ -137,8 +137,8 @@ def parse_lengths_file(data: Any, samples: int, column: str, index: str, locatio
 
     Raises IndexFileError if it is damaged, or of another index, number of samples or column.
     """
-    companion = parse_companion(data, location, KIND, index)
-    return parse_lengths(companion.payload, samples, column, location)
+    sidecar = parse_sidecar(data, location, KIND, index)
+    return parse_lengths(sidecar.payload, samples, column, location)
 
 
 def parse_lengths(payload: Any, samples: int, column: str | None, location: str) -> Lengths:

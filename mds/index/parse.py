@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mds.errors import IndexFileError
-from mds.index.schema import KINDS, VERSION, ShardSchema
-from mds.index.shard_object import LARGEST, parse_shard
+from mds.index.shard_object import KINDS, LARGEST, VERSION, ShardSchema, parse_shard
 from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, PLAIN_NAME, RelativeName, shown
 
 # An object larger than this describes some 40,000 columns; it bounds the memory of a hostile one.
@@ -34,6 +33,20 @@ _NUMBER = rb"(0|[1-9][0-9]{0,9})"
 # Names that need no further look, and no escapes.
 _NAME = b'"(%s)"' % PLAIN_NAME.encode()
 _INDEX_NAME = INDEX_NAME.encode()
+
+
+#: Columns of the table of shards, with the dtype of each.
+COLUMN_DTYPES = {
+    "samples": "<i8",
+    "raw_size": "<i8",
+    "raw_meta_size": "<i8",
+    "zip_size": "<i8",
+    "zip_meta_size": "<i8",
+    "schema_of": "<i4",
+    "name_ends": "<i8",
+    "names": "|u1",
+    "digests": "|u1",
+}
 
 
 class _RepeatedKeyError(Exception):

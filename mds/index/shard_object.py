@@ -1,29 +1,114 @@
-"""One shard object of index.json, checked key by key, to a schema and a row of numbers and names.
+"""Shards of index.json: their schema, and the checked conversion from and to JSON objects.
 
-The incumbent passes the keys of an object on as keyword arguments, so a key that is unknown or
-missing is an error there too. Here every value is checked as well, before anything relies on it.
+    {"shards": [{"column_names": [...], ..., "samples": 100, "raw_data": {"basename": ...}}], ...}
+
+What all shards of a writer share (columns, compression, hashes) is one `ShardSchema`. `parse_shard`
+splits an object into a schema and a `Row` with the numbers and names of the shard. `JsonShape`
+makes the text of an object again. The incumbent passes the keys of an object on as keyword
+arguments, so an unknown or missing key is an error there too. Here every value is checked as well,
+before anything relies on it.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mds.encodings import parse_encoding
-from mds.errors import EncodingError, IndexFileError, MdsError
-from mds.index.schema import (
-    FORMATS,
-    KINDS,
-    MDS,
-    SPLIT_ENCODINGS,
-    VERSION,
-    ShardSchema,
-    Stored,
-)
+from mds.errors import EncodingError, IndexFileError, MdsError, UnsafeTypeError
 from mds.shardfile.layout import Columns
 from mds.storage.relative_name import RelativeName, shown
 from mds.units import parse_bytes
+
+VERSION = 2
+MDS = "mds"
+SPLIT_FORMATS = ("json", "csv", "tsv", "xsv")
+FORMATS = (MDS, *SPLIT_FORMATS)
+SPLIT_ENCODINGS = ("str", "int", "float")
+# In the order of their names, which is the order of the packed names and digests of a shard.
+KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
+
+
+class Stored(NamedTuple):
+    """One of the files that each shard of a schema has, with (hash name, hex digits) of it."""
+
+    kind: str
+    hashes: tuple[tuple[str, int], ...]
+
+
+class ShardSchema(NamedTuple):
+    """All that shards of one writer have in common."""
+
+    format: str
+    columns: Columns
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    newline: str | None
+    separator: str | None
+    stored: tuple[Stored, ...]
+    version: int = VERSION
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a shard is a data file and a meta file."""
+        return self.format != MDS
+
+    @property
+    def has_unsafe_types(self) -> bool:
+        """Whether a column can hold pickles."""
+        if self.is_split:
+            return False
+        return any(parse_encoding(name).is_unsafe for name in self.columns.encodings)
+
+
+class FileInfo(NamedTuple):
+    """One file of a shard: its path below the dataset's folder, its bytes, its hex digests."""
+
+    basename: RelativeName
+    size: int
+    hashes: Mapping[str, str]
+
+
+class ShardInfo(NamedTuple):
+    """One shard of an index."""
+
+    schema: ShardSchema
+    samples: int
+    raw: FileInfo
+    zip: FileInfo | None = None
+    raw_meta: FileInfo | None = None
+    zip_meta: FileInfo | None = None
+    number: int = 0  # in its index
+
+    @property
+    def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
+        """The parts as (raw, compressed or None): one for mds, two for split formats."""
+        parts = [(self.raw, self.zip)]
+        if self.raw_meta is not None:
+            parts.append((self.raw_meta, self.zip_meta))
+        return parts
+
+
+def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, location: str) -> None:
+    """Raise UnsafeTypeError for a schema with pickles, unless they are allowed."""
+    if allow_unsafe_types:
+        return
+    for schema in schemas:
+        if schema.has_unsafe_types:
+            columns = zip(schema.columns.names, schema.columns.encodings, strict=True)
+            bad = [f"{n!r} ({e})" for n, e in columns if parse_encoding(e).is_unsafe]
+            raise UnsafeTypeError(
+                f"{location}: column {', '.join(bad)} holds pickles, and to load a pickle is to "
+                "run whatever code its author chose. Pass allow_unsafe_types=True if you trust "
+                "them."
+            )
+
+
+# --------------------------------------------------------------------- from JSON
+
 
 _COMMON = {
     *("version", "format", "samples", "compression", "hashes", "size_limit"),
@@ -71,17 +156,17 @@ def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
     files = [(kind, raw[kind]) for kind in KINDS if raw.get(kind) is not None]
     stored, sizes, names, digests = [], [], [], []
     for kind, file in files:
-        shape, size, basename, digest = _file(file, kind, f"{location}, {kind}")
+        shape, size, basename, digest = _parse_file(file, kind, f"{location}, {kind}")
         stored.append(shape)
         sizes.append(size)
         names.append(basename)
         digests.append(digest)
-    schema = _schema(raw, name, tuple(stored), location)
+    schema = _parse_schema(raw, name, tuple(stored), location)
     row = Row(_int(raw, "samples", location), tuple(sizes), tuple(names), "".join(digests))
     return schema, row
 
 
-def _schema(
+def _parse_schema(
     raw: Mapping[str, Any], name: str, stored: tuple[Stored, ...], location: str
 ) -> ShardSchema:
     is_split = name != MDS
@@ -111,7 +196,7 @@ def _schema(
         raise IndexFileError(f"{location}: the separator is empty.")
     return ShardSchema(
         format=name,
-        columns=_columns(raw, name, location),
+        columns=_parse_columns(raw, name, location),
         compression=compression,
         hashes=tuple(hashes),
         size_limit=_size_limit(raw["size_limit"], location),
@@ -121,7 +206,7 @@ def _schema(
     )
 
 
-def _columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
+def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
     if name == "json":
         pairs = raw["columns"]
         if not isinstance(pairs, dict):
@@ -161,7 +246,7 @@ def _encoded_size(encoding: str, name: str, location: str) -> int | None:
         raise IndexFileError(f"{location}: {error}") from error
 
 
-def _file(raw: object, kind: str, location: str) -> tuple[Stored, int, str, str]:
+def _parse_file(raw: object, kind: str, location: str) -> tuple[Stored, int, str, str]:
     if not isinstance(raw, dict):
         raise IndexFileError(f"{location}: expected an object or null, got {shown(raw)}.")
     _check_keys(raw, _FILE_KEYS, location)
@@ -233,3 +318,94 @@ def _size_limit(value: object, location: str) -> int | None:
         if 0 <= size < 1 << 63:
             return size
     raise IndexFileError(f"{location}: size_limit cannot be {shown(value)}.")
+
+
+# --------------------------------------------------------------------- to JSON
+
+
+class _Hole:
+    """A place in the JSON of a shard where something differs from shard to shard."""
+
+    def __init__(self, *path: str) -> None:
+        self.path = path
+
+
+class JsonShape:
+    """Writes shard objects exactly as the incumbent's writers do, at some 3 us each."""
+
+    def __init__(self, schema: ShardSchema) -> None:
+        self._stored = schema.stored
+        self._pieces = _flatten(_json_object(schema))
+        place = {
+            piece: index for index, piece in enumerate(self._pieces) if isinstance(piece, tuple)
+        }
+        self._samples = place["samples",]
+        self._files = [
+            (
+                place[file.kind, "basename"],
+                place[file.kind, "bytes"],
+                [(place[file.kind, "hashes", name], digits) for name, digits in file.hashes],
+            )
+            for file in schema.stored
+        ]
+
+    def fill(self, samples: int, sizes: Sequence[int], names: Sequence[str], digests: str) -> str:
+        """Return the text of one shard. Sizes, names and digests are in the order of ``stored``."""
+        out = self._pieces.copy()
+        out[self._samples] = str(samples)
+        offset = 0
+        for (name, size, hashes), basename, bytes_ in zip(self._files, names, sizes, strict=True):
+            out[name] = json.dumps(basename)
+            out[size] = str(bytes_)
+            for place, digits in hashes:
+                out[place] = f'"{digests[offset : offset + digits]}"'
+                offset += digits
+        return "".join(out)
+
+    def example(self) -> str:
+        """Return the text of a shard without samples; it holds the whole schema."""
+        digits = sum(digits for file in self._stored for _, digits in file.hashes)
+        count = len(self._stored)
+        return self.fill(0, [0] * count, ["-"] * count, "0" * digits)
+
+
+def _json_object(schema: ShardSchema) -> dict[str, Any]:
+    names, encodings = schema.columns.names, schema.columns.encodings
+    raw: dict[str, Any] = {
+        "version": schema.version,
+        "format": schema.format,
+        "compression": schema.compression,
+        "hashes": schema.hashes,
+        "size_limit": schema.size_limit,
+        "samples": _Hole("samples"),
+        "zip_data": None,
+    }
+    if schema.is_split:
+        raw |= {"newline": schema.newline, "zip_meta": None}
+    if schema.format == "json":
+        raw["columns"] = dict(zip(names, encodings, strict=True))
+    else:
+        raw |= {"column_names": names, "column_encodings": encodings}
+    if schema.format == "mds":
+        raw["column_sizes"] = schema.columns.sizes
+    if schema.format == "xsv":
+        raw["separator"] = schema.separator
+    for file in schema.stored:
+        raw[file.kind] = {
+            "basename": _Hole(file.kind, "basename"),
+            "bytes": _Hole(file.kind, "bytes"),
+            "hashes": {name: _Hole(file.kind, "hashes", name) for name, _ in file.hashes},
+        }
+    return raw
+
+
+def _flatten(raw: Any) -> list[Any]:
+    """Return pieces of text; a tuple between them is the path of a hole."""
+    if isinstance(raw, _Hole):
+        return [raw.path]
+    if not isinstance(raw, dict):
+        return [json.dumps(raw)]
+    out: list[Any] = ["{"]
+    for key, value in sorted(raw.items()):
+        out += [", "] * (len(out) > 1) + [f"{json.dumps(key)}: ", *_flatten(value)]
+    return [*out, "}"]

@@ -38,8 +38,8 @@ _NAME = re.compile(r"index\.[a-z][0-9A-Za-z_.=~-]*\.(bin|json)")
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
-    """A companion that was checked: its kind, its version, its payload, and the index it is of."""
+class Sidecar:
+    """A sidecar that was checked: its kind, its version, its payload, and the index it is of."""
 
     kind: str
     version: int
@@ -47,10 +47,10 @@ class Companion:
     payload: memoryview
 
 
-def companion_name(kind: str, column: str | None = None, end: str = "bin") -> str:
-    """Return the name of a companion file of a kind, or of a kind and a column.
+def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
+    """Return the name of a sidecar file of a kind, or of a kind and a column.
 
-    >>> companion_name("lengths", "tokens")
+    >>> sidecar_name("lengths", "tokens")
     'index.lengths-tokens.bin'
     """
     part = "" if column is None else "-" + urllib.parse.quote(column, safe="").replace("%", "=")
@@ -60,13 +60,13 @@ def companion_name(kind: str, column: str | None = None, end: str = "bin") -> st
     return name
 
 
-def is_companion(name: str) -> bool:
-    """Whether a file has the name of a companion; index.json has not."""
+def is_sidecar(name: str) -> bool:
+    """Whether a file has the name of a sidecar; index.json has not."""
     return name != INDEX_NAME and _NAME.fullmatch(name) is not None
 
 
-def pack_companion(kind: str, version: int, index: str, payload: bytes | memoryview) -> bytes:
-    """Return the bytes of a companion; ``index`` is the fingerprint of its `Index`."""
+def pack_sidecar(kind: str, version: int, index: str, payload: bytes | memoryview) -> bytes:
+    """Return the bytes of a sidecar; ``index`` is the fingerprint of its `Index`."""
     header = {
         "kind": kind,
         "version": version,
@@ -79,13 +79,13 @@ def pack_companion(kind: str, version: int, index: str, payload: bytes | memoryv
     return line + b" " * (-(len(line) + 1) % 64) + b"\n" + payload
 
 
-def parse_companion(
+def parse_sidecar(
     data: Any, location: str, kind: str | None = None, index: str | None = None, version: int = 1
-) -> Companion:
-    """Parse the bytes of a companion; ``location`` is named in errors.
+) -> Sidecar:
+    """Parse the bytes of a sidecar; ``location`` is named in errors.
 
     ``kind`` and ``index`` are the expected kind and fingerprint, None for any. ``version`` is the
-    highest version that the caller can read. Raises IndexFileError (a ValueError) for a companion
+    highest version that the caller can read. Raises IndexFileError (a ValueError) for a sidecar
     that is damaged, of another kind, of a later version, or of another index.json.
     """
     view = memoryview(data)
@@ -126,33 +126,33 @@ def parse_companion(
             f"{location}: is damaged: {len(payload)} bytes behind its header, and {shown(size)} of "
             f"digest {digest} were written. Make it anew, or remove it."
         )
-    return Companion(header_kind, header_version, header_index, payload)
+    return Sidecar(header_kind, header_version, header_index, payload)
 
 
-def write_companion(
+def write_sidecar(
     store: Store, name: str, kind: str, index: str, payload: bytes, version: int = 1
 ) -> None:
-    """Write a companion beside the index.json of a store, whole or not at all.
+    """Write a sidecar beside the index.json of a store, whole or not at all.
 
-    ``name``: of `companion_name`. ``index``: the fingerprint of its `Index`. Raises StoreError.
+    ``name``: of `sidecar_name`. ``index``: the fingerprint of its `Index`. Raises StoreError.
     """
-    if not is_companion(name):
+    if not is_sidecar(name):
         raise ConfigError(f"{shown(name)} is not a name for a file beside {INDEX_NAME}.")
-    store.put(name, pack_companion(kind, version, index, payload))
+    store.put(name, pack_sidecar(kind, version, index, payload))
 
 
-def read_companion(
+def read_sidecar(
     store: Store,
     name: str,
     kind: str,
     index: str | None,
     version: int = 1,
     max_bytes: int = MAX_PAYLOAD_BYTES,
-) -> Companion | None:
-    """Read a companion of the index.json of a store; return None if there is no such file.
+) -> Sidecar | None:
+    """Read a sidecar of the index.json of a store; return None if there is no such file.
 
     A payload of more than ``max_bytes`` is refused before it is read whole. Raises IndexFileError
-    as `parse_companion` does, and StoreError if the store cannot be read.
+    as `parse_sidecar` does, and StoreError if the store cannot be read.
     """
     location = store.url_of(name)
     pieces, size = [], 0
@@ -168,37 +168,37 @@ def read_companion(
                 pieces.append(bytes(piece))
     except (NotFoundError, DeniedError):
         return None
-    return parse_companion(b"".join(pieces), location, kind, index, version)
+    return parse_sidecar(b"".join(pieces), location, kind, index, version)
 
 
-def find_companions(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
-    """Yield the names of companions, recognized by their names and their headers.
+def find_sidecars(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
+    """Yield the names of sidecars, recognized by their names and their headers.
 
     ``read`` returns the bytes of a file. Files of other programs with such names are passed over.
     """
-    for name in sorted(filter(is_companion, names)):
+    for name in sorted(filter(is_sidecar, names)):
         try:
-            parse_companion(read(name), name)
+            parse_sidecar(read(name), name)
         except (IndexFileError, NotFoundError, DeniedError):
             continue
         yield name
 
 
-def companions_of(store: Store) -> list[str]:
-    """Return the names of companions in a store; none if the store cannot be listed."""
+def sidecars_of(store: Store) -> list[str]:
+    """Return the names of sidecars in a store; none if the store cannot be listed."""
     if store.local_path is not None:
         names = os.listdir(store.local_path) if os.path.isdir(store.local_path) else []
-        return sorted(filter(is_companion, names))
+        return sorted(filter(is_sidecar, names))
     if not store.can_list:
         return []
     try:
-        return sorted(info.key for info in store.list(PREFIX) if is_companion(info.key))
+        return sorted(info.key for info in store.list(PREFIX) if is_sidecar(info.key))
     except DeniedError:
         return []  # credentials may read and not list
 
 
-def remove_stale_companions(store: Store, index: str) -> None:
-    """Delete companions of any index.json but the one of fingerprint ``index``."""
-    for name in find_companions(companions_of(store), store.get):
-        if parse_companion(store.get(name), name).index != index:
+def remove_stale_sidecars(store: Store, index: str) -> None:
+    """Delete sidecars of any index.json but the one of fingerprint ``index``."""
+    for name in find_sidecars(sidecars_of(store), store.get):
+        if parse_sidecar(store.get(name), name).index != index:
             store.delete(name)

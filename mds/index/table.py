@@ -1,19 +1,35 @@
-"""The table of shards: numpy columns, packed names and digests, one schema for many shards."""
+"""The table of shards in index.json: numpy columns, packed names and digests, few schemas.
+
+`Index` is the table, `read_index` reads it from a file. An index.json may instead list files in
+another format, which are read in place. It has no shards, so readers of MDS alone find none:
+
+    {"files": {"format": "parquet", "remote": "s3://bucket/c4", "settings": {...}}, "shards": [],
+     "version": 2}
+
+The table of these files is beside it (`index.files.bin`). Parsing raises `FilesIndexError`, which
+carries the facts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mds.index.files_index import refuse_files_index
-from mds.index.parse import Builder, parse_index
-from mds.index.schema import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
+from mds.errors import IndexFileError, NotFoundError, StoreError
+from mds.index.parse import COLUMN_DTYPES, Builder, parse_index
+from mds.index.shard_object import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
+from mds.storage.files import open_regular
 from mds.storage.relative_name import RelativeName
 
 Int64s = npt.NDArray[np.int64]
+#: A smaller index.json is parsed as quickly as a binary copy of its table is opened.
+MIN_COPIED_BYTES = 256 << 10
 
 
 class Index:
@@ -35,11 +51,7 @@ class Index:
     digests: npt.NDArray[np.uint8]
     schemas: list[ShardSchema]
 
-    # Everything that the sidecar holds besides the schemas.
-    COLUMNS = (
-        *("samples", "raw_size", "raw_meta_size", "zip_size", "zip_meta_size"),
-        *("schema_of", "name_ends", "names", "digests"),
-    )
+    COLUMNS = tuple(COLUMN_DTYPES)
 
     def __init__(
         self, columns: dict[str, npt.NDArray[Any]], schemas: Sequence[ShardSchema], fingerprint: str
@@ -161,7 +173,7 @@ class Index:
 
     def to_json(self) -> bytes:
         """Return the bytes of index.json: default separators, keys sorted, ASCII."""
-        from mds.index.emit import JsonShape
+        from mds.index.shard_object import JsonShape
 
         shapes = [JsonShape(schema) for schema in self.schemas]
         shards = []
@@ -199,3 +211,144 @@ def fingerprint_of(data: bytes | memoryview) -> str:
 
 def _digest_bytes(schema: ShardSchema) -> int:
     return sum(digits for file in schema.stored for _, digits in file.hashes) // 2
+
+
+# --------------------------------------------------------------------- reading a file
+
+
+def read_index(
+    path: str, table_copy: str | None = None, *, min_copied_bytes: int = MIN_COPIED_BYTES
+) -> Index:
+    """Read the index.json at ``path``.
+
+    ``table_copy`` is the path of a binary copy of the table (`binary_copy.py`). The copy is used if
+    it was made from an index of the same size and digest, and written otherwise. An index of less
+    than ``min_copied_bytes`` is parsed without it. Raises NotFoundError if there is no index, and
+    IndexFileError if it is damaged.
+    """
+    if table_copy is None:
+        return Index.parse(_read(path), path)
+    size, digest = _digest(path)
+    if size < min_copied_bytes:
+        return Index.parse(_read(path), path)
+    index = load_copy(table_copy, size, digest)
+    if index is None:
+        from mds.index import binary_copy
+
+        index = Index.parse(_read(path), path)
+        columns = {name: getattr(index, name) for name in Index.COLUMNS}
+        # If the folder is read-only, the next start only has to parse again.
+        with contextlib.suppress(OSError, StoreError):
+            binary_copy.save(columns, index.schemas, index.fingerprint(), table_copy, size)
+    return index
+
+
+def load_copy(path: str, size: int, digest: str) -> Index | None:
+    """Return the index of a binary copy, or None if the copy cannot be used.
+
+    ``size`` and ``digest`` (`fingerprint_of`) are those of index.json.
+    """
+    from mds.index import binary_copy
+
+    table = binary_copy.load(path, size, digest)
+    return Index(*table, digest) if table is not None else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+
+
+def _digest(path: str) -> tuple[int, str]:
+    import xxhash
+
+    hasher, size = xxhash.xxh3_128(), 0
+    buffer = bytearray(1 << 20)
+    view = memoryview(buffer)
+    try:
+        with open_regular(path) as file:
+            while count := file.readinto(buffer):
+                hasher.update(view[:count])
+                size += count
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    return size, hasher.hexdigest()
+
+
+def _missing(path: str) -> NotFoundError:
+    folder = os.path.dirname(path) or "."
+    reason = "has no index.json" if os.path.isdir(folder) else "does not exist"
+    text = f"read {path}: the folder {folder} {reason}.{explain_missing_index(folder)}"
+    return NotFoundError(text, url=path, verb="read")
+
+
+def explain_missing_index(folder: str) -> str:
+    """Return a sentence on why a folder has no index, or '' if its files do not show it."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ""
+    if ".mds-convert" in names:
+        return " A conversion was begun there and not finished; go on with mds-convert --resume."
+    if any(name.startswith("shard.") for name in names):
+        return " It holds shards: the writer that wrote them never finished. Write it anew."
+    return ""
+
+
+# --------------------------------------------------------------------- an index of other files
+
+
+#: Name and kind of the table beside it.
+TABLE_NAME, TABLE_KIND = "index.files.bin", "files"
+_FILES_START = b'{"files": '
+_LARGEST_FILES_INDEX = 1 << 16
+
+
+class FilesIndexError(IndexFileError):
+    """An index.json of files in a format, where one of shards is needed."""
+
+    def __init__(self, text: str, facts: dict[str, Any], fingerprint: str) -> None:
+        super().__init__(text)
+        self.format: str = facts["format"]
+        self.remote: str = facts["remote"]
+        self.settings: dict[str, Any] = facts["settings"]
+        self.fingerprint = fingerprint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {"format": self.format, "remote": self.remote, "settings": self.settings}
+        return FilesIndexError, (str(self), facts, self.fingerprint)
+
+
+def files_index_bytes(
+    format_name: str, remote: str, settings: dict[str, Any], digest: str
+) -> bytes:
+    """Return the bytes of an index of files; ``digest`` is the digest of its table."""
+    facts = {"format": format_name, "remote": remote, "settings": settings, "table": digest}
+    text = json.dumps({"files": facts, "shards": [], "version": 2}, sort_keys=True)
+    assert text.encode().startswith(_FILES_START)
+    return text.encode()
+
+
+def refuse_files_index(data: bytes, fingerprint: str, location: str) -> None:
+    """Raise FilesIndexError for an index of files, IndexFileError for a broken one."""
+    if not data.startswith(_FILES_START) or len(data) > _LARGEST_FILES_INDEX:
+        return
+    try:
+        facts = json.loads(data)["files"]
+        texts = [facts["format"], facts["remote"], facts["table"]]
+        is_right = isinstance(facts["settings"], dict) and all(isinstance(t, str) for t in texts)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IndexFileError(f"{location}: this is not an index of files: {error}") from error
+    if not is_right:
+        raise IndexFileError(
+            f"{location}: this is not an index of files: a value is of another type."
+        )
+    raise FilesIndexError(
+        f"{location}: it lists {facts['format']} files, which StreamingDataset reads in place. "
+        "Convert them if you need shards.",
+        facts,
+        fingerprint,
+    )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.errors import DeniedError, MdsError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
-from mds.index.companion import companions_of, find_companions
+from mds.index.sidecar import find_sidecars, sidecars_of
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
 from mds.storage.files import sync, sync_file
@@ -87,12 +87,12 @@ class Destination:
         if self._far is not None:
             with self._far.open(INDEX_NAME) as file:
                 old = _shard_names(file.read())
-            for name in (INDEX_NAME, *old, *_companions_in(self._far, self._far.names())):
+            for name in (INDEX_NAME, *old, *_sidecars_in(self._far, self._far.names())):
                 with contextlib.suppress(FileNotFoundError):
                     self._far.unlink(name)
         elif self._store is not None:
             old = _shard_names(self._store.get(INDEX_NAME))
-            beside = list(find_companions(companions_of(self._store), self._store.get))
+            beside = list(find_sidecars(sidecars_of(self._store), self._store.get))
             for name in (INDEX_NAME, *old, *beside):
                 self._store.delete(name)
 
@@ -184,7 +184,7 @@ class Destination:
             if self._is_durable:
                 sync_file(target)
 
-    def publish_companion(self, name: str, data: bytes) -> None:
+    def publish_sidecar(self, name: str, data: bytes) -> None:
         """Put a file beside the index that is about to be published. Raises WriterError."""
         self.check_in_place()
         try:
@@ -335,20 +335,20 @@ def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
 
 def _clear_folder(folder: Directory, names: list[str]) -> None:
     ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
-    ours += _companions_in(folder, names)
+    ours += _sidecars_in(folder, names)
     # The old index goes first: from here on it would name files that are not there.
     for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
         folder.unlink(name)
 
 
-def _companions_in(folder: Directory, names: Iterable[str]) -> list[str]:
+def _sidecars_in(folder: Directory, names: Iterable[str]) -> list[str]:
     """Return the files beside an old index that belong to it."""
 
     def read(name: str) -> bytes:
         with folder.open(name) as file:
             return file.read()
 
-    return list(find_companions(names, read))
+    return list(find_sidecars(names, read))
 
 
 def _shard_names(index: bytes) -> list[str]:

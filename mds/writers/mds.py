@@ -10,7 +10,7 @@ import numpy as np
 
 from mds.arguments import takes_names
 from mds.encodings import DecodeKind, parse_encoding
-from mds.encodings.lengths import length_function
+from mds.encodings.arrays import length_function
 from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.shardfile.layout import Columns, config_bytes, empty_shard_size, pack_header
@@ -145,7 +145,7 @@ class MDSWriter(Writer):
             del self._lengths[self._samples :]
             lengths = np.frombuffer(self._lengths, np.uint32)
             data = emit_lengths_file(self._recorded, lengths, fingerprint_of(index))
-            self._destination.publish_companion(lengths_name(self._recorded), data)
+            self._destination.publish_sidecar(lengths_name(self._recorded), data)
 
     def _column_encodings(self) -> dict[str, str]:
         return dict(zip(self.columns.names, self.columns.encodings, strict=True))

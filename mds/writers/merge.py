@@ -19,8 +19,8 @@ from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
-from mds.index.companion import companions_of, parse_companion, remove_stale_companions
 from mds.index.lengths import KIND, Lengths, emit_lengths_file, lengths_name, parse_lengths
+from mds.index.sidecar import parse_sidecar, remove_stale_sidecars, sidecars_of
 from mds.index.table import fingerprint_of
 from mds.redaction import get_logger, mask_foreign, printable
 from mds.shardfile.layout import INDEX_NAME, VERSION
@@ -48,11 +48,11 @@ def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
 
     Those of another index, and damaged ones, are left out; `mds verify` reports them.
     """
-    for name in companions_of(store):
+    for name in sidecars_of(store):
         try:
-            companion = parse_companion(store.get(name), name, None, index)
-            if companion.kind == KIND:
-                yield parse_lengths(companion.payload, samples, None, name)
+            sidecar = parse_sidecar(store.get(name), name, None, index)
+            if sidecar.kind == KIND:
+                yield parse_lengths(sidecar.payload, samples, None, name)
         except IndexFileError:  # noqa: PERF203 - one file's fault hides no other's
             continue
 
@@ -266,7 +266,7 @@ class _MergedIndex:
                 with open_store(place, timeout=self._timeout) as store:
                     self._put_beside(store, data, notes)
                     store.put(INDEX_NAME, data)
-                    remove_stale_companions(store, fingerprint_of(data))
+                    remove_stale_sidecars(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
                 raise WriterError(
                     f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
@@ -282,7 +282,7 @@ class _MergedIndex:
             store.put(name, lengths)
         if notes:
             store.put(NOTES_NAME, notes)
-        elif NOTES_NAME in companions_of(store):
+        elif NOTES_NAME in sidecars_of(store):
             store.delete(NOTES_NAME)  # of the same shards, noted once
 
     def _joined_notes(self, index: bytes) -> bytes:

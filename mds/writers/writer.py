@@ -339,7 +339,7 @@ class Writer(ABC):
     def _publish_notes(self, index: bytes) -> None:
         if self._notes:
             data = pack_notes(self._notes, fingerprint_of(index))
-            self._destination.publish_companion(NOTES_NAME, data)
+            self._destination.publish_sidecar(NOTES_NAME, data)
 
     def abort(self) -> None:
         """Stop without an index. Complete shards stay, for inspection."""

@@ -10,7 +10,7 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.errors import MdsError
 from mds.index import Columns, Index, ShardInfo, ShardSchema
-from mds.index.schema import FileInfo, Stored
+from mds.index.shard_object import FileInfo, Stored
 from mds.readers import make_decoder, open_sparse
 from mds.readers.fixed import joint_reader
 from mds.readers.split import SplitReader

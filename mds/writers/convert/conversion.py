@@ -18,7 +18,7 @@ from typing import Any
 
 from mds.arguments import did_you_mean
 from mds.encodings import parse_encoding
-from mds.encodings.lengths import length_function
+from mds.encodings.arrays import length_function
 from mds.errors import ConfigError, NoSpaceError, SourceError
 from mds.formats.columns import Column
 from mds.index.column_notes import ColumnNote, make_notes

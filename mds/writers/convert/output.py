@@ -11,8 +11,8 @@ from mds.errors import ConfigError, DeniedError, MdsError, NotFoundError, Writer
 from mds.index import Index
 from mds.index.column_notes import NAME as NOTES_NAME
 from mds.index.column_notes import pack_notes
-from mds.index.companion import companions_of, find_companions
 from mds.index.lengths import emit_lengths_file, lengths_name
+from mds.index.sidecar import find_sidecars, sidecars_of
 from mds.index.table import fingerprint_of
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import Store, join, open_store, redact
@@ -286,7 +286,7 @@ def _remove(output: Output) -> None:
         beside = open_store(
             join(output.url, output.splits[split]) if output.splits[split] else output.url
         )
-        for name in find_companions(companions_of(beside), beside.get):
+        for name in find_sidecars(sidecars_of(beside), beside.get):
             beside.delete(name)
         for shard in index or ():
             for raw, zipped in shard.files:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, BinaryIO
 
 from mds.encodings import parse_encoding
-from mds.encodings.lengths import length_function
+from mds.encodings.arrays import length_function
 from mds.errors import EncodingError, MdsError, RecordError
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import split_sample

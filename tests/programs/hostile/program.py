@@ -235,13 +235,13 @@ def run(first: int, count: int, only: str = "", *, verbose: bool = False) -> dic
     import kinds  # noqa: F401 - all that is costly is imported once, before the forks
     import torch
 
-    from mds.index import binary_copy as sidecar
+    from mds.index import table
     from mds.plan import EpochPlan
 
     torch.set_num_threads(1)
     faulthandler.enable()
     warnings.simplefilter("ignore")
-    sidecar.read_index.__kwdefaults__["min_copied_bytes"] = 0  # small indexes have sidecars too
+    table.read_index.__kwdefaults__["min_copied_bytes"] = 0  # small indexes have binary copies too
     EpochPlan.__init__.__kwdefaults__["small_order"] = 0  # and small orders have files
     gc.collect()
     gc.freeze()  # what is there already need not be looked at after each input

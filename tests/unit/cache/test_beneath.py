@@ -10,7 +10,7 @@ from cache_tools import contents, open_cache, write
 from mds import StreamingDataset
 from mds.errors import CacheError, ConfigError, MdsError
 from mds.index import read_index
-from mds.index.binary_copy import MIN_COPIED_BYTES
+from mds.index.table import MIN_COPIED_BYTES
 
 KEYS = b"a private key\n"
 

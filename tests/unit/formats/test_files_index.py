@@ -22,9 +22,13 @@ from mds.formats.dataset import open_files  # noqa: E402
 from mds.formats.pinned import PINNED  # noqa: E402
 from mds.formats.raw_files import pack_rows  # noqa: E402
 from mds.formats.table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
-from mds.index.companion import write_companion  # noqa: E402
-from mds.index.files_index import TABLE_KIND, TABLE_NAME, files_index_bytes  # noqa: E402
-from mds.index.table import fingerprint_of  # noqa: E402
+from mds.index.sidecar import write_sidecar  # noqa: E402
+from mds.index.table import (  # noqa: E402
+    TABLE_KIND,
+    TABLE_NAME,
+    files_index_bytes,
+    fingerprint_of,
+)
 from mds.storage import open_store  # noqa: E402
 
 
@@ -154,7 +158,7 @@ def forged(place, kind, change, tmp_path, name):
         data.format.name, str(place), dict(data.format.settings()), table.digest()
     )
     store = open_store(str(tmp_path / name))
-    write_companion(store, TABLE_NAME, TABLE_KIND, fingerprint_of(told), table.to_bytes())
+    write_sidecar(store, TABLE_NAME, TABLE_KIND, fingerprint_of(told), table.to_bytes())
     store.put("index.json", told)
     return StreamingDataset(remote=str(tmp_path / name), local=str(tmp_path / f"{name}-c"))
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import xxhash
 
-from mds.index import Index
-from mds.index import binary_copy as sidecars
+from mds.index import Index, table
 
 # Of however small an index.
-read_index = functools.partial(sidecars.read_index, min_copied_bytes=0)
+read_index = functools.partial(table.read_index, min_copied_bytes=0)
 
 
 @pytest.fixture
 def place(make_shard, tmp_path):
-    """An index of 50 shards of two schemas, and where its sidecar goes."""
+    """An index of 50 shards of two schemas, and where its copy goes."""
     shards = [make_shard(i, zipped=i >= 30, hashes=["sha1", "xxh64"]) for i in range(50)]
     path = tmp_path / "index.json"
     path.write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
@@ -39,11 +38,11 @@ def counted(monkeypatch):
 
 
 def test_the_second_start_parses_nothing(place, monkeypatch):
-    """The table comes from the sidecar, equal to the last byte of its JSON."""
-    path, sidecar = place
-    first = read_index(str(path), str(sidecar))
+    """The table comes from the copy, equal to the last byte of its JSON."""
+    path, table_copy = place
+    first = read_index(str(path), str(table_copy))
     calls = counted(monkeypatch)
-    again = read_index(str(path), str(sidecar))
+    again = read_index(str(path), str(table_copy))
     assert calls == []
     assert again.to_json() == first.to_json() == path.read_bytes()
     assert list(again) == list(first)
@@ -53,24 +52,24 @@ def test_the_second_start_parses_nothing(place, monkeypatch):
     assert not again.samples.flags.writeable
 
 
-def test_another_index_makes_another_sidecar(place, make_shard):
-    """A changed index is never answered from the old sidecar, even at the same size."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
+def test_another_index_makes_another_copy(place, make_shard):
+    """A changed index is never answered from the old copy, even at the same size."""
+    path, table_copy = place
+    read_index(str(path), str(table_copy))
     text = path.read_text()
     path.write_text(text.replace('"samples": 101', '"samples": 109'))
     assert len(path.read_text()) == len(text)
-    assert 109 in read_index(str(path), str(sidecar)).samples
-    assert 109 in sidecars.load(str(sidecar), *sidecars._digest(str(path))).samples
+    assert 109 in read_index(str(path), str(table_copy)).samples
+    assert 109 in table.load_copy(str(table_copy), *table._digest(str(path))).samples
     path.write_text(json.dumps({"shards": [make_shard()], "version": 2}))
-    assert len(read_index(str(path), str(sidecar))) == 1
+    assert len(read_index(str(path), str(table_copy))) == 1
 
 
-def test_damaged_sidecars_are_replaced(place):
-    """A flipped bit or a cut anywhere in the sidecar changes nothing but the time it takes."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good, text = sidecar.read_bytes(), path.read_bytes()
+def test_damaged_copies_are_replaced(place):
+    """A flipped bit or a cut anywhere in the copy changes nothing but the time it takes."""
+    path, table_copy = place
+    read_index(str(path), str(table_copy))
+    good, text = table_copy.read_bytes(), path.read_bytes()
     rng = np.random.default_rng(0)
     for number in range(80):
         data = bytearray(good)
@@ -79,13 +78,13 @@ def test_damaged_sidecars_are_replaced(place):
             data[at] ^= 1 << int(rng.integers(8))
         else:
             del data[at:]
-        sidecar.write_bytes(data)
-        assert read_index(str(path), str(sidecar)).to_json() == text
-        assert sidecar.read_bytes() == good
+        table_copy.write_bytes(data)
+        assert read_index(str(path), str(table_copy)).to_json() == text
+        assert table_copy.read_bytes() == good
 
 
 def test_a_place_that_cannot_be_written(place, tmp_path):
-    """Without a place for the sidecar the index is read all the same."""
+    """Without a place for the copy the index is read all the same."""
     path, _ = place
     (tmp_path / "file").write_text("")
     assert len(read_index(str(path), str(tmp_path / "file" / "index.bin"))) == 50
@@ -94,33 +93,33 @@ def test_a_place_that_cannot_be_written(place, tmp_path):
     assert os.listdir(tmp_path / "folder") == []
 
 
-def test_nothing_is_left_beside_the_sidecar(place):
-    """The sidecar appears under its name alone, and a small index has none."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    assert os.listdir(sidecar.parent) == ["index.bin"]
+def test_nothing_is_left_beside_the_table_copy(place):
+    """The copy appears under its name alone, and a small index has none."""
+    path, table_copy = place
+    read_index(str(path), str(table_copy))
+    assert os.listdir(table_copy.parent) == ["index.bin"]
 
 
-def test_small_indexes_have_no_sidecar(place):
+def test_small_indexes_have_no_table_copy(place):
     """An index that is parsed in a moment is not copied."""
-    path, sidecar = place
-    assert len(sidecars.read_index(str(path), str(sidecar))) == 50
-    assert not sidecar.exists()
+    path, table_copy = place
+    assert len(table.read_index(str(path), str(table_copy))) == 50
+    assert not table_copy.exists()
 
 
-def test_every_golden_index_survives_its_sidecar(tmp_path):
-    """All formats, hashes and compressions are in the sidecar."""
+def test_every_golden_index_survives_its_table_copy(tmp_path):
+    """All formats, hashes and compressions are in the copy."""
     golden = pathlib.Path(__file__).parents[2] / "golden" / "shards"
     for number, path in enumerate(sorted(golden.rglob("index.json"))):
-        sidecar = str(tmp_path / f"{number}.bin")
-        read_index(str(path), sidecar)
-        again = sidecars.load(sidecar, *sidecars._digest(str(path)))
+        table_copy = str(tmp_path / f"{number}.bin")
+        read_index(str(path), table_copy)
+        again = table.load_copy(table_copy, *table._digest(str(path)))
         assert again is not None
         assert again.to_json() == path.read_bytes()
 
 
 def forge(good, change):
-    """A sidecar whose header or columns were changed, with a right digest over it."""
+    """A copy whose header or columns were changed, with a right digest over it."""
     length = int.from_bytes(good[16:20], "little")
     header = json.loads(good[20 : 20 + length])
     body = bytearray(good[20 + length :])
@@ -199,42 +198,42 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_forged_sidecar_is_replaced(place, lie):
-    """Numbers and names of a sidecar are checked, whatever its digest says; it is made anew."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good = sidecar.read_bytes()
-    sidecar.write_bytes(forge(good, LIES[lie]))
-    assert sidecars.load(str(sidecar), *sidecars._digest(str(path))) is None
-    assert read_index(str(path), str(sidecar)).to_json() == path.read_bytes()
-    assert sidecar.read_bytes() == good
+def test_a_forged_table_copy_is_replaced(place, lie):
+    """Numbers and names of a copy are checked, whatever its digest says; it is made anew."""
+    path, table_copy = place
+    read_index(str(path), str(table_copy))
+    good = table_copy.read_bytes()
+    table_copy.write_bytes(forge(good, LIES[lie]))
+    assert table.load_copy(str(table_copy), *table._digest(str(path))) is None
+    assert read_index(str(path), str(table_copy)).to_json() == path.read_bytes()
+    assert table_copy.read_bytes() == good
 
 
-def test_strange_names_survive_their_sidecar(make_shard, tmp_path):
+def test_strange_names_survive_their_table_copy(make_shard, tmp_path):
     """Names that no quick look can judge are judged one by one, and come back."""
     shards = [make_shard(i, zipped=True) for i in range(3)]
     shards[1]["raw_data"]["basename"] = "\u00fc/.hidden/" + "x" * 230
     path = tmp_path / "index.json"
     path.write_text(json.dumps({"shards": shards, "version": 2}))
     first = read_index(str(path), str(tmp_path / "s"))
-    again = sidecars.load(str(tmp_path / "s"), *sidecars._digest(str(path)))
+    again = table.load_copy(str(tmp_path / "s"), *table._digest(str(path)))
     assert list(again) == list(first)
 
 
-def test_no_pipe_link_or_giant_is_read_as_a_sidecar(place, tmp_path):
-    """What is in the sidecar's place and is no such file delays nothing and is never followed."""
-    path, sidecar = place
-    read_index(str(path), str(sidecar))
-    good = sidecar.read_bytes()
-    size, digest = sidecars._digest(str(path))
-    os.rename(sidecar, tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", sidecar)
-    assert sidecars.load(str(sidecar), size, digest) is None
-    os.unlink(sidecar)
-    os.mkfifo(sidecar)
-    assert len(read_index(str(path), str(sidecar))) == 50
-    assert sidecar.read_bytes() == good
-    with open(sidecar, "wb") as file:
+def test_no_pipe_link_or_giant_is_read_as_a_table_copy(place, tmp_path):
+    """What is in the copy's place and is no such file delays nothing and is never followed."""
+    path, table_copy = place
+    read_index(str(path), str(table_copy))
+    good = table_copy.read_bytes()
+    size, digest = table._digest(str(path))
+    os.rename(table_copy, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", table_copy)
+    assert table.load_copy(str(table_copy), size, digest) is None
+    os.unlink(table_copy)
+    os.mkfifo(table_copy)
+    assert len(read_index(str(path), str(table_copy))) == 50
+    assert table_copy.read_bytes() == good
+    with open(table_copy, "wb") as file:
         file.truncate(1 << 40)
-    assert len(read_index(str(path), str(sidecar))) == 50
-    assert sidecar.read_bytes() == good
+    assert len(read_index(str(path), str(table_copy))) == 50
+    assert table_copy.read_bytes() == good

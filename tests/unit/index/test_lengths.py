@@ -16,8 +16,8 @@ from mds.dataset.lengths import open_lengths
 from mds.dataset.stream import Stream, find_sources
 from mds.errors import ConfigError, EncodingError, IndexFileError
 from mds.index import Index
-from mds.index.companion import pack_companion, write_companion
 from mds.index.lengths import JoinedLengths, Lengths, emit_lengths, lengths_name, parse_lengths
+from mds.index.sidecar import pack_sidecar, write_sidecar
 from mds.storage import open_store
 
 KINDS = {
@@ -199,7 +199,7 @@ def test_a_file_of_another_index_is_refused_where_it_lies_and_replaced_in_a_cach
     place = {"remote": str(tmp_path / "far"), "local": str(tmp_path / "near")}
     assert lengths_at(**place) == LENGTHS
     copy = tmp_path / "near" / ".mds" / lengths_name("tokens")
-    copy.write_bytes(pack_companion("lengths", 1, "0" * 32, GOOD))
+    copy.write_bytes(pack_sidecar("lengths", 1, "0" * 32, GOOD))
     assert lengths_at(**place) == LENGTHS
     (tmp_path / "far" / lengths_name("tokens")).write_bytes(copy.read_bytes()[:-3])
     copy.unlink()
@@ -214,9 +214,9 @@ def test_the_file_is_mapped_and_asked_for_once(tmp_path, monkeypatch):
     write(tmp_path / "far", lengths="tokens")
     place = {"remote": str(tmp_path / "far"), "local": str(tmp_path / "near")}
     asked = []
-    read = mds.dataset.lengths.read_companion
+    read = mds.dataset.lengths.read_sidecar
     monkeypatch.setattr(
-        mds.dataset.lengths, "read_companion", lambda *a, **k: asked.append(a[1]) or read(*a, **k)
+        mds.dataset.lengths, "read_sidecar", lambda *a, **k: asked.append(a[1]) or read(*a, **k)
     )
     dataset = StreamingDataset(**place, batch_size=4)
     next(iter(dataset))
@@ -283,7 +283,7 @@ def test_verify_tells_of_lengths_that_are_none(tmp_path):
     command = ["verify", str(tmp_path / "d")]
     assert CliRunner().invoke(main, command).exit_code == 0
     index = find_sources([Stream(local=str(tmp_path / "d"))])[0].index
-    bad = pack_companion("lengths", 1, index.fingerprint(), GOOD)
+    bad = pack_sidecar("lengths", 1, index.fingerprint(), GOOD)
     (tmp_path / "d" / lengths_name("tokens")).write_bytes(bad)
     told = CliRunner().invoke(main, command)
     assert told.exit_code != 0
@@ -306,7 +306,7 @@ def test_verify_compares_each_length_with_its_sample(tmp_path, workers):
         told = np.arange(40) % 7 + 1
         told[[3, 33]] = [9, 300]
         payload = emit_lengths("tokens", told)
-        write_companion(store, lengths_name("tokens"), "lengths", index.fingerprint(), payload)
+        write_sidecar(store, lengths_name("tokens"), "lengths", index.fingerprint(), payload)
     result = CliRunner().invoke(main, verify)
     assert result.exit_code == 1
     first, second, last = result.output.splitlines()[-3:]

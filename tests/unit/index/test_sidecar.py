@@ -10,16 +10,16 @@ from mds import MDSWriter, merge_index
 from mds.cli.verification import verify
 from mds.errors import ConfigError, DeniedError, IndexFileError
 from mds.index import Index
-from mds.index.companion import (
-    companion_name,
-    companions_of,
-    is_companion,
-    pack_companion,
-    parse_companion,
-    read_companion,
-    write_companion,
-)
 from mds.index.lengths import emit_lengths
+from mds.index.sidecar import (
+    is_sidecar,
+    pack_sidecar,
+    parse_sidecar,
+    read_sidecar,
+    sidecar_name,
+    sidecars_of,
+    write_sidecar,
+)
 from mds.storage import open_store
 
 DIGEST = "0123456789abcdef" * 2
@@ -38,20 +38,20 @@ def fill(folder, count=20):
 def test_what_is_written_is_read(tmp_path):
     """Kind, version, index and payload, with one line of JSON before the bytes."""
     store, index = fill(tmp_path / "d")
-    name = companion_name("lengths", "tokens")
-    write_companion(store, name, "lengths", index.fingerprint(), b"\0\1\n\2", version=1)
-    found = read_companion(store, name, "lengths", index.fingerprint())
+    name = sidecar_name("lengths", "tokens")
+    write_sidecar(store, name, "lengths", index.fingerprint(), b"\0\1\n\2", version=1)
+    found = read_sidecar(store, name, "lengths", index.fingerprint())
     assert (found.kind, found.version, bytes(found.payload)) == ("lengths", 1, b"\0\1\n\2")
     header, _, payload = (tmp_path / "d" / name).read_bytes().partition(b"\n")
     assert payload == b"\0\1\n\2"
     assert json.loads(header)["index"] == index.fingerprint()
-    assert companions_of(store) == [name]
+    assert sidecars_of(store) == [name]
 
 
 def test_none_is_an_answer(tmp_path):
     """A missing file, and the 403 of a store that hides what is missing, are None."""
     store, index = fill(tmp_path / "d")
-    assert read_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint()) is None
+    assert read_sidecar(store, "index.lengths-x.bin", "lengths", index.fingerprint()) is None
 
     class Hiding:
         def url_of(self, key):
@@ -60,23 +60,23 @@ def test_none_is_an_answer(tmp_path):
         def stream(self, key):
             raise DeniedError(key)
 
-    assert read_companion(Hiding(), "index.lengths-x.bin", "lengths", None) is None
+    assert read_sidecar(Hiding(), "index.lengths-x.bin", "lengths", None) is None
 
 
 def test_names_of_columns_become_names_of_files():
     """Any column has one, none leaves its folder, and no two share one."""
     names = ["tokens", "a/b", "../x", "a b", "a=2Fb", "ä", "a%2Fb", ".", ""]
-    made = [companion_name("lengths", name) for name in names]
+    made = [sidecar_name("lengths", name) for name in names]
     assert len(set(made)) == len(names)
-    assert all(is_companion(name) and "/" not in name for name in made)
+    assert all(is_sidecar(name) and "/" not in name for name in made)
     with pytest.raises(ConfigError, match="too long"):
-        companion_name("lengths", "x" * 300)
-    assert not is_companion("index.json")
-    assert not is_companion("index.html")
-    assert not is_companion("shard.00000.mds")
+        sidecar_name("lengths", "x" * 300)
+    assert not is_sidecar("index.json")
+    assert not is_sidecar("index.html")
+    assert not is_sidecar("shard.00000.mds")
 
 
-GOOD = pack_companion("lengths", 1, DIGEST, b"payload")
+GOOD = pack_sidecar("lengths", 1, DIGEST, b"payload")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ GOOD = pack_companion("lengths", 1, DIGEST, b"payload")
 def test_what_is_not_one_is_refused(data, says):
     """The file, what is wrong with it, and what to do, in a short sentence."""
     with pytest.raises(IndexFileError, match=says) as told:
-        parse_companion(data, "far/index.lengths-x.bin", "lengths", DIGEST)
+        parse_sidecar(data, "far/index.lengths-x.bin", "lengths", DIGEST)
     assert "far/index.lengths-x.bin" in str(told.value)
     assert len(str(told.value)) < 400
 
@@ -115,8 +115,8 @@ def test_what_is_not_one_is_refused(data, says):
 def test_a_large_file_is_refused_before_it_is_read(tmp_path):
     """Reading ends soon after the bytes that are plausible."""
     store, index = fill(tmp_path / "d")
-    name = companion_name("lengths", "x")
-    write_companion(store, name, "lengths", index.fingerprint(), bytes(10_000_000))
+    name = sidecar_name("lengths", "x")
+    write_sidecar(store, name, "lengths", index.fingerprint(), bytes(10_000_000))
     came = []
     stream = store.stream
 
@@ -127,22 +127,22 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path):
 
     store.stream = counted
     with pytest.raises(IndexFileError, match="more than 1000 bytes"):
-        read_companion(store, name, "lengths", index.fingerprint(), max_bytes=1000)
+        read_sidecar(store, name, "lengths", index.fingerprint(), max_bytes=1000)
     assert came[0]._received < 10_000_000
 
 
-def test_only_names_of_companions_are_written(tmp_path):
+def test_only_names_of_sidecars_are_written(tmp_path):
     """The index itself and shards cannot be replaced by one."""
     store, index = fill(tmp_path / "d")
     for name in ("index.json", "shard.00000.mds", "../index.x-y.bin"):
         with pytest.raises(ConfigError, match="not a name"):
-            write_companion(store, name, "lengths", index.fingerprint(), b"")
+            write_sidecar(store, name, "lengths", index.fingerprint(), b"")
 
 
 def test_a_new_dataset_in_the_place_has_none_of_the_old_one(tmp_path):
     """exist_ok=True removes them with the index; a user's file of such a name stays."""
     store, index = fill(tmp_path / "d")
-    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"old")
+    write_sidecar(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"old")
     (tmp_path / "d" / "index.notes.json").write_text('{"mine": 1}')
     fill(tmp_path / "d", 7)
     assert "index.lengths-x.bin" not in os.listdir(tmp_path / "d")
@@ -153,9 +153,9 @@ def test_verify_tells_what_is_wrong_with_them(tmp_path):
     """Damage, and one that belongs to another index."""
     store, index = fill(tmp_path / "d")
     good = emit_lengths("x", np.arange(20) + 1)
-    write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), good)
+    write_sidecar(store, "index.lengths-x.bin", "lengths", index.fingerprint(), good)
     assert verify(str(tmp_path / "d")).faults == []
-    write_companion(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")
+    write_sidecar(store, "index.lengths-y.bin", "lengths", DIGEST, b"of another")
     (tmp_path / "d" / "index.lengths-z.bin").write_bytes(GOOD[:-2])
     faults = verify(str(tmp_path / "d")).faults
     assert len(faults) == 2
@@ -163,14 +163,14 @@ def test_verify_tells_what_is_wrong_with_them(tmp_path):
     assert "index.lengths-z.bin" in faults[1]
 
 
-def test_a_merged_index_has_no_companions_of_the_index_it_replaced(tmp_path):
+def test_a_merged_index_has_no_sidecars_of_the_index_it_replaced(tmp_path):
     """What belongs to the parts stays beside them."""
     parts = [fill(tmp_path / name) for name in ("a", "b")]
     for store, index in parts:
-        write_companion(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"part")
+        write_sidecar(store, "index.lengths-x.bin", "lengths", index.fingerprint(), b"part")
     merge_index(str(tmp_path))
     whole = open_store(str(tmp_path))
-    write_companion(whole, "index.lengths-x.bin", "lengths", DIGEST, b"stale")
+    write_sidecar(whole, "index.lengths-x.bin", "lengths", DIGEST, b"stale")
     merge_index(str(tmp_path))
-    assert companions_of(whole) == []
-    assert companions_of(parts[0][0]) == ["index.lengths-x.bin"]
+    assert sidecars_of(whole) == []
+    assert sidecars_of(parts[0][0]) == ["index.lengths-x.bin"]

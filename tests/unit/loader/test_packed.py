@@ -19,8 +19,8 @@ from mds.cache.source import cache_root
 from mds.dataset import pack_counts
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
-from mds.index.companion import write_companion
 from mds.index.lengths import KIND, emit_lengths, lengths_name
+from mds.index.sidecar import write_sidecar
 from mds.loader.tensor_buffers import TensorPool
 from mds.plan import PackPlan
 from mds.storage import open_store
@@ -327,7 +327,7 @@ def test_a_sample_of_another_length_is_named(tmp_path):
     lengths[3] = 9
     fingerprint = dataset._shards.indexes[0].fingerprint()
     payload = emit_lengths("tokens", lengths)
-    write_companion(open_store(str(tmp_path)), lengths_name("tokens"), KIND, fingerprint, payload)
+    write_sidecar(open_store(str(tmp_path)), lengths_name("tokens"), KIND, fingerprint, payload)
     with pytest.raises(IndexFileError, match=r"sample 3 has 5 values.*recorded length is 9"):
         list(StreamingDataLoader(dataset))
 

@@ -14,7 +14,7 @@ from mds.formats.facts import DataFile
 from mds.formats.lines import read_lines
 from mds.formats.source import Files
 from mds.index import column_notes
-from mds.index.companion import write_companion
+from mds.index.sidecar import write_sidecar
 from mds.storage import open_store
 from mds.storage.memory import MemoryStore
 from mds.writers.convert import convert, prepare
@@ -394,7 +394,7 @@ def test_there_are_no_notes_where_nothing_is_noted(kit):
 def test_damaged_notes_are_refused(payload):
     """What a digest covers may still be no notes."""
     store = MemoryStore("memory://notes")
-    write_companion(store, column_notes.NAME, "columns", "0" * 32, payload)
+    write_sidecar(store, column_notes.NAME, "columns", "0" * 32, payload)
     with pytest.raises(IndexFileError, match="does not describe columns"):
         column_notes.read_notes(store, "0" * 32)
 

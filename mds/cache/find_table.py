@@ -34,11 +34,9 @@ from mds.cache.ownership import identity_for
 from mds.cache.source import Source
 from mds.errors import CacheError, FormatError, StoreError, VanishedError
 from mds.formats.base import Format
-from mds.formats.dataset import FormatData, make_table, reads_of
+from mds.formats.dataset import HERE, PINNED, FormatData, make_table, read_pinned, reads_of
 from mds.formats.facts import FoundFiles
-from mds.formats.pinned import HERE, PINNED, read_pinned
-from mds.formats.place import FilePlace, parse_place
-from mds.formats.source import Files, open_pinned
+from mds.formats.source import FilePlace, Files, open_pinned, parse_place
 from mds.formats.table import FileTable, first_names
 from mds.index.table import FilesIndexError
 from mds.redaction import get_logger

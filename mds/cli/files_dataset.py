@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mds.errors import MdsError, NotFoundError
-from mds.formats.dataset import FormatData, open_files
+from mds.formats.dataset import HERE, FormatData, open_files, pinned_format, read_pinned
 from mds.formats.encode import shard_bytes
-from mds.formats.pinned import HERE, pinned_format, read_pinned
 from mds.formats.registry import format_of_files
 from mds.formats.source import Files
 from mds.index import Index

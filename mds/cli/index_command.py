@@ -31,8 +31,7 @@ def index(
     that changes, or goes, is refused by name.
     """
     with errors():
-        from mds.formats.dataset import open_files
-        from mds.formats.pinned import write_files_index
+        from mds.formats.dataset import open_files, write_files_index
         from mds.storage import redact
 
         data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)

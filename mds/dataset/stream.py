@@ -219,7 +219,7 @@ class Stream:
                 retries=int(filled.download_retry or 0),
             )
         except FilesIndexError as error:
-            from mds.formats.pinned import pinned_format
+            from mds.formats.dataset import pinned_format
 
             return self._find_in(pinned_format(error), filled, error)
         return Source(

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
-    from mds.formats.place import FilePlace
-    from mds.formats.source import Files
+    from mds.formats.source import FilePlace, Files
     from mds.readers import ColumnSelection, Reader
     from mds.shardfile.layout import Columns
 

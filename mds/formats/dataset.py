@@ -3,12 +3,18 @@
 The index is of the same kind as that of an index.json, so planning, choosing and counting shards is
 the same for all formats. Its shards have the names of MDS shards, and their sizes are estimates.
 `make_table` plans the files of a dataset; `open_files` does it outside of a cache.
+
+An index of files (`write_files_index`) is such a table, made once for all machines, with an
+index.json that names it. A dataset that reads the index reads the pinned files: no start lists the
+files or reads their metadata again, and a file that changed or is gone raises an error that names
+it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,21 +22,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.errors import ConfigError, FormatError
+from mds.errors import ConfigError, FormatError, IndexFileError, MdsError, NotFoundError
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
-from mds.formats.place import parse_place
-from mds.formats.registry import format_names, format_of_files, parse_format
-from mds.formats.source import Files, open_pinned
+from mds.formats.registry import find_format, format_names, format_of_files, parse_format
+from mds.formats.source import Files, open_pinned, parse_place
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
+from mds.index.sidecar import read_sidecar, write_sidecar
+from mds.index.table import (
+    TABLE_KIND,
+    TABLE_NAME,
+    FilesIndexError,
+    files_index_bytes,
+    fingerprint_of,
+)
 from mds.readers.fields import check_columns
 from mds.redaction import get_logger
-from mds.shardfile.layout import Columns, header_size, shard_name
-from mds.storage import open_store, redact
-from mds.storage.url import Url
+from mds.shardfile.layout import INDEX_NAME, Columns, header_size, shard_name
+from mds.storage import is_local, local_path, open_store, redact
+from mds.storage.url import Url, reveal
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +51,7 @@ if TYPE_CHECKING:
 
     from mds.formats.facts import ShardPlace
     from mds.readers import ColumnSelection, Reader
+    from mds.storage import Store
 
 log = get_logger("mds.formats")
 
@@ -317,3 +331,94 @@ def open_files(
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))
     return FormatData.of(kind, table, columns, Url(source)), files
+
+
+# --------------------------------------------------------------------- an index of files
+
+
+#: Root in an index whose files are in the folder of the index itself.
+HERE = "."
+#: The source of a table in an index.
+PINNED = "mds index"
+_LARGEST_TABLE = 1 << 32
+#: What an index keeps of the header of a table.
+_PINNED_HEADERS = ("pin", "schema", "columns")
+
+
+def write_files_index(
+    data: FormatData, files: Files, out: str | None = None, *, overwrite: bool = False
+) -> str:
+    """Write the index of planned files (`open_files`) to a folder or URL, and return that.
+
+    Without ``out`` it lies beside the files. Raises FileExistsError where there is an index, unless
+    it is to be overwritten, and ConfigError for files whose URL has a login or a signature.
+    """
+    root = files.store.url
+    out = reveal(root) if out is None else out
+    if reveal(root) != redact(root):
+        raise ConfigError(
+            f"{redact(root)}: the URL has a login or a signature, which an index would tell; give "
+            f"them as storage options or in the environment."
+        )
+    store = open_store(out)
+    if not overwrite and _has_index(store):
+        raise FileExistsError(
+            f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
+        )
+    header = {
+        name: data.table.header[name] for name in _PINNED_HEADERS if name in data.table.header
+    }
+    table = FileTable.build(
+        {**header, "source": PINNED, "reads": reads_of(data.format)},
+        data.table.files,
+        list(data.table.plans().values()),
+    )
+    place = os.path.abspath(local_path(root)) if is_local(root) else reveal(root)
+    is_here = out.rstrip("/") == reveal(root).rstrip("/")
+    settings = dict(data.format.settings())
+    index_bytes = files_index_bytes(
+        data.format.name, HERE if is_here else place, settings, table.digest()
+    )
+    # The table first: an index is good as soon as it is there.
+    write_sidecar(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
+    store.put(INDEX_NAME, index_bytes)
+    return out
+
+
+def _has_index(store: Store) -> bool:
+    try:
+        store.head(INDEX_NAME)
+    except NotFoundError:
+        return False
+    return True
+
+
+def pinned_format(index: FilesIndexError) -> Format:
+    """Return the format of an index of files. Raises IndexFileError for wrong settings."""
+    try:
+        return find_format(index.format)(**index.settings)
+    except (MdsError, TypeError, ValueError) as error:
+        raise IndexFileError(
+            f"an {INDEX_NAME} of {index.format} files has settings that cannot be: {error} Run mds "
+            f"index anew."
+        ) from error
+
+
+def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable:
+    """Read the table beside an index of files, for a format.
+
+    Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
+    """
+    sidecar = read_sidecar(
+        store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST_TABLE
+    )
+    location = store.url_of(TABLE_NAME)
+    if sidecar is None:
+        raise IndexFileError(f"{location}: the table of the files is missing; run mds index anew.")
+    table = FileTable.parse(sidecar.payload, location)
+    if json.dumps(table.header.get("reads")) != json.dumps(reads_of(kind)):
+        raise IndexFileError(
+            f"{location}: another version of this library made it, which read {kind.name} files "
+            f"otherwise; run mds index anew."
+        )
+    return table

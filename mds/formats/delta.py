@@ -22,8 +22,8 @@ from mds.formats.arrow_values import pyarrow
 from mds.formats.columnar import unreadable
 from mds.formats.facts import DataFile, FoundFiles
 from mds.formats.lake import SIDE_BY_SIDE, FileFacts, TableFormat, check_number, digest_of, refused
-from mds.formats.place import FilePlace
 from mds.formats.registry import DELTA_LOG as LOG
+from mds.formats.source import FilePlace
 
 if TYPE_CHECKING:
     from mds.formats.source import Files

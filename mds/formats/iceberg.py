@@ -30,7 +30,7 @@ from mds.formats.lake import (
     digest_of,
     refused,
 )
-from mds.formats.place import FilePlace
+from mds.formats.source import FilePlace
 from mds.storage.url import Url
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from mds.formats.parquet_footer import read_footer
 from mds.storage.base import check_key
 
 if TYPE_CHECKING:
-    from mds.formats.place import FilePlace
-    from mds.formats.source import Files
+    from mds.formats.source import FilePlace, Files
 
 #: Files of a log that are fetched at a time.
 SIDE_BY_SIDE = 16

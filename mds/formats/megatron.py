@@ -35,7 +35,7 @@ from mds.units import parse_bytes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.formats.place import FilePlace
+    from mds.formats.source import FilePlace
     from mds.readers import ColumnSelection, Reader
 
     Int64s = npt.NDArray[np.int64]

@@ -39,7 +39,7 @@ from mds.formats.columns import infer_columns
 from mds.formats.encode import encode_records, sample_encoder
 from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
 from mds.formats.made_reader import MadeReader
-from mds.formats.place import FilePlace
+from mds.formats.source import FilePlace
 from mds.formats.tar_samples import encoding_by_ending, split_name
 from mds.readers.codegen import load_json
 from mds.storage.base import check_key

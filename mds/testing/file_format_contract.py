@@ -28,9 +28,8 @@ from mds.errors import MdsError
 from mds.formats.base import Format
 from mds.formats.dataset import FormatData, make_table
 from mds.formats.encode import shard_bytes
-from mds.formats.place import parse_place
 from mds.formats.registry import find_format
-from mds.formats.source import Files
+from mds.formats.source import Files, parse_place
 from mds.formats.table import FileTable
 from mds.readers.fixed import joint_reader
 from mds.storage import open_store

@@ -195,7 +195,7 @@ def test_any_store_has_tables(tmp_path):
 
 
 def _place(url):
-    from mds.formats.place import parse_place
+    from mds.formats.source import parse_place
 
     return parse_place(url)
 

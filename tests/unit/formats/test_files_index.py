@@ -18,8 +18,7 @@ from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E40
 from mds.cli import main  # noqa: E402
 from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
 from mds.formats import RawFiles  # noqa: E402
-from mds.formats.dataset import open_files  # noqa: E402
-from mds.formats.pinned import PINNED  # noqa: E402
+from mds.formats.dataset import PINNED, open_files  # noqa: E402
 from mds.formats.raw_files import pack_rows  # noqa: E402
 from mds.formats.table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
 from mds.index.sidecar import write_sidecar  # noqa: E402

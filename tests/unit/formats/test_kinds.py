@@ -96,8 +96,7 @@ def test_commands_take_all_kinds(buckets, tmp_path, name):
         return done.output
 
     if isinstance(kind, RawFiles):  # its manifest is a setting, which no command takes
-        from mds.formats.dataset import open_files
-        from mds.formats.pinned import write_files_index
+        from mds.formats.dataset import open_files, write_files_index
 
         write_files_index(*open_files(str(place), kind), str(tmp_path / "index"))
         places = [tmp_path / "index"]

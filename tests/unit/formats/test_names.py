@@ -8,7 +8,7 @@ from devtools.httpserver import http_server
 from mds import Stream, StreamingDataset
 from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats import Files
-from mds.formats.place import parse_place
+from mds.formats.source import parse_place
 from mds.storage import open_store
 from mds.storage.memory import MemoryStore
 

@@ -8,7 +8,7 @@ import tars
 from mds.errors import FormatError
 from mds.formats import Files, JsonLines, RawFiles, Tar, dataset
 from mds.formats.dataset import make_table
-from mds.formats.place import parse_place
+from mds.formats.source import parse_place
 from mds.storage import open_store
 from mds.storage.memory import MemoryStore
 

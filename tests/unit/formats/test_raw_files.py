@@ -12,7 +12,7 @@ import pytest
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
 from mds.formats import Files, RawFiles
-from mds.formats.place import FilePlace
+from mds.formats.source import FilePlace
 from mds.storage import registry
 from mds.storage.memory import MemoryStore
 

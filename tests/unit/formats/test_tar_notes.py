@@ -10,7 +10,7 @@ from mds import StreamingDataset
 from mds.errors import FormatError, IndexFileError
 from mds.formats import Files, Tar
 from mds.formats.dataset import make_table
-from mds.formats.place import parse_place
+from mds.formats.source import parse_place
 from mds.storage.memory import MemoryStore
 
 _STORES = itertools.count()

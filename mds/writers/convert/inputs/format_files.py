@@ -41,9 +41,8 @@ from mds.formats.facts import DataFile, FilePlan, ShardPlace
 from mds.formats.lake import TableFormat
 from mds.formats.lines import JsonLines, Lines, TextLines, read_lines
 from mds.formats.parquet import Parquet
-from mds.formats.place import has_pattern, parse_place
 from mds.formats.registry import DELTA_LOG, format_of_files
-from mds.formats.source import Files, open_pinned
+from mds.formats.source import Files, has_pattern, open_pinned, parse_place
 from mds.formats.tar import Tar
 from mds.formats.tar_members import ReadAt
 from mds.formats.tar_samples import KEY, TarSample, encoding_by_ending, value_of

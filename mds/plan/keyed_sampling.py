@@ -15,8 +15,7 @@ import numpy as np
 from mds.errors import PlanError
 from mds.plan.sampling import shares_key
 from mds.process.fork_safe import cached_property
-from mds.shuffle.keyed_order import keyed_order
-from mds.shuffle.permutation import derive_key, hash_counters, permute_below
+from mds.shuffle.permutation import derive_key, hash_counters, keyed_order, permute_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

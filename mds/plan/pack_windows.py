@@ -18,7 +18,7 @@ from mds.errors import PlanError
 from mds.plan.packers import cut_at_packs, find_packer, radix_argsort
 from mds.process.fork_safe import cached_property
 from mds.shardfile.hashing import digest
-from mds.shuffle.permutation import derive_key
+from mds.shuffle.permutation import derive_key, join_ranges, keyed_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -185,7 +185,7 @@ class TakenPacks:
             counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
         sizes = counts[real]
         if len(windows) == 1:
-            packs, indices = self.windows[windows[0]], _ranges(begins, sizes)
+            packs, indices = self.windows[windows[0]], join_ranges(begins, sizes)
             return Pieces(
                 packs.ids[indices],
                 packs.starts[indices],
@@ -197,20 +197,13 @@ class TakenPacks:
         firsts = np.cumsum(sizes) - sizes
         for window in windows:
             mine, packs = window_of == window, self.windows[window]
-            indices, to = _ranges(begins[mine], sizes[mine]), _ranges(firsts[mine], sizes[mine])
+            indices = join_ranges(begins[mine], sizes[mine])
+            targets = join_ranges(firsts[mine], sizes[mine])
             columns = packs.ids, packs.starts, packs.sizes, packs.places
             for column, values in zip(columns_out, columns, strict=True):
-                column[to] = values[indices]
+                column[targets] = values[indices]
         ids, starts, of_pieces, of_places = columns_out
         return Pieces(ids, starts, of_pieces, of_places, counts)
-
-
-def _ranges(begins: Ids, sizes: Ids) -> Ids:
-    """Return the integers from each begin on, ``sizes`` of them, end to end."""
-    ends = np.cumsum(sizes)
-    numbers: Ids = np.repeat(begins - ends + sizes, sizes)
-    numbers += np.arange(len(numbers))
-    return numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -266,8 +259,6 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         np.minimum.at(first, pack_of, np.arange(len(pack_of)))
         order_of_packs = np.argsort(first, kind="stable")
     else:
-        from mds.shuffle.keyed_order import keyed_order
-
         order_of_packs = keyed_order(derive_key(_PACKS, key), count)
     new = np.empty(count, np.int64)
     new[order_of_packs] = np.arange(count)

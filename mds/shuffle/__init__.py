@@ -1,8 +1,9 @@
 """Registry of shuffles: from shard sizes, seed, epoch and block to a permutation of ids.
 
-One algorithm a file. Those of the incumbent draw the same random numbers in the same order and so
-give the same order to the last id. `register_shuffle` adds one; so does an entry point of the group
-``mds.shuffles``.
+A shuffle is a class in a file of its own, which is imported when its name is looked up. Those of
+mosaicml-streaming (all but ``seekable``) draw the same random numbers in the same order as there
+and so give the same order to the last id. `register_shuffle` adds one; so does an entry point of
+the group ``mds.shuffles``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "register_shuffle",
 ]
 
+#: Built-in shuffles: the name, which is also the module's, and the class in it.
 _BUILT_IN = {
     "naive": "Naive",
     "py1b": "Py1b",
@@ -44,7 +46,7 @@ _BUILT_IN = {
 
 
 class _Algorithms(UserDict[str, type[Shuffle]]):
-    """Shuffles by name. Those of this package are imported when they are first looked up."""
+    """Shuffles by name; built-in ones are imported when they are first looked up."""
 
     def __contains__(self, name: object) -> bool:
         return name in self.data
@@ -64,9 +66,12 @@ algos.data.update(_BUILT_IN)  # type: ignore[arg-type]  # names of classes, unti
 def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
     """Make an algorithm available as ``shuffle_algo=name``.
 
+    - ``name`` (str): Its name. States record it.
+    - ``algorithm`` (type): A subclass of `SequentialShuffle` or `RandomAccessShuffle`.
+
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
-    name of ours, whose order must not change.
+    built-in name, whose order must not change.
     """
     if name in _BUILT_IN:
         raise ConfigError(f"shuffle_algo {name!r} is built in: take another name.")
@@ -88,7 +93,8 @@ def find_shuffle(name: str) -> type[Shuffle]:
 
 
 def _checked_shuffle(name: str, algorithm: object) -> type[Shuffle]:
-    # Plans read sequential and random-access shuffles in different ways; there is no third.
+    """Return a class if it is a shuffle. Raises ConfigError for anything else."""
+    # Plans read sequential and random-access shuffles in different ways, and know no other way.
     kinds = (SequentialShuffle, RandomAccessShuffle)
     if not (isinstance(algorithm, type) and issubclass(algorithm, kinds)):
         raise ConfigError(
@@ -107,6 +113,13 @@ def get_shuffle(
     block_size: int = 1 << 18,
 ) -> NDArray[np.int64]:
     """Return the ids 0 to sum(shard_sizes) - 1 in the order of an epoch, as one int64 array.
+
+    - ``algo`` (str): Name of the shuffle.
+    - ``shard_sizes`` (array of integers): Samples of each shard.
+    - ``num_canonical_nodes`` (int): Nodes to which shards are dealt once for all epochs.
+    - ``seed`` (int): Seed of the run.
+    - ``epoch`` (int): Number of the epoch, from 0.
+    - ``block_size`` (int, default 262144, samples): Size of a block, if the shuffle has any.
 
     Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that make no order.
     """

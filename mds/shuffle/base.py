@@ -1,7 +1,11 @@
-"""Abstract base classes of shuffles: deterministic permutations of an epoch, node by node.
+"""Base classes of shuffles: deterministic permutations of an epoch, canonical node by node.
 
-An algorithm inherits `RandomAccessShuffle` when the id at any position can be computed alone, else
-`mds.shuffle.SequentialShuffle`. What the library has to know of it are class attributes.
+A *canonical node* is a fixed share of the samples. An order is made for a number of canonical nodes
+that stays the same for a whole run, so that the run can be resumed on any number of machines. With
+n samples and N nodes, node k has the positions ``k * n // N`` to ``(k + 1) * n // N`` - 1.
+
+An algorithm inherits `RandomAccessShuffle` if it can compute the id at any position alone, else
+`mds.shuffle.SequentialShuffle`. Its class attributes declare what the library has to know of it.
 """
 
 from __future__ import annotations
@@ -26,10 +30,16 @@ _CHUNK_SAMPLES = 1 << 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShuffleSpec:
-    """Frozen inputs of a shuffle.
+    """Inputs of a shuffle, which decide the order.
 
-    ``sizes``: samples of each shard, int64. ``block_size``: samples. Raises PlanError for sizes,
-    nodes, seeds or epochs that are no such numbers.
+    Attributes:
+        sizes: Samples of each shard, int64.
+        num_canonical_nodes: Number of canonical nodes.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        block_size: Samples of a block, of algorithms with blocks.
+
+    Raises PlanError for negative sizes, seeds or epochs, and for less than one node.
     """
 
     sizes: NDArray[np.int64]
@@ -64,21 +74,21 @@ class ShuffleSpec:
 
 
 class Shuffle(abc.ABC):
-    """One epoch's permutation of the ids 0 to ``spec.samples`` - 1, canonical node by node.
+    """Permutation of the ids 0 to ``spec.samples`` - 1 for one epoch, canonical node by node.
 
     Node k has the positions ``starts[k]`` to ``starts[k + 1]`` - 1. The order must follow from
-    ``spec`` alone. Raise PlanError from the constructor for a spec that makes no order.
+    ``spec`` alone. A constructor raises PlanError for a spec that makes no order.
     """
 
-    #: Whether the id at any position is computed alone.
+    #: Whether the id at any position can be computed alone.
     is_random_access: ClassVar[bool] = False
     #: Whether all samples have to be held in memory at once.
     needs_all_samples: ClassVar[bool] = False
     #: Whether ``shuffle_block_size`` decides how far samples move.
     uses_blocks: ClassVar[bool] = False
-    #: Canonical nodes for each physical node, when the caller gives no number.
+    #: Canonical nodes for each machine, unless the user gives a number.
     canonical_nodes_per_node: ClassVar[int] = 1
-    #: Raise it when the order changes: files of computed orders are kept by algorithm and version.
+    #: Increase it when the order changes: stored orders are named by algorithm and version.
     version: ClassVar[int] = 0
 
     def __init__(self, spec: ShuffleSpec) -> None:
@@ -89,12 +99,12 @@ class Shuffle(abc.ABC):
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
         """Yield the ids of canonical node ``node`` in order, in windows of any length.
 
-        A window is good until the next one is asked for.
+        A window may be overwritten when the next one is asked for.
         """
 
 
 class RandomAccessShuffle(Shuffle):
-    """Shuffle of which any position can be computed alone."""
+    """Shuffle whose id at any position can be computed alone."""
 
     is_random_access = True
 
@@ -112,30 +122,33 @@ class RandomAccessShuffle(Shuffle):
 
     @classmethod
     def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
-        """Several of them that are asked together; override it where that can be quicker."""
+        """Return shuffles by number, whose ids can be asked together.
+
+        Override it if the algorithm can compute ids of several shuffles more quickly at once.
+        """
         return ShuffleGroup(shuffles)
 
     def windows(self, node: int) -> Iterator[Ids]:
         """Yield the ids of canonical node ``node`` in order."""
         first, last = int(self.starts[node]), int(self.starts[node + 1])
-        for at in range(first, last, _CHUNK_SAMPLES):
-            yield self.ids_at(np.arange(at, min(at + _CHUNK_SAMPLES, last)))
+        for start in range(first, last, _CHUNK_SAMPLES):
+            yield self.ids_at(np.arange(start, min(start + _CHUNK_SAMPLES, last)))
 
 
 class ShuffleGroup:
-    """Random-access shuffles that are asked together, by their numbers."""
+    """Random-access shuffles by number, whose ids are asked together."""
 
     def __init__(self, shuffles: Mapping[int, RandomAccessShuffle]) -> None:
         self.shuffles = dict(shuffles)
 
     def at_epochs(self, numbers: Ids, epochs: Ids) -> ShuffleGroup:
-        """Another group, in which the shuffles of some numbers are those of other epochs."""
+        """Return a group in which the shuffles of these numbers are those of other epochs."""
         pairs = zip(numbers.tolist(), epochs.tolist(), strict=True)
-        other = {number: self.shuffles[number].at_epoch(epoch) for number, epoch in pairs}
-        return type(self)({**self.shuffles, **other})
+        changed = {number: self.shuffles[number].at_epoch(epoch) for number, epoch in pairs}
+        return type(self)({**self.shuffles, **changed})
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """Return the ids at positions of the shuffles of these numbers."""
+        """Return the id at each position of the shuffle with the number beside it, int64."""
         out = np.empty(len(positions), np.int64)
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)

@@ -1,4 +1,4 @@
-"""naive: one permutation of everything. The best mixing and the worst locality."""
+"""naive: one permutation of all samples. The best mixing and the worst locality."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Naive(SequentialShuffle):
-    """One Fisher-Yates permutation of all samples, which are all held."""
+    """One Fisher-Yates permutation of all samples, whose ids are all in memory."""
 
     needs_all_samples = True
 
@@ -28,6 +28,6 @@ class Naive(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the part of a node."""
+        """Yield the part of the permutation that a node has."""
         del rng
         yield self._ids[int(self.starts[node]) : int(self.starts[node + 1])]

@@ -1,4 +1,4 @@
-"""py1b: shards in random order, then every block of so many samples shuffled."""
+"""py1b: shards in random order, then each block of ``block_size`` samples shuffled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Py1b(SequentialShuffle):
-    """Block shuffle; a window is a block. Raises PlanError for a block of no samples."""
+    """Shuffle within blocks; a window is a block. Raises PlanError for a block of no samples."""
 
     uses_blocks = True
 
@@ -32,10 +32,11 @@ class Py1b(SequentialShuffle):
         yield from shuffle_ranges(self._parts.of_node(node), self._ranges(node), rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Return the blocks of a node, without their ids."""
+        """Advance the generator by the shuffles of the blocks of a node."""
         advance_ranges(self._ranges(node), rng)
 
     def _ranges(self, node: int) -> list[tuple[int, int]]:
+        """Return the first place and the end of each block of a node."""
         total, block = int(self._parts.of_node(node)[1].sum()), self.spec.block_size
-        # A negative size made no blocks at all in the incumbent, so none is shuffled.
+        # A negative size makes no blocks, as in mosaicml-streaming, so nothing is shuffled.
         return [(start, min(start + block, total)) for start in range(0, total, block)]

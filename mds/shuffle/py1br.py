@@ -1,7 +1,8 @@
-"""py1br: as py1b, with blocks of random length that begin staggered from node to node.
+"""py1br: as py1b, with blocks of random length, which each node begins at an offset of its own.
 
-As in the incumbent, the second block reaches back into the first, and the last samples of a node,
-up to the stagger, may stay unshuffled.
+The offset is called *stagger*: the first block of a node is shorter by it. As in
+mosaicml-streaming, the second block reaches back into the first one, and the last samples of a
+node, as many as the stagger at most, may stay unshuffled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Py1br(SequentialShuffle):
-    """Block shuffle with random, staggered blocks, each of which is a window.
+    """Shuffle within blocks of random length; a window is a block.
 
     Raises PlanError for a block size below 2.
     """
@@ -28,7 +29,7 @@ class Py1br(SequentialShuffle):
     uses_blocks = True
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards and draw how much each node is staggered."""
+        """Shuffle the shards and draw the stagger of each node."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
         if self._low < 1:
@@ -40,15 +41,16 @@ class Py1br(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the blocks of a node: first all their lengths are drawn, then they are shuffled."""
+        """Yield the blocks of a node, after all their lengths were drawn."""
         ranges = self._ranges(node, rng)
         yield from shuffle_ranges(self._parts.of_node(node), ranges, rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Return the blocks of a node, without their ids."""
+        """Advance the generator by the lengths and shuffles of the blocks of a node."""
         advance_ranges(self._ranges(node, rng), rng)
 
     def _ranges(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+        """Return the first place and the end of each block of a node, of drawn lengths."""
         total, stagger = int(self._parts.of_node(node)[1].sum()), int(self._staggers[node])
         ranges, place = [], 0
         while place < total:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Py1s(SequentialShuffle):
-    """Shuffle of shards and within shards; a window is some parts of them: memory by shard size."""
+    """Shuffle of shards and within shards; a window is a few parts, so memory is by shard size."""
 
-    canonical_nodes_per_node = 64  # it mixes little, so more nodes are read side by side
+    canonical_nodes_per_node = 64  # it mixes little, so a batch takes samples of many nodes
 
     def prepare(self) -> np.random.Generator:
         """Shuffle the shards."""
@@ -25,11 +25,11 @@ class Py1s(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the parts of a node, each shuffled."""
+        """Yield the parts of a node, each shuffled within itself."""
         begin, size = self._parts.of_node(node)
         for first, last in group_parts(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Return the parts of a node, without their ids."""
+        """Advance the generator by the shuffles of the parts of a node."""
         advance_parts(self._parts.of_node(node)[1], rng)

@@ -1,8 +1,8 @@
 """py2s: as py1s, with the samples of every shard shuffled a first time before nodes are cut.
 
-The first shuffle is the same in every epoch and runs over all shards in one go, while an epoch
-visits them in another order. So where its generator stood at each shard is kept, 24 bytes a
-shard, and a shard's first shuffle is replayed when the shard is met.
+The first shuffle is the same in every epoch: one generator goes through all shards. An epoch reads
+the shards in another order. So the state of that generator at each shard is kept, in 24 bytes, and
+the first shuffle of a shard is repeated from it when the shard is read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _STATE = np.dtype([("high", "<u8"), ("low", "<u8"), ("half", "<u4"), ("has_half"
 class Py2s(SequentialShuffle):
     """Two shuffles within shards, before and after nodes are cut: memory by shard size."""
 
-    canonical_nodes_per_node = 64  # it mixes little, so more nodes are read side by side
+    canonical_nodes_per_node = 64  # it mixes little, so a batch takes samples of many nodes
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards once to know where each begins in the stream of random numbers."""
+        """Shuffle the shards once, and keep the state of the generator at each of them."""
         spec = self.spec
         rng = np.random.default_rng(spec.seed)
         self._order = np.arange(len(spec.sizes))
@@ -39,9 +39,9 @@ class Py2s(SequentialShuffle):
         self._states = np.empty(len(self._size), _STATE)
         scratch = np.empty(int(self._size.max(initial=0)), np.int64)
         for i, size in enumerate(self._size.tolist()):
-            self._states[i] = _pack(rng)
+            self._states[i] = _pack_state(rng)
             rng.shuffle(scratch[:size])
-        # Places in the line of shuffled shards, cut at the nodes, and the shard of each part.
+        # Parts are places in the line of shuffled shards, cut at the nodes; each is of one shard.
         self._line = np.cumsum(self._size) - self._size
         self._parts = split_at_nodes(self._line, self._size, spec)
         self._shard = np.searchsorted(self._line, self._parts.begin, side="right") - 1
@@ -54,37 +54,39 @@ class Py2s(SequentialShuffle):
         first, last = int(self._parts.edges[node]), int(self._parts.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
-        for a, b in group_parts(self._parts.size[parts], self.chunk):
-            pieces = [self._first(part) for part in parts[a:b].tolist()]
-            for piece in pieces:
-                rng.shuffle(piece)
-            yield np.concatenate(pieces)
+        for begin, end in group_parts(self._parts.size[parts], self.chunk):
+            ids_of_parts = [self._ids_after_first(part) for part in parts[begin:end].tolist()]
+            for ids in ids_of_parts:
+                rng.shuffle(ids)
+            yield np.concatenate(ids_of_parts)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Only the second shuffle draws from ``rng``."""
+        """Advance the generator by the second shuffles of a node, the only ones that use it."""
         first, last = int(self._parts.edges[node]), int(self._parts.edges[node + 1])
         parts = np.arange(first, last)
         rng.shuffle(parts)
         advance_parts(self._parts.size[parts], rng)
 
-    def _first(self, part: int) -> NDArray[np.int64]:
-        """Return the ids of a part as the first shuffle leaves them."""
+    def _ids_after_first(self, part: int) -> NDArray[np.int64]:
+        """Return the ids of a part in the order of the first shuffle."""
         shard = int(self._shard[part])
         begin, size = int(self._begin[shard]), int(self._size[shard])
         ids = np.arange(begin, begin + size, dtype=np.int64)
-        _unpack(self._states[shard], self._increment, self._replay)
+        _restore_state(self._states[shard], self._increment, self._replay)
         self._replay.shuffle(ids)
         offset = int(self._parts.begin[part] - self._line[shard])
         return ids[offset : offset + int(self._parts.size[part])]
 
 
-def _pack(rng: np.random.Generator) -> tuple[int, int, int, bool]:
+def _pack_state(rng: np.random.Generator) -> tuple[int, int, int, bool]:
+    """Return the state of a generator as a row of `_STATE`; all have the same increment."""
     state = rng.bit_generator.state
     number = state["state"]["state"]
     return number >> 64, number & (2**64 - 1), state["uinteger"], bool(state["has_uint32"])
 
 
-def _unpack(packed: np.void, increment: int, rng: np.random.Generator) -> None:
+def _restore_state(packed: np.void, increment: int, rng: np.random.Generator) -> None:
+    """Set the state of a generator to a packed one."""
     high, low, half, has_half = packed.item()
     rng.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -1,8 +1,9 @@
 """Sequential shuffles: one random generator, drawn canonical node after canonical node.
 
-They cannot be entered in the middle: what a node draws begins where the node before it ended. So a
-node is produced in windows, and where the generator stood at the beginning of each node is kept.
-The price of a node is that of its own samples, plus once the drawing for all nodes before it.
+They cannot begin in the middle, because a node draws its first number after the last one of the
+node before it. So a node is generated in windows, and the state of the generator at the beginning
+of each node is kept. A node costs the time for its own samples, and once that for the draws of all
+nodes before it.
 """
 
 from __future__ import annotations
@@ -29,60 +30,64 @@ CHUNK = 1 << 17  # samples handled together where the algorithm leaves a choice
 class SequentialShuffle(Shuffle):
     """Shuffle that is generated from the front, node by node, by one random generator.
 
-    ``spec`` is what it depends on. Subclasses draw in ``generate`` and keep no generator.
+    Subclasses draw in ``generate`` from the generator that it gets, and keep no generator.
     """
 
-    keep = 1 << 23  # samples of a node for all of which memory may be taken to save time
+    #: Samples of a node up to which memory for all of them may be taken to save time.
+    keep = 1 << 23
 
     def __init__(self, spec: ShuffleSpec) -> None:
         super().__init__(spec)
-        # Nodes may be read side by side, each with a window of its own.
+        # A worker may read several nodes in turn, and holds a window of each.
         self.chunk = max(CHUNK // spec.num_canonical_nodes, 1 << 13)
         rng = self.prepare()
-        self._saved = [save_generator(rng)]  # where the generator stands when a node begins
-        self._next: tuple[int, np.random.Generator] | None = (0, rng)  # it stands at this node
+        self._node_states = [save_generator(rng)]  # of the generator where each node begins
+        # A generator that has drawn all numbers of the nodes before this one.
+        self._ready: tuple[int, np.random.Generator] | None = (0, rng)
 
     @abc.abstractmethod
     def prepare(self) -> np.random.Generator:
-        """Prepare the nodes; the generator as the first node finds it."""
+        """Prepare the nodes and return the generator from which the first node draws."""
 
     @abc.abstractmethod
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the ids of a node in windows; ``rng`` is left as the next node finds it.
+        """Yield the ids of a node in windows, drawing from ``rng``, then used by the next node.
 
-        A window is good until the next one is asked for.
+        A window may be overwritten when the next one is asked for.
         """
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Advance the generator past a node, as `generate` would."""
+        """Advance the generator by the draws of a node, as `generate` would."""
         for _ in self.generate(node, rng):
             continue
 
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
         """Yield the ids of canonical node ``node`` in order, in windows of any length.
 
-        A window is good until the next one is asked for.
+        A window may be overwritten when the next one is asked for.
         """
-        while len(self._saved) <= node:
-            last = len(self._saved) - 1
-            rng = self._at(last)
+        while len(self._node_states) <= node:
+            last = len(self._node_states) - 1
+            rng = self._generator_for(last)
             self.advance(last, rng)
-            self._done(last, rng)
-        rng = self._at(node)
+            self._record_end(last, rng)
+        rng = self._generator_for(node)
         yield from self.generate(node, rng)
-        self._done(node, rng)
+        self._record_end(node, rng)
 
-    def _at(self, node: int) -> np.random.Generator:
-        if self._next is not None and self._next[0] == node:
-            rng = self._next[1]
-            self._next = None
+    def _generator_for(self, node: int) -> np.random.Generator:
+        """Return a generator from which a node can draw."""
+        if self._ready is not None and self._ready[0] == node:
+            rng = self._ready[1]
+            self._ready = None
             return rng
-        return restore_generator(self._saved[node])
+        return restore_generator(self._node_states[node])
 
-    def _done(self, node: int, rng: np.random.Generator) -> None:
-        self._next = node + 1, rng
-        if len(self._saved) == node + 1:
-            self._saved.append(save_generator(rng))
+    def _record_end(self, node: int, rng: np.random.Generator) -> None:
+        """Keep a generator that has drawn all numbers of a node, for the next node."""
+        self._ready = node + 1, rng
+        if len(self._node_states) == node + 1:
+            self._node_states.append(save_generator(rng))
 
 
 def save_generator(rng: np.random.Generator) -> dict[str, Any]:
@@ -98,7 +103,10 @@ def restore_generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of parts, first and last + 1, of about ``target`` samples each."""
+    """Yield runs of consecutive parts of about ``target`` samples: the first, and the end.
+
+    ``sizes`` are the samples of each part.
+    """
     ends = np.cumsum(sizes)
     first, start = 0, 0
     while first < len(sizes):
@@ -111,7 +119,10 @@ def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, in
 def shuffle_parts(
     begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return the ids of parts, one after the other, each shuffled in itself."""
+    """Return the ids of parts end to end, each part shuffled within itself.
+
+    ``begin`` and ``size`` are the first ids and the samples of the parts.
+    """
     ids = part_ids(begin, size)
     offset = 0
     for count in size.tolist():
@@ -123,7 +134,7 @@ def shuffle_parts(
 
 
 def advance_parts(size: NDArray[np.int64], rng: np.random.Generator) -> None:
-    """Advance the generator as shuffling parts of these sizes would."""
+    """Advance the generator as `shuffle_parts` of these sizes would."""
     scratch = np.empty(int(size.max(initial=0)), np.int64)
     for count in size.tolist():
         if count > 1:
@@ -140,11 +151,16 @@ def shuffle_ranges(
     ranges: Sequence[tuple[int, int]],
     rng: np.random.Generator,
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the ids of ``parts``, with every range (first, last + 1) shuffled in turn.
+    """Yield the ids of parts end to end, with one range after the other shuffled in place.
 
-    Slices begin in ascending order and may overlap; what no slice covers stays as it is. A window
-    is good until the next one is asked for: all are parts of one buffer, because fresh memory for
-    each would cost as much as the shuffle.
+    Args:
+        parts: First ids and samples of the parts.
+        ranges: First place of each range and its end. Ranges begin in ascending order and may
+            overlap; ids that no range covers stay where they are.
+        rng: Generator of the shuffles.
+
+    A window may be overwritten when the next one is asked for: all are parts of one buffer, because
+    fresh memory for each would cost as much as the shuffle.
     """
     begin, size = parts
     ends = np.cumsum(size)
@@ -152,9 +168,9 @@ def shuffle_ranges(
     longest = max((last - first for first, last in ranges), default=0)
     small = total == 0 or int((begin + size).max()) <= 1 << 32
     kind = np.dtype(np.uint32 if small and longest >= _NARROW_FROM else np.int64)
-    # Of a slice before, no more than the length of a slice is pending when the next begins.
+    # When a range begins, no more ids of earlier ranges are pending than the longest range has.
     window = np.empty(min(2 * longest, total), kind)
-    yielded = filled = 0  # how many were given out, and how many were filled in
+    yielded = filled = 0  # ids that were yielded, and ids that were written to the window
     for i, (first, last) in enumerate(ranges):
         while filled < last:
             step = min(filled + CHUNK, last)
@@ -163,7 +179,7 @@ def shuffle_ranges(
             )
             filled = step
         rng.shuffle(window[first - yielded : last - yielded])
-        # What no later slice reaches is final.
+        # Ids before the next range are final.
         until = min(ranges[i + 1][0], filled) if i + 1 < len(ranges) else filled
         if until > yielded:
             yield window[: until - yielded]
@@ -175,7 +191,7 @@ def shuffle_ranges(
 
 
 def advance_ranges(ranges: Sequence[tuple[int, int]], rng: np.random.Generator) -> None:
-    """Advance the generator as shuffling ranges would."""
+    """Advance the generator as `shuffle_ranges` would."""
     scratch = np.empty(max((last - first for first, last in ranges), default=0), np.int64)
     narrow = scratch.view(np.uint32) if len(scratch) >= _NARROW_FROM else scratch
     for first, last in ranges:
@@ -189,13 +205,16 @@ def _ids_between(
     bounds: tuple[int, int],
     kind: np.dtype[Any],
 ) -> NDArray[np.integer]:
-    """Ids number ``wanted[0]`` to ``wanted[1]`` - 1 of the parts."""
+    """Return the ids at the places ``bounds[0]`` to ``bounds[1]`` - 1 of parts laid end to end.
+
+    ``begin``, ``size`` and ``ends`` are the first ids, the samples and the ends of the parts.
+    """
     first, last = bounds
-    a = int(np.searchsorted(ends, first, side="right"))
-    b = int(np.searchsorted(ends, last, side="left")) + 1
-    begins, sizes = begin[a:b].copy(), size[a:b].copy()
-    before = first - int(ends[a] - size[a])
-    begins[0] += before
-    sizes[0] -= before
-    sizes[-1] -= int(ends[b - 1]) - last
+    first_part = int(np.searchsorted(ends, first, side="right"))
+    end_part = int(np.searchsorted(ends, last, side="left")) + 1
+    begins, sizes = begin[first_part:end_part].copy(), size[first_part:end_part].copy()
+    skipped = first - int(ends[first_part] - size[first_part])
+    begins[0] += skipped
+    sizes[0] -= skipped
+    sizes[-1] -= int(ends[end_part - 1]) - last
     return part_ids(begins, sizes, kind)

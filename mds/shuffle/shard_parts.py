@@ -1,8 +1,11 @@
-"""Parts of shards for each canonical node: whole shards shuffled, then split at node borders.
+"""Parts of shards for each canonical node: shards are shuffled, then cut where a node ends.
+
+    shards in shuffled order   |   7   |  2  |    5    |  0  |   9   |
+    canonical nodes            |    node 0     |    node 1     | ...      5 is cut in two parts
 
 A *shard* is any run of consecutive ids, also a virtual one of a resampled epoch. Shards are
-shuffled once for the whole run, with the seed alone, and cut where a canonical node ends, so that a
-node keeps its share of the data over all epochs. Everything here is one numpy pass over the shards.
+shuffled once for the whole run, by the seed alone, so a node has the same samples in all epochs.
+Each function here is one numpy pass over the shards.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardParts:
-    """Parts of shards in shuffled order, node after node.
+    """Parts of shards in shuffled order, canonical node after canonical node.
 
-    ``begin``: first id of each part; ``size``: its samples; ``edges``: parts of node k are
-    ``edges[k]`` to ``edges[k + 1]``.
+    Attributes:
+        begin: First id of each part.
+        size: Samples of each part.
+        edges: Node k has the parts ``edges[k]`` to ``edges[k + 1]`` - 1; shape (nodes + 1,).
     """
 
     begin: NDArray[np.int64]
@@ -31,7 +36,7 @@ class ShardParts:
     edges: NDArray[np.int64]
 
     def of_node(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First ids and sizes of the parts of one node."""
+        """Return the first ids and the sizes of the parts of one node."""
         part = slice(int(self.edges[node]), int(self.edges[node + 1]))
         return self.begin[part], self.size[part]
 
@@ -39,7 +44,10 @@ class ShardParts:
 def split_at_nodes(
     begin: NDArray[np.int64], size: NDArray[np.int64], spec: ShuffleSpec
 ) -> ShardParts:
-    """Cut shards, given in their shuffled order, at the ends of the canonical nodes."""
+    """Cut shards at the ends of the canonical nodes.
+
+    ``begin`` and ``size`` are the first ids and the samples of the shards, in shuffled order.
+    """
     node_ends = spec.node_starts()[1:]
     ends = np.cumsum(size)
     starts = ends - size
@@ -48,14 +56,15 @@ def split_at_nodes(
     cuts = shard < len(ends)
     cuts[cuts] = (starts[shard[cuts]] < node_ends[cuts]) & (node_ends[cuts] < ends[shard[cuts]])
     # Several nodes may end at the same place when there are fewer samples than nodes.
-    where, first = np.unique(node_ends[cuts], return_index=True)
-    at = shard[cuts][first]
-    part_ends = np.insert(ends, at, where)
-    owner = np.insert(np.arange(len(size)), at, at)
+    cut_ends, first = np.unique(node_ends[cuts], return_index=True)
+    cut_shards = shard[cuts][first]
+    part_ends = np.insert(ends, cut_shards, cut_ends)
+    shard_of_part = np.insert(np.arange(len(size)), cut_shards, cut_shards)
     part_starts = np.concatenate([np.zeros(1, np.int64), part_ends[:-1]])
-    # The earliest node whose end is not before the part's end takes it, also when it is empty.
+    # A part belongs to the first node that ends at the end of the part or after it.
     edges = np.concatenate([[0], np.searchsorted(part_ends, node_ends, side="right")])
-    return ShardParts(begin[owner] + part_starts - starts[owner], part_ends - part_starts, edges)
+    part_begin = begin[shard_of_part] + part_starts - starts[shard_of_part]
+    return ShardParts(part_begin, part_ends - part_starts, edges)
 
 
 def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
@@ -79,10 +88,10 @@ def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
 def part_ids(
     begin: NDArray[np.int64], size: NDArray[np.int64], kind: np.dtype[Any] | type = np.int64
 ) -> NDArray[Any]:
-    """Return the ids of parts, one after the other."""
+    """Return the ids of parts end to end, as integers of a ``kind``."""
     if len(size) == 1:
         return np.arange(begin[0], begin[0] + size[0], dtype=kind)
-    # Differences may be negative; in unsigned numbers they wrap, and wrap back in the sum.
+    # Differences may be negative. Unsigned numbers wrap around then, and back in the sum.
     ids = np.repeat((begin - (np.cumsum(size) - size)).astype(kind), size)
     ids += np.arange(len(ids), dtype=kind)
     return ids

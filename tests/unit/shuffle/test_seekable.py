@@ -10,10 +10,11 @@ from ordertools import joined, make_plan, sizes, uneven
 
 from mds.plan.keyed_sampling import keyed_counts
 from mds.shuffle import ShuffleSpec, get_shuffle
-from mds.shuffle.keyed_order import KeyedOrders, keyed_order
 from mds.shuffle.permutation import (
+    KeyedOrders,
     derive_key,
     hash_counters,
+    keyed_order,
     permute,
     permute_below,
     unpermute,
@@ -202,7 +203,7 @@ def test_orders_made_together_are_those_made_alone():
     alone = [keyed_order(key, 36, groups) for key in (3, 4)] + [keyed_order(5, 9)]
     which = np.array([0, 2])
     keys = np.repeat(np.array([3, 5], np.uint64), [36, 9])
-    assert together.some(which).orders(keys).tolist() == [*alone[0], *alone[2]]
+    assert together.subset(which).orders(keys).tolist() == [*alone[0], *alone[2]]
     whole = together.orders(np.repeat(np.array([4, 5, 3], np.uint64), [36, 9, 36])).tolist()
     assert whole == [*alone[1], *alone[2], *keyed_order(3, 36)]
 

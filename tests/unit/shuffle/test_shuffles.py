@@ -12,7 +12,7 @@ from ordertools import ALGORITHMS, DRAWN, algorithms, joined, sizes, uneven
 
 from mds.errors import PlanError, UnknownNameError
 from mds.shuffle import ShuffleSpec, algos, get_shuffle, py1e
-from mds.shuffle.bucket_sort import BUCKET_PLACES, StreamingBucketSort
+from mds.shuffle.py1e import BUCKET_PLACES, StreamingBucketSort
 from mds.shuffle.shard_parts import shuffled_parts
 
 nodes = st.integers(1, 9)

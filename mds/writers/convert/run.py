@@ -29,8 +29,7 @@ from mds.writers.convert.read_part import MAX_LISTED_RECORDS, ReadSpec, read_par
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.tokens import load_tokenizer
 from mds.writers.convert.write_shard import Output, Shard, ShardCutter, write_shard
-from mds.writers.engines import open_engine
-from mds.writers.engines.base import Engine
+from mds.writers.engines import Engine, open_engine
 
 
 @dataclass(frozen=True, slots=True)

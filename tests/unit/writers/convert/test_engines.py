@@ -10,8 +10,7 @@ from mds.errors import ConfigError, NotFoundError, WriterError
 from mds.shardfile.compression import parse_compression
 from mds.storage import open_store
 from mds.writers.convert import convert
-from mds.writers.engines.base import InlineEngine
-from mds.writers.engines.local import LocalEngine
+from mds.writers.engines import InlineEngine, LocalEngine
 
 #: Raises an error that does not survive pickling, as errors of other packages may.
 ODD = """
@@ -90,7 +89,7 @@ class TestSpark(EngineContract):
 
     @pytest.fixture
     def engine(self, spark):
-        from mds.writers.engines.spark import SparkEngine
+        from mds.writers.engines import SparkEngine
 
         with SparkEngine(spark) as engine:
             yield engine
@@ -111,7 +110,7 @@ class TestRay(EngineContract):
 
     @pytest.fixture
     def engine(self, ray):
-        from mds.writers.engines.ray import RayEngine
+        from mds.writers.engines import RayEngine
 
         assert ray.is_initialized()
         with RayEngine() as engine:

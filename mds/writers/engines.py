@@ -1,0 +1,388 @@
+"""Executors of conversion work: processes of this machine, a Spark cluster, a Ray cluster.
+
+`open_engine` opens one by name. An engine runs functions somewhere and returns futures; calls and
+their results are pickled. `dataframe_to_mds` and its helpers, which write Spark's data frames, are
+names of this module too.
+
+The machines of a cluster must see the same files: the source, and the output or the work folder.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mds.arguments import did_you_mean
+from mds.errors import ConfigError, WriterError, need
+from mds.process.fork_safe import end_with_parent, new_lock
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from mds.writers.convert.dataframe import (
+        SPARK_TO_MDS,
+        dataframe_to_mds,
+        infer_dataframe_schema,
+        is_json_compatible,
+    )
+
+__all__ = [
+    "SPARK_TO_MDS",
+    "Engine",
+    "dataframe_to_mds",
+    "infer_dataframe_schema",
+    "is_json_compatible",
+    "open_engine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'mds.writers.engines' has no attribute {name!r}")
+    from mds.writers.convert import dataframe
+
+    return getattr(dataframe, name)
+
+
+def open_engine(name: str, workers: int) -> Engine:
+    """Return an engine by name: `local`, `spark` or `ray`.
+
+    ``workers`` counts processes of this machine; clusters bring as many as they have.
+    """
+    if name == "local":
+        return LocalEngine(workers) if workers > 1 else InlineEngine()
+    if name == "spark":
+        return SparkEngine()
+    if name == "ray":
+        return RayEngine()
+    near = did_you_mean(name, ("local", "spark", "ray"))
+    raise ConfigError(f"there is no engine {name!r}.{near} Known are local, spark and ray.")
+
+
+class Engine(ABC):
+    """Runs functions, each call on its own, anywhere. A context manager; closing twice is fine.
+
+    Functions are those of importable modules, arguments and results are pickled. What a call
+    raises is raised by its future, the same kind of error with the same text.
+    """
+
+    #: Calls that run at the same time.
+    slots: int = 1
+
+    @abstractmethod
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run a function on the engine."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop at once; calls under way are abandoned, and must be such that this is harmless."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class InlineEngine(Engine):
+    """Every call runs here and now, in the process that asks."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call the function."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:  # noqa: BLE001 - the future carries it to its caller
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Do nothing: no process or thread is left between calls."""
+
+    def __repr__(self) -> str:
+        return "<InlineEngine>"
+
+
+# ---------------------------------------------------------------------- this machine
+
+
+class LocalEngine(Engine):
+    """Processes of this machine, each started when there is a call to run.
+
+    They are spawned (threads and locks of the caller do no harm) and end when the process that
+    started them ends, however it does. Each has a pipe, and a thread of the caller that waits for
+    its answers. The death of a process is an error that says how it died.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._lock = new_lock()
+        self._is_closed = False
+        self._threads = ThreadPoolExecutor(workers, "mds-engine")
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run the function in a process."""
+        return self._threads.submit(self._call, function, arguments)
+
+    def close(self) -> None:
+        """Stop the processes."""
+        with self._lock:
+            self._is_closed = True
+            workers = list(self._workers)
+        for worker in workers:
+            worker.stop()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        worker = self._take_worker()
+        try:
+            return worker.call(function, arguments)
+        finally:
+            self._idle.put(worker)
+
+    def _take_worker(self) -> _Worker:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            return self._start_worker()
+
+    def _start_worker(self) -> _Worker:
+        # There are as many threads as workers, so one that finds none idle may start one.
+        with self._lock:
+            if self._is_closed:
+                raise WriterError("the engine was closed")
+            worker = _Worker()
+            self._workers.append(worker)
+        return worker
+
+    def __repr__(self) -> str:
+        return f"<LocalEngine {len(self._workers)}/{self.slots} processes>"
+
+
+class _Worker:
+    """One process and this side's end of its pipe."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), name="mds-convert")
+        # Ctrl-C reaches the whole process group; only the parent process acts on it. What is
+        # blocked in the thread that starts a process is blocked there from its first instant on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        try:
+            self._pipe.send_bytes(pickle.dumps((function, arguments)))
+            result, error, trace = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own
+        except (EOFError, OSError) as broken:
+            raise WriterError(self._exit_reason()) from broken
+        if error is not None:
+            raise error from _TracedError(trace)
+        return result
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _exit_reason(self) -> str:
+        self._process.join(5.0)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            reason = f"was killed by {signal.Signals(-code).name}"
+            why = " (is the machine out of memory?)" if code == -signal.SIGKILL else ""
+        else:
+            reason = f"ended with exit code {code}"
+            why = (
+                ". Where a script starts processes, it must do so below "
+                "`if __name__ == '__main__':`"
+            )
+        return (
+            f"a process of the conversion {reason}{why}. What was done is kept: go on with resume."
+        )
+
+
+class _TracedError(Exception):
+    """The traceback of another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _serve(pipe: Connection) -> None:
+    end_with_parent()
+    while True:
+        try:
+            function, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our parent
+        except (EOFError, OSError):
+            # The parent is gone, or is done with this process.
+            return
+        try:
+            answer = pickle.dumps((function(*arguments), None, ""))
+        except BaseException as error:  # noqa: BLE001 - carried to the caller
+            answer = _pickled_failure(error, traceback.format_exc())
+        try:
+            pipe.send_bytes(answer)
+        except OSError:
+            return
+
+
+# ---------------------------------------------------------------------- clusters
+
+
+class SparkEngine(Engine):
+    """Jobs of one task each on a Spark cluster.
+
+    The active session is used, and left running; without one a local session is started and
+    stopped.
+    """
+
+    def __init__(self, session: Any = None) -> None:
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise need("pyspark", "spark", "the engine spark") from error
+        # Or Spark starts whatever `python3` is on the path, which may not have this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        running: Any = session or SparkSession.getActiveSession()
+        used: Any = running or SparkSession.builder.getOrCreate()
+        self._own = None if running else used
+        self._context: Any = used.sparkContext
+        self.slots = int(self._context.defaultParallelism)
+        self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
+        self._group = f"mds-{id(self)}"
+        self._is_closed = False
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run the function on an executor."""
+        return self._threads.submit(self._call, pickle_call(function, arguments))
+
+    def close(self) -> None:
+        """Cancel the jobs, and stop the session if it was made here."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._context.cancelJobGroup(self._group)
+        self._threads.shutdown(cancel_futures=True)
+        if self._own is not None:
+            self._own.stop()
+
+    def _call(self, call: Callable[[Any], bytes]) -> Any:
+        self._context.setJobGroup(self._group, "mds conversion", interruptOnCancel=True)
+        (answer,) = self._context.parallelize([0], 1).map(call).collect()
+        return unpickle_answer(answer)
+
+    def __repr__(self) -> str:
+        return f"<SparkEngine {self._context.master}, {self.slots} slots>"
+
+
+class RayEngine(Engine):
+    """Tasks on a Ray cluster.
+
+    A Ray that is running is used, and left running; without one a local one is started and
+    stopped.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise need("ray", "ray", "the engine ray") from error
+        self._ray = ray
+        self._is_own = not ray.is_initialized()
+        if self._is_own:
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+        self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        # A task that was lost with its machine is run again: calls leave the same files.
+        self._run = ray.remote(num_cpus=1, max_retries=3)(_run_call)
+        self._pending: set[Any] = set()
+        self._is_closed = False
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run the function on a worker."""
+        reference = self._run.remote(pickle_call(function, arguments))
+        self._pending.add(reference)
+        future: Future[Any] = Future()
+
+        def settle(finished: Future[bytes]) -> None:
+            self._pending.discard(reference)
+            try:
+                future.set_result(unpickle_answer(finished.result()))
+            except Exception as error:  # noqa: BLE001 - the future carries it to its caller
+                future.set_exception(error)
+
+        reference.future().add_done_callback(settle)
+        return future
+
+    def close(self) -> None:
+        """Cancel the tasks, and stop Ray if it was started here."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for reference in list(self._pending):
+            self._ray.cancel(reference, force=True)
+        if self._is_own:
+            self._ray.shutdown()
+
+    def __repr__(self) -> str:
+        return f"<RayEngine {self.slots} slots>"
+
+
+def _run_call(call: Callable[[Any], bytes]) -> bytes:
+    return call(None)
+
+
+# ---------------------------------------------------------------------- calls as bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    data: bytes
+
+    def __call__(self, _: Any = None) -> bytes:
+        function, arguments = pickle.loads(self.data)  # noqa: S301 - made by `pickle_call`
+        try:
+            return pickle.dumps((function(*arguments), None))
+        except Exception as error:  # noqa: BLE001 - carried to the caller
+            return _pickled_failure(error)
+
+
+def pickle_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], bytes]:
+    """Return a picklable call that never raises what its function raises."""
+    return _Call(pickle.dumps((function, arguments)))
+
+
+def unpickle_answer(answer: bytes) -> Any:
+    """Return the result in an answer. Raises what the function raised."""
+    result, error = pickle.loads(answer)  # noqa: S301 - made by our own call
+    if error is not None:
+        raise error
+    return result
+
+
+def _pickled_failure(error: BaseException, *details: str) -> bytes:
+    """Return the answer (None, error, *details) of a call that raised."""
+    try:
+        data = pickle.dumps((None, error, *details))
+        pickle.loads(data)  # noqa: S301 - made in the line before
+    except Exception:  # noqa: BLE001 - errors of other packages do not all survive pickling
+        text = f"{type(error).__name__}: {error}"
+        return pickle.dumps((None, RuntimeError(text), *details))
+    return data

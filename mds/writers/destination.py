@@ -19,23 +19,27 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from mds.errors import DeniedError, MdsError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
 from mds.index.sidecar import find_sidecars, sidecars_of
 from mds.shardfile.layout import INDEX_NAME
-from mds.storage import CHUNK, RetryPolicy, open_store, redact, temporary_owner
-from mds.storage.files import sync, sync_file
+from mds.storage import CHUNK, ObjectInfo, RetryPolicy, Store, open_store, redact, temporary_owner
+from mds.storage.files import Directory, sync, sync_file
 from mds.storage.locks import LOCK_NAME, FolderLock, is_locked_here, try_lock_folder
 from mds.writers.leftovers import Leftovers, is_shard, make_staging_folder
-from mds.writers.presence import ExpectedFile, check_presence
 
 if TYPE_CHECKING:
-    from mds.storage import Store
-    from mds.storage.files import Directory
     from mds.writers.spec import OutSpec
+
+#: Files that are asked for one by one rather than listed.
+_FEW = 8
+_CONNECTIONS = 16
 
 
 class Destination:
@@ -364,3 +368,112 @@ def _shard_names(index: bytes) -> list[str]:
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
     return sorted(name for name in names if isinstance(name, str) and is_shard(name))
+
+
+# ---------------------------------------------------------------------- files that must be there
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedFile:
+    """A file below a place: its size, and the store's version tag ('' when none was told)."""
+
+    name: str
+    size: int
+    version: str = ""
+
+
+def check_presence(
+    files: Iterable[ExpectedFile],
+    place: Store | Directory,
+    location: str,
+    again: str = "exist_ok=True",
+) -> None:
+    """Check that all files are below a place. Raises WriterError for the first that is not.
+
+    A folder of our own is given open. ``again`` is the option with which the dataset can be
+    written anew.
+    """
+    for _, fault in find_faults(files, place):
+        raise WriterError(
+            f"{fault} in {location}: it was deleted or replaced while the dataset was written. No "
+            f"index is published; write the dataset anew, with {again}."
+        )
+
+
+def find_faults(
+    files: Iterable[ExpectedFile], place: Store | Directory
+) -> Iterator[tuple[ExpectedFile, str]]:
+    """Yield the files below a place that are not as expected, and what is wrong."""
+    if isinstance(place, Directory):
+        return _stat_all(files, place.size)
+    if place.local_path is not None:
+        folder = place.local_path
+        return _stat_all(files, lambda name: os.path.getsize(os.path.join(folder, name)))
+    return _ask_all(list(files), place)
+
+
+def _stat_all(
+    files: Iterable[ExpectedFile], size_of: Callable[[str], int]
+) -> Iterator[tuple[ExpectedFile, str]]:
+    for file in files:
+        if fault := _stat(file, size_of):
+            yield file, fault
+
+
+def _stat(file: ExpectedFile, size_of: Callable[[str], int]) -> str:
+    try:
+        size = size_of(file.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{file.name} is missing"
+    except OSError as error:
+        return f"{file.name} cannot be looked at ({error.strerror})"
+    return _other_size(file, size) if size != file.size else ""
+
+
+def _ask_all(files: list[ExpectedFile], store: Store) -> Iterator[tuple[ExpectedFile, str]]:
+    listed: dict[str, ObjectInfo] | None = None
+    if store.can_list and len(files) > _FEW:
+        names = {file.name for file in files}
+        try:
+            objects = store.list(_common_prefix(names))
+            listed = {info.key: info for info in objects if info.key in names}
+        except DeniedError:
+            listed = None  # credentials may write and not list
+    if listed is not None:
+        # Some stores list an object a moment late, or with another tag than they answer with.
+        files = [file for file in files if not _is_as_listed(file, listed.get(file.name))]
+    with ThreadPoolExecutor(_CONNECTIONS, "mds-presence") as pool:
+        for file, fault in zip(files, pool.map(lambda file: _ask(file, store), files), strict=True):
+            if fault:
+                yield file, fault
+
+
+def _is_as_listed(file: ExpectedFile, info: ObjectInfo | None) -> bool:
+    return info is not None and info.size == file.size and info.version == file.version
+
+
+def _ask(file: ExpectedFile, store: Store) -> str:
+    try:
+        info = store.head(file.name)
+    except NotFoundError:
+        return f"{file.name} is missing"
+    except DeniedError:
+        return ""  # credentials that may only write; the upload was confirmed
+    if info.size not in (file.size, -1):
+        return _other_size(file, info.size)
+    if file.version and info.version and info.version != file.version:
+        return f"{file.name} is another object than was uploaded"
+    return ""
+
+
+def _other_size(file: ExpectedFile, size: int) -> str:
+    return f"{file.name} has {size} bytes instead of {file.size}"
+
+
+def _common_prefix(names: set[str]) -> str:
+    """Return the longest common prefix of the keys, by character: a store has no folders."""
+    first, last = min(names), max(names)
+    same = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    )
+    return first[:same]

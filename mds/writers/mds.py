@@ -14,7 +14,7 @@ from mds.encodings.arrays import length_function
 from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.shardfile.layout import Columns, config_bytes, empty_shard_size, pack_header
-from mds.writers.finalize import GATHERED
+from mds.writers.pipeline import GATHERED
 from mds.writers.spec import check_columns
 from mds.writers.writer import Writer
 

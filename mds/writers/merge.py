@@ -27,7 +27,7 @@ from mds.shardfile.layout import INDEX_NAME, VERSION
 from mds.storage import is_local, join, local_path, open_store, redact, write_file
 from mds.storage.locks import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
-from mds.writers.presence import ExpectedFile, find_faults
+from mds.writers.destination import ExpectedFile, find_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,30 +1,47 @@
-"""Thread pool that finalizes and uploads full shards, bounded by a semaphore.
+"""From a full shard to its files: hash, compress, write and upload, in threads.
 
-The writer fills the next shard meanwhile. A shard holds one of a few places in memory from when
-it is full until it is on disk; the writer waits for a place, which bounds memory. What threads do
-is a function of the shard alone, so their number changes nothing in the output. The first failure
-stops the rest and is raised, as the object it is, by the next call.
+The writer fills the next shard meanwhile (`Pipeline`). A shard holds one of a few places in memory
+from when it is full until it is on disk, and the writer waits for a place, which bounds memory.
+What a thread does is a function of the shard alone (`finalize_shard`), so the number of threads
+changes nothing in the output. The first failure stops the rest, and the next call of the writer
+raises it.
+
+The libraries that hash and compress release the GIL. A shard is taken in pieces that stay in the
+processor's cache, so a compressed shard is never in memory as a whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mds.errors import WriterError
 from mds.process.fork_safe import new_semaphore
+from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import shard_name
-from mds.writers.finalize import EarlyFile, finalize_shard
+from mds.storage.files import sync_file
+from mds.writers.destination import ExpectedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mds.shardfile.hashing import Hash
+    from mds.storage.files import Directory
     from mds.writers.destination import Destination
-    from mds.writers.finalize import FullShard
-    from mds.writers.presence import ExpectedFile
     from mds.writers.spec import ShardSpec, WorkSpec
+
+    Data = bytes | bytearray | memoryview
+
+#: Bytes that are gathered before they are written.
+GATHERED = 1 << 20
+#: Bytes of a shard that are hashed or written between two looks whether to stop.
+_PIECE = 1 << 20
 
 
 class Pipeline:
@@ -165,3 +182,213 @@ def _start_progress(name: str) -> Any:
     progress.add_task(f"shards to {name}", total=None)
     progress.start()
     return progress
+
+
+# ---------------------------------------------------------------------- one shard
+
+
+@dataclass(frozen=True, slots=True)
+class FullShard:
+    """A shard that is ready to be written.
+
+    `files` are the parts of its data file, and of its meta file where the format has one.
+    `config` is what the shard and the index tell about it beside files and samples. `release` is
+    called when the parts are not needed any more.
+    """
+
+    number: int
+    samples: int
+    format: str
+    files: tuple[Sequence[Data], ...]
+    config: dict[str, Any]
+    release: Callable[[], None]
+    #: The data file, where most of the samples are in it already; `files` has its header and rest.
+    early: EarlyFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedShard:
+    """A shard on disk: its entry for the index, as text, and its files."""
+
+    entry: str
+    files: tuple[ExpectedFile, ...]
+
+
+def finalize_shard(
+    shard: FullShard,
+    spec: ShardSpec,
+    folder: Directory,
+    check: Callable[[], None],
+    *,
+    syncs: bool,
+) -> FinalizedShard:
+    """Write a shard into `folder`. `check` is called now and then and may raise to stop it.
+
+    The shard's memory is released once; with `syncs` its files are brought to the disk after that.
+    """
+    if shard.early is not None:
+        return _finalize_early(shard, shard.early, check, syncs=syncs)
+    entry: dict[str, Any] = {**shard.config, "samples": shard.samples}
+    expected = []
+    with contextlib.ExitStack() as files:
+        written = []
+        try:
+            for suffix, parts in zip(("data", "meta"), shard.files, strict=False):
+                extension = shard.format + (".meta" if suffix == "meta" else "")
+                name = shard_name(shard.number, extension)
+                zip_name = f"{name}.{spec.codec.extension}" if spec.codec else name
+                file = files.enter_context(folder.publish(zip_name))
+                written.append(file)
+                raw, zipped = _write(name, zip_name, parts, spec, file, check)
+                entry[f"raw_{suffix}"], entry[f"zip_{suffix}"] = raw, zipped
+                expected.append(ExpectedFile(zip_name, (zipped or raw)["bytes"]))
+        finally:
+            shard.release()
+        for file in written if syncs else ():
+            sync_file(file)
+        check()
+    # Text at once: half a million of these would be a gigabyte as dictionaries.
+    return FinalizedShard(json.dumps(entry, sort_keys=True), tuple(expected))
+
+
+def _finalize_early(
+    shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
+) -> FinalizedShard:
+    """Complete a file that holds most of the samples; it has no digests and no compression."""
+    ((header, *blocks),) = shard.files
+    try:
+        for piece in _pieces(blocks):
+            check()
+            early.append(piece)
+    finally:
+        shard.release()
+    size = early.complete(bytes(header), check)
+    if syncs:
+        os.fsync(early.fd)
+    check()
+    early.publish()
+    entry = {**shard.config, "samples": shard.samples, "zip_data": None}
+    entry["raw_data"] = _info(early.name, size, {})
+    return FinalizedShard(json.dumps(entry, sort_keys=True), (ExpectedFile(early.name, size),))
+
+
+def _write(
+    name: str,
+    zip_name: str,
+    parts: Sequence[Data],
+    spec: ShardSpec,
+    file: BinaryIO,
+    check: Callable[[], None],
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Fill one file; its infos for the index, raw and compressed."""
+    codec, hashes = spec.codec, {hash_: new_hash(hash_) for hash_ in spec.hashes}
+    if codec is None:
+        size = 0
+        for piece in _pieces(parts):
+            check()
+            _update(hashes, piece)
+            size += file.write(piece)
+        return _info(name, size, hashes), None
+    for piece in _pieces(parts) if hashes else ():
+        _update(hashes, piece)
+    zip_hashes = {hash_: new_hash(hash_) for hash_ in spec.hashes}
+    zip_size = 0
+    for out in codec.compress_parts(parts):
+        check()
+        _update(zip_hashes, out)
+        zip_size += file.write(out)
+    raw = _info(name, sum(map(len, parts)), hashes)
+    return raw, _info(zip_name, zip_size, zip_hashes)
+
+
+def _pieces(parts: Sequence[Data]) -> list[memoryview]:
+    return [
+        memoryview(part)[start : start + _PIECE]
+        for part in parts
+        for start in range(0, len(part), _PIECE)
+    ]
+
+
+def _update(hashes: dict[str, Hash], piece: Data) -> None:
+    for digest in hashes.values():
+        digest.update(piece)
+
+
+def _info(name: str, size: int, hashes: dict[str, Hash]) -> dict[str, Any]:
+    digests = {hash_: digest.hexdigest() for hash_, digest in hashes.items()}
+    return {"basename": name, "bytes": size, "hashes": digests}
+
+
+# ---------------------------------------------------------------------- a file written early
+
+
+class EarlyFile:
+    """Data file of one shard that is written while the shard is filled, by one thread at a time.
+
+    The header of a shard holds the offsets of all its samples, so it is usually known last. If all
+    samples have one size, the header of a full shard is known first: samples go to the file a
+    mebibyte at a time, out of memory that stays in the processor's cache, and a writer holds two of
+    these pieces instead of three shards. A shard that ends early, as the last one of a dataset,
+    gets another header, and its samples are moved.
+
+    Fresh memory is what makes writing expensive: with three shards of it per writer, 8 KB took 5 us
+    where the system had no huge pages left, as much as everything else.
+    """
+
+    def __init__(self, directory: Directory, name: str, header: bytes) -> None:
+        self._pending = directory.begin(name)
+        self._header = header
+        self._size = 0
+        self.append(header)
+
+    @property
+    def name(self) -> str:
+        """Name that the file gets when it is published."""
+        return self._pending.name
+
+    @property
+    def fd(self) -> int:
+        """File descriptor."""
+        return self._pending.fd
+
+    def append(self, piece: bytes | memoryview) -> None:
+        """Write a piece behind the others. Raises NoSpaceError and others of a disk."""
+        with self._pending.explaining():
+            _write_at(self.fd, piece, self._size)
+        self._size += len(piece)
+
+    def complete(self, header: bytes, check: Callable[[], None]) -> int:
+        """Put the right header before the samples, if it is another; the size of the file.
+
+        ``check`` is called now and then and may raise.
+        """
+        planned, body = len(self._header), self._size - len(self._header)
+        if header == self._header:
+            return self._size
+        with self._pending.explaining():
+            starts = range(0, body, GATHERED)
+            if len(header) != planned:
+                # From the side to which the samples move, so that none is overwritten unread.
+                for start in starts if len(header) < planned else reversed(starts):
+                    check()
+                    piece = os.pread(self.fd, min(GATHERED, body - start), planned + start)
+                    _write_at(self.fd, piece, len(header) + start)
+            _write_at(self.fd, header, 0)
+            os.ftruncate(self.fd, len(header) + body)
+        return len(header) + body
+
+    def publish(self) -> None:
+        """Give the file its name."""
+        self._pending.publish()
+
+    def discard(self) -> None:
+        """Remove the file, if it was not published."""
+        self._pending.discard()
+
+
+def _write_at(file: int, data: bytes | memoryview, offset: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(
+            file, memoryview(data)[written:] if written else data, offset + written
+        )

@@ -37,8 +37,7 @@ from mds.process.fork_safe import call_in_child
 from mds.shardfile.layout import MAX_SIZE, VERSION
 from mds.units import format_bytes
 from mds.writers.destination import Destination
-from mds.writers.finalize import GATHERED, EarlyFile, FullShard
-from mds.writers.pipeline import Pipeline
+from mds.writers.pipeline import GATHERED, EarlyFile, FullShard, Pipeline
 from mds.writers.spec import (
     fill_options,
     full_signature,

@@ -24,8 +24,8 @@ from mds.formats.source import Files
 from mds.shardfile.layout import pack_header
 from mds.writers.convert.run import Progress, SplitSummary, Summary
 from mds.writers.convert.spec import ConvertSpec
-from mds.writers.finalize import FullShard
 from mds.writers.mds import MDSWriter
+from mds.writers.pipeline import FullShard
 
 #: Shards that are decoded ahead of the one that is written.
 _AHEAD = 2

@@ -21,8 +21,8 @@ from mds.storage.locks import LOCK_NAME, FolderLock, try_lock_folder
 from mds.writers.convert.checkpoint import NAME, remove_temporaries
 from mds.writers.convert.spec import ConvertSpec
 from mds.writers.convert.write_shard import Output, replaced_error
+from mds.writers.destination import ExpectedFile, check_presence
 from mds.writers.leftovers import Leftovers, is_shard
-from mds.writers.presence import ExpectedFile, check_presence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

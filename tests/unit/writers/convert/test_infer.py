@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mds.formats.columns import encoding_of, infer_columns
-from mds.writers.convert.coerce import find_coercer
+from mds.writers.convert.read_part import find_coercer
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from mds.plan.edits import drops_of, skips_of
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.packers import BEST_FIT
 from mds.plan.partition import Gaps
-from mds.transforms.costs import describe_costs
+from mds.transforms.chain import describe_costs
 from mds.units import format_bytes
 from mds.world import World, find_ranks
 

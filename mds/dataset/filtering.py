@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import EncodingError, FormatError, FunctionError
-from mds.transforms.chain import FunctionChain
-from mds.transforms.column_function import ColumnFunction
-from mds.transforms.links import Link
+from mds.transforms.chain import FunctionChain, Link
+from mds.transforms.collate import ColumnFunction
 
 if TYPE_CHECKING:
     from mds.transforms.runner import SampleRunner

@@ -18,7 +18,7 @@ from mds.dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds.dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds.prefetch.prefetcher import Prefetcher, Window
 from mds.readers import cut_growing, iterate_samples
-from mds.transforms.row_keys import key_of_number
+from mds.transforms.randomness import key_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ import numpy as np
 from mds.errors import IterationError, repeatable
 from mds.plan import EpochPlan, summands
 from mds.process.fork_safe import call_in_child
-from mds.transforms.row_keys import keys_of_places
+from mds.transforms.randomness import keys_of_places
 
 if TYPE_CHECKING:
     import numpy.typing as npt

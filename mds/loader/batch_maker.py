@@ -15,16 +15,15 @@ from torch.utils.data import default_collate, default_convert
 
 from mds.errors import ConfigError
 from mds.process.stopwatch import COLLATE, FUNCTIONS
-from mds.transforms.chain import FunctionChain
-from mds.transforms.column_function import ColumnFunction
+from mds.transforms.chain import FunctionChain, Link
+from mds.transforms.collate import ColumnFunction
 from mds.transforms.columns import batch_of, column_of, columns_of, tensors_of
-from mds.transforms.links import Link
-from mds.transforms.row_keys import keys_of_link
+from mds.transforms.randomness import keys_of_link
 
 if TYPE_CHECKING:
     from mds.loader.rows import Rows
     from mds.process.stopwatch import Stopwatch
-    from mds.transforms.row_keys import Keys
+    from mds.transforms.randomness import Keys
 
     Collate = Callable[[Any], Any]
     Describe = Callable[[int, int], str]

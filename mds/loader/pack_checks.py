@@ -11,7 +11,7 @@ from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.loader.pack_documents import batch_dtype
 from mds.loader.packed_batches import PACK_AS
-from mds.transforms.column_function import ColumnFunction
+from mds.transforms.collate import ColumnFunction
 
 
 def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | None) -> str | None:

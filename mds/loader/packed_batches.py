@@ -17,7 +17,7 @@ from mds.loader.rows import BatchInfo, Rows
 from mds.plan import PackPlan
 from mds.process.stopwatch import COLLATE
 from mds.transforms.columns import batch_of, tensors_of
-from mds.transforms.row_keys import keys_of_places
+from mds.transforms.randomness import keys_of_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

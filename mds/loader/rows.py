@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mds.plan.state import Position
     from mds.prefetch.prefetcher import Window
     from mds.process.stopwatch import Stopwatch
-    from mds.transforms.row_keys import Keys
+    from mds.transforms.randomness import Keys
 
     Mask = npt.NDArray[np.bool_]
     Ids = npt.NDArray[np.int64]

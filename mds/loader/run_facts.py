@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import default_collate, default_convert
 
 from mds.report.account import CacheUse, LoaderSetup
-from mds.transforms.links import name_of
+from mds.transforms.chain import name_of
 
 if TYPE_CHECKING:
     from mds.dataset.streaming import StreamingDataset

@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError
-from mds.transforms.seeding import Seeded
+from mds.transforms.randomness import Seeded
 
 _MAX_DEPTH = 16  # wrappers may point in circles
 _MAX_LISTED = 100  # datasets of a list that are looked at

@@ -1,4 +1,4 @@
-"""Functions of the caller over samples and batches, and functions of ours for batches."""
+"""Functions over samples and batches: the chain of the caller's, and collate functions of ours."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
+    from mds.transforms.collate import pad, ragged, stack
     from mds.transforms.image_columns import images
-    from mds.transforms.padding import pad
-    from mds.transforms.ragged_columns import ragged
-    from mds.transforms.row_generator import RowGenerator
-    from mds.transforms.seeding import seeded
-    from mds.transforms.stacking import stack
+    from mds.transforms.randomness import RowGenerator, seeded
 
 _HOMES = {
-    "RowGenerator": "row_generator",
+    "RowGenerator": "randomness",
     "images": "image_columns",
-    "pad": "padding",
-    "ragged": "ragged_columns",
-    "seeded": "seeding",
-    "stack": "stacking",
+    "pad": "collate",
+    "ragged": "collate",
+    "seeded": "randomness",
+    "stack": "collate",
 }
 
 __all__ = ["RowGenerator", "images", "pad", "ragged", "seeded", "stack"]

@@ -1,22 +1,30 @@
-"""Function chain of a dataset: what map, filter and map_batches added, in that order."""
+"""Function chain of a dataset: the functions that map, filter and map_batches added, in order."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from multiprocessing import context
+from typing import Any
 
-from mds.errors import ConfigError
+from mds.errors import ConfigError, FunctionError
 
-if TYPE_CHECKING:
-    from mds.transforms.links import Link
+# Argument by which a function of each kind may request random numbers.
+_RANDOM_ARGUMENTS = {"map": "rng", "map_batches": "keys"}
 
 
 @dataclasses.dataclass(frozen=True)
 class FunctionChain:
-    """Chain of the caller's functions; some facts of it are asked for at every epoch.
+    """Chain of the caller's functions, with facts that every epoch needs.
 
-    ``of_samples`` see samples one by one (map, filter), ``of_batches`` whole batches. ``drops``:
-    a filter is among them. ``maps``: samples are changed.
+    Attributes:
+        links: All functions, in the order of their calls.
+        of_samples: Those that take samples one by one (map, filter).
+        of_batches: Those that take whole batches (map_batches).
+        drops: Whether a filter is among them.
+        maps: Whether a function of map is among them.
     """
 
     links: tuple[Link, ...] = ()
@@ -38,13 +46,13 @@ class FunctionChain:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether a function of samples takes random numbers."""
+        """Whether a function of samples requests random numbers."""
         return any(link.is_keyed for link in self.of_samples)
 
     def with_link(self, link: Link) -> FunctionChain:
         """Return the chain with one more function at its end.
 
-        Raises ConfigError for one of samples after one of batches.
+        Raises ConfigError for a function of samples after a function of batches.
         """
         if self.of_batches and link.kind != "map_batches":
             raise ConfigError(
@@ -54,7 +62,7 @@ class FunctionChain:
         return FunctionChain((*self.links, link))
 
     def refuse_samples(self) -> None:
-        """Refuse to give samples where a function takes batches (ConfigError)."""
+        """Raise ConfigError if a function takes batches, so that single samples cannot be read."""
         if self.of_batches:
             raise ConfigError(
                 f"{self.of_batches[0].name} takes batches, and a sample by itself is none: read "
@@ -64,3 +72,121 @@ class FunctionChain:
 
     def __str__(self) -> str:
         return ", ".join(link.name for link in self.links)
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """One function of a chain.
+
+    Attributes:
+        kind: Name of the method that added it, such as "map".
+        function: The function of the caller.
+        is_keyed: Whether it requests random numbers, by an argument ``rng`` (of map) or ``keys``
+            (of map_batches).
+        is_ours: Whether it is a function of this library, which may run in threads.
+    """
+
+    kind: str
+    function: Callable[..., Any]
+    is_keyed: bool = False
+    is_ours: bool = False
+
+    @classmethod
+    def parse(cls, kind: str, function: Any, *, is_ours: bool = False) -> Link:
+        """Return the link of a function, whose signature is inspected here only.
+
+        Raises ConfigError if ``function`` cannot be called.
+        """
+        if not callable(function):
+            raise ConfigError(
+                f"{kind}() takes a function, got {type(function).__name__} {str(function)[:60]!r}. "
+                f"Write {kind}(function), without calling it."
+            )
+        is_keyed = function.needs_keys if is_ours else _takes(function, _RANDOM_ARGUMENTS.get(kind))
+        return cls(kind, function, is_keyed, is_ours)
+
+    @property
+    def name(self) -> str:
+        """The method and the name of the function, such as ``map(crop)``."""
+        return f"{self.kind}({name_of(self.function)})"
+
+    def failed(self, sample: str, error: BaseException) -> FunctionError:
+        """Return an error that describes the ``sample`` at which the function raised ``error``."""
+        return FunctionError(f"{self.name} failed on {sample}: {type(error).__name__}: {error}")
+
+    def gave_nothing(self, sample: str) -> FunctionError:
+        """Return the error for a function that returned None, perhaps without a return."""
+        result = "sample" if self.kind == "map" else "batch"
+        return FunctionError(f"{self.name} returned None for {sample}: let it return the {result}.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Checked only while a process is spawned: tools that pickle by value accept lambdas.
+        if context.get_spawning_popen() is not None and _is_local(self.function):
+            raise ConfigError(
+                f"{self.name} cannot go to a worker process that is spawned: lambdas and functions "
+                "inside functions have no name there. Define it at the top of a module, or take "
+                "multiprocessing_context='fork' or workers='threads'."
+            )
+        return dict(self.__dict__)
+
+
+def name_of(function: Any) -> str:
+    """Return the name by which its author knows a function, without those of outer functions."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return repr(function) if _has_own_repr(function) else type(function).__name__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def _has_own_repr(function: Any) -> bool:
+    return type(function).__module__.startswith("mds.transforms")
+
+
+def _takes(function: Any, argument: str | None) -> bool:
+    """Whether a function has an argument of that name."""
+    if argument is None:
+        return False
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins may have none
+        return False
+    parameter = parameters.get(argument)
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    return parameter is not None and parameter.kind in kinds
+
+
+def _is_local(function: Any) -> bool:
+    """Whether a function is a lambda or inside another one, so that no import finds it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = str(getattr(function, "__qualname__", ""))
+    return "<lambda>" in name or ("<locals>" in name and not hasattr(function, "__self__"))
+
+
+def describe_costs(chain: FunctionChain) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each function: its name, when it runs, and what calling it costs."""
+    has_sample_functions = False
+    for link in chain.links:
+        if link.kind == "map_batches":
+            why = (
+                "columns as they are gathered"
+                if not has_sample_functions
+                else "columns of the samples"
+            )
+            if link.is_keyed:
+                why += "; a random key for each row"
+            if link.is_ours:
+                why += "; in threads as well"
+            yield link.name, "once a batch", why
+            continue
+        costs = []
+        if not has_sample_functions:
+            costs.append("batches are no longer gathered by column")
+        if link.is_keyed:
+            costs.append("2 us a sample for random numbers of its own")
+        if link.kind == "filter":
+            costs.append("batches become smaller and have a mask")
+        yield link.name, "once a sample", "; ".join(costs)
+        has_sample_functions = True

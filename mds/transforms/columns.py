@@ -1,4 +1,4 @@
-"""Columns of a batch: samples to columns, and columns to tensors as a loader gives them."""
+"""Columns of a batch: conversion from samples to columns, and from columns to tensors."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def column_of(values: Any) -> Any:
         if all(isinstance(v, np.ndarray) and v.shape == first.shape for v in values):
             return np.stack(values)
     elif isinstance(first, _NUMBERS) and all(isinstance(v, _NUMBERS) for v in values):
-        made = np.array(values)
-        if made.dtype != object:
-            return made
+        array = np.array(values)
+        if array.dtype != object:
+            return array
     elif _is_tensor(first) and all(_is_tensor(v) and v.shape == first.shape for v in values):
         import torch
 
@@ -61,18 +61,17 @@ def column_of(values: Any) -> Any:
 
 
 def tensors_of(columns: Mapping[str, Any], *, transposes: bool = False) -> dict[str, Any]:
-    """Return the batch that torch's default collate makes of the same values, where it makes one.
+    """Return the columns as torch's default collate would, or as lists if it would fail.
 
-    Where it refuses, the values stay a list: arrays and images of different shapes as tensors of
-    their own, anything else as it is. Dicts and lists without arrays in them, as columns of `json`
-    and of lists have, stay a list: whether torch could transpose them depends on the batch. With
-    ``transposes`` they become what torch makes of them.
+    A list has tensors for arrays and images, whose shapes differ, and unchanged values otherwise.
+    Dicts and lists without arrays, as in columns of `json` and of lists, stay a list, because it
+    depends on the batch whether torch can transpose them. With ``transposes`` torch does so.
     """
     return {name: tensor_of(values, transposes=transposes) for name, values in columns.items()}
 
 
 def tensor_of(values: Any, *, transposes: bool = False) -> Any:
-    """One column as a tensor, or as a list."""
+    """Return a column as a tensor or a list; see `tensors_of`."""
     import torch
     from torch.utils.data import default_collate
 
@@ -114,21 +113,21 @@ def as_tensor(array: Any) -> Any:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C", copy=True))
 
 
-def batch_of(made: Any) -> Any:
+def batch_of(result: Any) -> Any:
     """Convert the return value of a function of map_batches to the batch of a loader.
 
-    Of a dict each column is treated as by the default collate function; of anything else the
+    The columns of a dict become tensors as by the default collate function. In any other value, the
     arrays inside become tensors.
     """
     from torch.utils._pytree import tree_map
 
-    if type(made) is dict:
-        return tensors_of(made)
-    return tree_map(lambda leaf: as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, made)
+    if type(result) is dict:
+        return tensors_of(result)
+    return tree_map(lambda leaf: as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, result)
 
 
 def join_columns(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the columns of pieces, end to end."""
+    """Concatenate the columns of several batches."""
     if len(pieces) == 1:
         return dict(pieces[0])
     return {
@@ -140,12 +139,12 @@ def join_columns(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value is a Pillow image; asks for no import."""
+    """Whether a value is a Pillow image; does not import Pillow."""
     return any(kind.__module__ == "PIL.Image" for kind in type(value).__mro__[:-1])
 
 
 def _has_array(value: Any) -> bool:
-    """Whether arrays or tensors are inside dicts and lists."""
+    """Whether a value is an array or a tensor, or has one inside dicts and lists."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Pictures of different sizes as one tensor: scaled, cut, flipped and normalised."""
+"""Collate function for pictures of different sizes: scaled, cut, flipped and normalised."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from mds.encodings.base import describe
 from mds.encodings.images import rgb_pixels
 from mds.errors import ConfigError
-from mds.transforms.column_function import ColumnFunction
+from mds.transforms.collate import ColumnFunction
 from mds.transforms.columns import is_image
-from mds.transforms.row_generator import RowGenerator
+from mds.transforms.randomness import RowGenerator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.transforms.row_keys import Keys
+    from mds.transforms.randomness import Keys
 
     Pixels = npt.NDArray[np.uint8]
 
@@ -61,6 +61,10 @@ class Images(ColumnFunction):
         draws: list[list[float]] | None,
         sizes: dict[int, tuple[int, int]],
     ) -> Any:
+        """Return the pictures of a column as one array, and set ``sizes`` of rows without one.
+
+        ``draws`` has three random numbers for each row: down, right and flip.
+        """
         height, width = self._size
         shape = (3, height, width) if self._channels_first else (height, width, 3)
         out = np.empty((len(values), *shape), np.uint8 if self._scaling is None else np.float32)
@@ -79,7 +83,10 @@ class Images(ColumnFunction):
         draws: list[list[float]] | None,
         sizes: dict[int, tuple[int, int]],
     ) -> npt.NDArray[np.int64]:
-        """Return the masks of a column, int64 (masks, height, width), with no number between."""
+        """Return the masks of a column as ids, int64 of shape (masks, height, width).
+
+        Ids are never interpolated.
+        """
         out = np.empty((len(values), *self._size), np.int64)
         for row, value in enumerate(values):
             ids = _mask_ids(value, name)
@@ -104,13 +111,14 @@ class Images(ColumnFunction):
         cropped = pixels[top : top + height, left_edge : left_edge + width]
         return cropped[:, ::-1] if self._flip and flip < 0.5 else cropped
 
-    def _put(self, cropped: Pixels, room: npt.NDArray[Any]) -> None:
+    def _put(self, cropped: Pixels, picture: npt.NDArray[Any]) -> None:
+        """Copy pixels into a picture of the batch, (height, width, 3), and normalise them."""
         if self._scaling is None:
-            room[...] = cropped
+            picture[...] = cropped
             return
         factors, terms = self._scaling
         for channel in range(3):
-            target = room[..., channel]
+            target = picture[..., channel]
             np.multiply(cropped[..., channel], factors[channel], out=target)
             target += terms[channel]
 
@@ -119,7 +127,10 @@ class Images(ColumnFunction):
         pixels: npt.NDArray[Any],
         scale_to: Callable[[npt.NDArray[Any], int, int], npt.NDArray[Any]],
     ) -> npt.NDArray[Any]:
-        """Scale a picture: its shorter side to ``resize``, both sides at least to the size."""
+        """Scale a picture: its shorter side to ``resize``, and both sides at least to ``size``.
+
+        ``scale_to`` is called with the pixels, the new height and the new width.
+        """
         height, width = pixels.shape[:2]
         shorter = min(height, width)
         scale = (self._resize or shorter) / shorter
@@ -140,7 +151,7 @@ def _scale_picture(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _scale_mask(ids: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
-    """Scale a mask: each new pixel is the old one at its centre."""
+    """Scale a mask: each new pixel has the id of the old pixel at its centre."""
     down = ((np.arange(height) + 0.5) * (ids.shape[0] / height)).astype(np.intp)
     right = ((np.arange(width) + 0.5) * (ids.shape[1] / width)).astype(np.intp)
     scaled: npt.NDArray[Any] = ids[down[:, None], right]
@@ -148,7 +159,7 @@ def _scale_mask(ids: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[A
 
 
 def _check_decoded(value: Any, name: str) -> None:
-    """Raise ConfigError for the bytes of a picture."""
+    """Raise ConfigError if a value is the encoded bytes of a picture."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise ConfigError(
             f"column {name!r} has {describe(value)}, which images() does not decode. Write them "
@@ -157,7 +168,7 @@ def _check_decoded(value: Any, name: str) -> None:
 
 
 def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
-    """Return the ids of a mask, (height, width): of a palette's picture its indices."""
+    """Return the ids of a mask, shape (height, width); a picture with a palette has its indices."""
     _check_decoded(value, name)
     if is_image(value):
         from PIL import ImageOps
@@ -179,7 +190,7 @@ def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _rgb(value: Any, name: str) -> Pixels:
-    """Return the pixels of a picture, uint8 (height, width, 3), upright."""
+    """Return the pixels of an upright picture, uint8 of shape (height, width, 3)."""
     if is_image(value):
         from PIL import ImageOps
 
@@ -225,27 +236,27 @@ def images(
     """Return a collate function that makes one tensor of pictures of any size.
 
     - ``names`` (str): The columns, of Pillow images or of arrays as ``images="array"`` of a dataset
-      gives them (quicker); all others come as without it.
+      returns them (faster); all other columns are collated as by default.
     - ``masks`` (Sequence[str], default ()): The columns of class ids for each pixel: Pillow images
       of one channel, palettes as their indices, or arrays of whole numbers (height, width). They
-      are cut and flipped as the picture of their sample is, scaled to the nearest pixel and never
-      normalised. They come as int64 of shape (masks, height, width).
-    - ``size`` (int or (height, width), pixels): What comes out.
+      are cut and flipped like the picture of their sample, scaled to the nearest pixel and never
+      normalised. The result is int64 of shape (masks, height, width).
+    - ``size`` (int or (height, width), pixels): Size of the resulting pictures.
     - ``resize`` (int | None, default None, pixels): Length to which the shorter side is scaled
       first; with None only pictures that are smaller than ``size`` are scaled.
-    - ``crop`` (str, default 'center'): Which part is taken: the middle, or a ``"random"`` one.
+    - ``crop`` (str, default 'center'): Part that is cut out: ``"center"`` or ``"random"``.
     - ``flip`` (bool, default False): Whether half of the pictures, at random, are mirrored.
-    - ``mean``, ``std`` (Sequence[float] | None, default None): Subtracted from, and divided by, of
-      each channel, as shares of 255. The outcome is float32.
+    - ``mean``, ``std`` (Sequence[float] | None, default None): Each channel, as a share of 255, has
+      ``mean`` subtracted and is divided by ``std``. The result is float32.
     - ``dtype`` (str | None, default None): ``"uint8"`` or ``"float32"`` (from 0 to 1); None is
       uint8 without ``mean`` and ``std``.
     - ``channels_first`` (bool, default True): Whether the axes are (channels, height, width).
 
     Pictures of any mode become RGB: grey and palettes are expanded, an alpha channel is dropped,
-    and of 16 bits the upper eight stay. They are turned upright as their EXIF orientation says.
+    and 16 bits are reduced to the upper eight. They are turned upright by their EXIF orientation.
     Random parts follow from the place in the order, as ``keys`` of `map_batches` do, and columns of
-    one sample are cut alike. Raises ConfigError (a ValueError) for arguments that make no sense and
-    values that are no pictures.
+    one sample are cut alike. Raises ConfigError (a ValueError) for invalid arguments and for values
+    that are no pictures.
 
     >>> train = images("image", size=224, resize=256, crop="random", flip=True)
     """
@@ -277,7 +288,7 @@ def images(
 def _scaling(
     mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Factors and terms of the channels for pixels from 0 to 255."""
+    """Return factors and terms, shape (3,), so that pixel * factor + term is normalised."""
     means = np.asarray(mean if mean is not None else (0, 0, 0), np.float64)
     stds = np.asarray(std if std is not None else (1, 1, 1), np.float64)
     if means.shape != (3,) or stds.shape != (3,) or not (stds > 0).all():

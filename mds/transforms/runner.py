@@ -1,6 +1,6 @@
-"""Runner of a chain over samples, one by one; made for each iteration.
+"""Runner of the functions of a chain on samples, one by one.
 
-A function costs its call and a guard, which names the sample when it fails (0.1 us).
+A function costs its call, and 0.1 us for a guard that describes the sample in errors.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds.transforms.row_keys import KeyedGenerator
+from mds.transforms.randomness import KeyedGenerator
 
 if TYPE_CHECKING:
-    from mds.transforms.chain import FunctionChain
-    from mds.transforms.links import Link
+    from mds.transforms.chain import FunctionChain, Link
 
     Step = Callable[[int, Any], Any]  # of a key and a sample
 
 
 class SampleRunner:
-    """Runner of the functions of samples of a chain.
+    """Runner of the sample functions of a chain, for one iteration in one thread.
 
-    ``where`` tells, in the words of an error, which sample is in work. An iteration is run by one
-    thread, and has a runner of its own: random generators are set for each sample.
+    Its random generators are set for each sample. ``describe_sample`` describes the current sample,
+    for errors.
     """
 
-    def __init__(self, chain: FunctionChain, where: Callable[[], str]) -> None:
-        self._where = where
-        streams = itertools.count()  # those that draw are numbered, so that others may come between
+    def __init__(self, chain: FunctionChain, describe_sample: Callable[[], str]) -> None:
+        self._describe_sample = describe_sample
+        # Only functions that draw are numbered: others can be added without changing their numbers.
+        streams = itertools.count()
         self._steps = [
             (link, self._keyed(link, next(streams)) if link.is_keyed else self._plain(link))
             for link in chain.of_samples
@@ -41,8 +41,11 @@ class SampleRunner:
     ) -> Iterator[Any]:
         """Apply all functions of a chain without filters to the samples.
 
-        ``keys`` are those of the samples, and may be None where no function takes random numbers.
-        An error of a function ends the iterator; ``on_error`` is called with it.
+        Args:
+            samples: The samples to change.
+            keys: Random key of each sample; None if no function requests random numbers.
+            on_error: Function that is called with an error before it is raised. It ends the
+                iterator.
         """
         for link, step in self._steps:
             if link.is_keyed:
@@ -61,26 +64,26 @@ class SampleRunner:
                 try:
                     result = function(sample)
                 except Exception as error:
-                    raise link.failed(self._where(), error) from error
+                    raise link.failed(self._describe_sample(), error) from error
                 if result is None:
-                    raise link.gave_nothing(self._where())  # noqa: TRY301 - taken back below
+                    raise link.gave_nothing(self._describe_sample())  # noqa: TRY301 - handled below
             except BaseException as error:
                 on_error(error)
                 raise
             del sample
-            yield (result, result := None)[0]  # for a variable would keep it until the next one
+            yield (result, result := None)[0]  # a variable would keep it alive until the next one
 
     def run(self, sample: Any, key: int) -> Any:
-        """Apply the functions of map to one sample, and skip filters."""
+        """Apply the functions of map to one sample with a random key; skip filters."""
         for link, step in self._steps:
             if link.kind == "map":
                 sample = step(key, sample) if link.is_keyed else step(sample)
         return sample
 
     def judge(self, sample: Any, key: int) -> tuple[Any, bool, bool]:
-        """Return a sample, whether the filters keep it, and whether all functions have seen it.
+        """Return the changed sample, whether filters keep it, and whether all map functions ran.
 
-        Of one that is refused the functions behind that filter see nothing.
+        Functions behind a filter that drops the sample are not called.
         """
         for position, (link, step) in enumerate(self._steps):
             result = step(key, sample) if link.is_keyed else step(sample)
@@ -92,30 +95,34 @@ class SampleRunner:
         return sample, True, True
 
     def _plain(self, link: Link) -> Callable[..., Any]:
-        function, describe_position, may_be_none = link.function, self._where, link.kind == "filter"
+        function, describe, may_be_none = (
+            link.function,
+            self._describe_sample,
+            link.kind == "filter",
+        )
 
         def call(sample: Any) -> Any:
             try:
                 result = function(sample)
             except Exception as error:
-                raise link.failed(describe_position(), error) from error
+                raise link.failed(describe(), error) from error
             if result is None and not may_be_none:
-                raise link.gave_nothing(describe_position())
+                raise link.gave_nothing(describe())
             return result
 
         return call
 
     def _keyed(self, link: Link, stream: int) -> Callable[..., Any]:
-        function, describe_position, generator = link.function, self._where, KeyedGenerator(stream)
-        seat = generator.at
+        function, describe, generator = link.function, self._describe_sample, KeyedGenerator(stream)
+        generator_at = generator.at
 
         def call(key: int, sample: Any) -> Any:
             try:
-                result = function(sample, rng=seat(key))
+                result = function(sample, rng=generator_at(key))
             except Exception as error:
-                raise link.failed(describe_position(), error) from error
+                raise link.failed(describe(), error) from error
             if result is None:
-                raise link.gave_nothing(describe_position())
+                raise link.gave_nothing(describe())
             return result
 
         return call
@@ -127,7 +134,7 @@ def _over_keyed(
     keys: Sequence[int],
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Any]:
-    remaining_keys = iter(keys)  # not zip(), which keeps the sample in its tuple
+    remaining_keys = iter(keys)  # zip() would keep the sample alive in its tuple
     for sample in samples:
         try:
             result = step(next(remaining_keys), sample)

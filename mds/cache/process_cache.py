@@ -259,7 +259,7 @@ class ProcessCache:
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
         """Return a reader of copies of some rows of an open shard, which may be closed then."""
         samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
-        return self._open_sparse(self.catalog.info(shard), samples, reader.where)
+        return self._open_sparse(self.catalog.info(shard), samples, reader.source)
 
     def _open_sparse(self, info: ShardInfo, samples: dict[int, bytes], name: str) -> Reader:
         return open_sparse(

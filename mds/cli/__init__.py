@@ -1,8 +1,8 @@
-"""The command line: `mds-convert`, and `mds` with what one asks of a dataset.
+"""The command line: `mds-convert`, and `mds` with commands that inspect and repair datasets.
 
-Commands print what they found to standard output, everything on the way (plans, progress, notes)
-to standard error. Where that is no terminal there is no progress bar, no colour, and no control
-character. Exit codes: 0 done, 1 it did not work or faults were found, 2 asked wrongly, 130 Ctrl-C.
+Commands print results to standard output, and plans, progress and notes to standard error. Progress
+bars, colours and control characters are printed to a terminal only. Exit codes: 0 success, 1 an
+error or faults of a dataset, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ import click
 from mds._version import __version__
 from mds.cli.clean_command import clean
 from mds.cli.convert_command import convert
-from mds.cli.head_command import head
-from mds.cli.index_command import index
-from mds.cli.info_command import info
-from mds.cli.lengths_command import lengths
-from mds.cli.merge_command import merge
-from mds.cli.plan_command import plan
-from mds.cli.rewind_command import compare, find, step
+from mds.cli.index_commands import index, merge
+from mds.cli.inspect_commands import head, info, lengths
+from mds.cli.rewind_commands import compare, find, plan, step
 from mds.cli.terminal import Group
 from mds.cli.verify_command import verify
 

@@ -58,7 +58,7 @@ def _clean_folder(store: Store, folder: str, remove: bool) -> None:
 
 def _clean(store: Store, remove: bool) -> None:
     main = console()
-    leftovers = find(store)
+    leftovers = _find_leftovers(store)
     place = store.url_of("")
     if not leftovers:
         main.print(cell(f"{place}: nothing is left of unfinished writers"))
@@ -75,7 +75,7 @@ def _clean(store: Store, remove: bool) -> None:
     main.print(cell(f"{place}: {leftovers.describe()}: {state}"), soft_wrap=True)
 
 
-def find(store: Store) -> Leftovers:
+def _find_leftovers(store: Store) -> Leftovers:
     """Return the files that killed writers left at a place, with or without a dataset."""
     from mds.errors import NotFoundError
     from mds.index import Index

@@ -1,4 +1,4 @@
-"""Standard input as a source: what comes through a pipe, in a file for as long as it is read."""
+"""Standard input as a source of mds-convert: its bytes in a temporary file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ _CHUNK = 1 << 20
 
 @contextlib.contextmanager
 def spooled(source: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """Give the source, or for ``-`` a temporary file with all of standard input.
+    """Yield the source, or for ``-`` the path of a temporary file with all of standard input.
 
-    It is read more than once (to infer columns, and in parts), which a pipe cannot be. Raises
-    ConfigError where nothing says what it is, and for options that need the same source again.
+    A conversion reads its source more than once (to infer columns, and in parts), which a pipe does
+    not allow. Raises ConfigError if ``--as`` does not give the format, and for options that need
+    the same source again.
     """
     if source != NAME:
         yield source
         return
     if not options.get("kind"):
         raise ConfigError(
-            "SOURCE is -, standard input, which has no name to tell what it is: say so with --as "
-            "jsonl, --as csv or --as lines."
+            "SOURCE is -, standard input, whose name shows no format: say so with --as jsonl, "
+            "--as csv or --as lines."
         )
     if options.get("resume") or options.get("engine", "local") != "local":
         raise ConfigError(
-            "SOURCE is -, standard input, which is there once and on this machine alone: leave out "
-            "--resume and --engine, or write it into a file first."
+            "SOURCE is -, standard input, which can be read once and on this machine only: leave "
+            "out --resume and --engine, or write it into a file first."
         )
     with tempfile.TemporaryDirectory(prefix="mds-stdin-") as folder:
         path = os.path.join(folder, "stdin")

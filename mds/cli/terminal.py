@@ -20,13 +20,13 @@ _NO_WRAP_COLUMNS = 10_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console for one of the two outputs; plain text unless that is a terminal."""
+    """Return a console for standard output or error; it prints plain text unless to a terminal."""
     from rich.console import Console, ConsoleDimensions
 
     # Without highlighting: numbers in paths and errors would be coloured at random.
     stream = sys.stderr if stderr else sys.stdout
     if not (getattr(stream, "encoding", None) or "").lower().startswith("utf"):
-        # What an ASCII terminal or log has no letter for is shown by its number.
+        # Characters that an ASCII terminal or log cannot show are printed as numbers.
         with contextlib.suppress(AttributeError, ValueError):  # not a text file of Python's own
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     terminal = Console(stderr=stderr, highlight=False)
@@ -39,20 +39,20 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def is_lively(terminal: Console) -> bool:
-    """Whether lines may be drawn over: a terminal, and not one that only prints."""
+    """Whether a console is a terminal that can redraw lines."""
     return terminal.is_terminal and not terminal.is_dumb_terminal
 
 
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
-    """End the command with a sentence and exit code 1 where the library raises one of its errors.
+    """End the command with a sentence and exit code 1 if the block raises an expected error.
 
-    What is not foreseen keeps its traceback.
+    Expected are errors of this library and OSErrors. All others keep their traceback.
     """
     try:
         yield
     except BrokenPipeError:
-        # The reader of a pipe (`mds head ... | head -1`) has had enough.
+        # The reader of a pipe has ended (`mds head ... | head -1`).
         with contextlib.suppress(OSError):
             sys.stdout.close()
         sys.exit(1)
@@ -67,7 +67,7 @@ def errors() -> Iterator[None]:
 
 
 def fail(sentence: str, code: int = 1) -> None:
-    """Print an error, without the secrets of the URLs in it, and leave."""
+    """Print an error without the secrets of URLs, and exit with a code."""
     from rich.text import Text
 
     from mds.storage.url import redact_text
@@ -90,16 +90,16 @@ def _hidden_secrets() -> Iterator[None]:
 
 
 class Command(click.Command):
-    """A command whose usage errors show no secret of a URL that it was given."""
+    """A command whose usage errors show no secret of a URL."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read the arguments of a command line."""
+        """Parse the arguments of a command line."""
         with _hidden_secrets():
             return super().make_context(*args, **extra)
 
 
 class Group(click.Group):
-    """Group of commands, whose errors show no secret of a URL."""
+    """A group of commands whose usage errors show no secret of a URL."""
 
     command_class = Command
 
@@ -109,7 +109,7 @@ class Group(click.Group):
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read the options before the command."""
+        """Parse the options before the command."""
         with _hidden_secrets():
             return super().make_context(*args, **extra)
 
@@ -128,7 +128,7 @@ def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def print_table(terminal: Console, rows: Table) -> None:
-    """Print a table; where that is no terminal, without lines and without spaces at the ends."""
+    """Print a table; without lines and trailing spaces unless to a terminal."""
     if terminal.is_terminal:
         terminal.print(rows)
         return
@@ -139,7 +139,7 @@ def print_table(terminal: Console, rows: Table) -> None:
 
 
 def cell(value: Any) -> Any:
-    """Return a value for a table, without markup and control characters."""
+    """Return a value as text for a console, with markup and control characters escaped."""
     from rich.text import Text
 
     text = str(value)

@@ -1,7 +1,7 @@
-"""Verification of a dataset: every file, size and digest, and every sample decodes.
+"""Verification of a dataset: all files, sizes and digests, and whether every sample decodes.
 
-All faults are collected, not the first one alone: to repair a dataset takes the whole list. The
-library side of `mds verify`.
+Collects all faults instead of stopping at the first, for repairs need the whole list. `mds verify`
+prints them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mds.cli.dataset_info import read_index
-from mds.cli.dataset_lengths import read_lengths
-from mds.cli.files_dataset import check_shard, open_dataset
+from mds.cli.datasets import check_shard, open_dataset, read_index, read_lengths
 from mds.encodings import Encoding, parse_encoding
 from mds.encodings.arrays import length_function
 from mds.errors import MdsError, NotFoundError
@@ -38,15 +36,15 @@ MAX_LISTED_RECORDS = 20
 
 @dataclass(slots=True)
 class Report:
-    """Counts of what was checked, and faults: sentences that begin with the file."""
+    """Numbers of samples, shards and bytes that were checked, and the faults, file by file."""
 
     samples: int = 0
     shards: int = 0
     size: int = 0
     faults: list[str] = field(default_factory=list)
-    #: Columns whose values were not looked at, because loading a pickle runs code.
+    #: Columns whose values were not decoded, because loading a pickle runs code.
     unopened: set[str] = field(default_factory=set)
-    #: Shards of which the index has no digest: bytes that changed may still decode.
+    #: Number of shards without a digest in the index: changed bytes may still decode.
     undigested: int = 0
 
     def add(self, other: Report) -> None:
@@ -66,17 +64,24 @@ def verify(
     workers: int = 1,
     progress: Callable[[Report, int], None] | None = None,
 ) -> Report:
-    """Check a dataset. Without ``decode`` sizes, digests and offsets only.
+    """Check a dataset and return a report of its faults.
 
-    ``progress`` is called after every shard with the report so far and the number of shards.
-    Raises NotFoundError and IndexFileError where there is no index to check by.
+    Args:
+        url: URL or folder of the dataset.
+        decode: Whether to decode all samples; without it only sizes, digests and offsets are
+            checked.
+        workers: Number of processes.
+        progress: Function that is called after every shard with the report so far and the number of
+            all shards.
+
+    Raises NotFoundError and IndexFileError if there is no index to compare with.
     """
     from mds.writers.engines import open_engine
 
     total = Report()
-    opened = open_dataset(url)
-    if opened is not None:
-        data, files = opened
+    files_dataset = open_dataset(url)
+    if files_dataset is not None:
+        data, files = files_dataset
         for number in range(len(data.table)):
             size, fault = check_shard(data, files, number, decode=decode)
             samples = 0 if fault else int(data.table.samples[number])
@@ -87,7 +92,7 @@ def verify(
     index = read_index(url)
     recorded = {each.column: each.all() for each in read_lengths(url)} if decode else {}
     with open_engine("local", max(1, min(workers, len(index)))) as engine:
-        waiting: list[Any] = []
+        futures: list[Any] = []
         first_sample = 0
         for shard in index:
             lengths = {
@@ -95,11 +100,11 @@ def verify(
                 for name, lengths_of_all in recorded.items()
             }
             first_sample += shard.samples
-            waiting.append(engine.submit(verify_shard, url, shard, decode, lengths))
-            if len(waiting) >= 4 * engine.slots:
-                _take(waiting, total, progress, len(index))
-        while waiting:
-            _take(waiting, total, progress, len(index))
+            futures.append(engine.submit(verify_shard, url, shard, decode, lengths))
+            if len(futures) >= 4 * engine.slots:
+                _add_next_report(futures, total, progress, len(index))
+        while futures:
+            _add_next_report(futures, total, progress, len(index))
     total.faults += _sidecar_faults(url, index)
     return total
 
@@ -125,7 +130,7 @@ def verify_shard(
     decode: bool = True,
     lengths: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> Report:
-    """Check one shard; ``lengths``: what is recorded of its samples, by column."""
+    """Check one shard; ``lengths`` are the recorded lengths of its samples by column."""
     report = Report(shards=1)
     report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
     faults = report.faults
@@ -158,13 +163,13 @@ def verify_shard(
     return report
 
 
-def _take(
-    waiting: list[Any],
+def _add_next_report(
+    futures: list[Any],
     total: Report,
     progress: Callable[[Report, int], None] | None,
     shards: int,
 ) -> None:
-    total.add(waiting.pop(0).result())
+    total.add(futures.pop(0).result())
     if progress is not None:
         progress(total, shards)
 
@@ -192,6 +197,7 @@ def _load(
 
 
 def _fetch(url: str, info: FileInfo, report: Report) -> bytes | None:
+    """Return the bytes of a file, or None if it is missing or, with a fault, unreadable."""
     try:
         data = open_store(url).get(info.basename)
     except NotFoundError:
@@ -204,6 +210,7 @@ def _fetch(url: str, info: FileInfo, report: Report) -> bytes | None:
 
 
 def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes | None:
+    """Return the bytes of a file if its size and digests are those of the index, else None."""
     if data is None or info is None:
         return None
     if len(data) != info.size:
@@ -221,6 +228,7 @@ def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes |
 def _checker(
     shard: ShardInfo, report: Report, lengths: Mapping[str, NDArray[np.int64]]
 ) -> Callable[[int, memoryview], Iterator[str]]:
+    """Return a function that yields the faults of a sample, given its number and its bytes."""
     columns = shard.schema.columns
     if shard.schema.is_split:
         decoder = make_decoder(shard.schema)
@@ -275,6 +283,7 @@ def _faults_of_line(decoder: Any, data: memoryview) -> Iterator[str]:
 
 
 def _fault(encoding: Encoding, data: memoryview) -> str | None:
+    """Return the reason why a value does not decode, or None if it does."""
     try:
         value = encoding.decode(data)
         for image in value if isinstance(value, list) else [value]:

@@ -36,7 +36,7 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
     with errors():
         import os
 
-        from mds.cli.dataset_info import find_datasets
+        from mds.cli.datasets import find_datasets
         from mds.cli.verification import verify as check
 
         side, faulty = console(stderr=True), False

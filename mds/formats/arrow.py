@@ -45,7 +45,7 @@ from mds.formats.made_reader import MadeReader
 from mds.process.mmaps import map_descriptor
 from mds.readers.base import Batch, Rows
 from mds.readers.fields import ColumnSelection, Field, fields_of
-from mds.readers.fixed import joint_reader
+from mds.readers.joint import joint_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -340,7 +340,7 @@ class ArrowReader(MadeReader):
         getters = [
             (field.name, _getter(field, batch)) for field in fields_of(
                 shard.columns, selection
-            ).wanted
+            ).selected
         ]  # fmt: skip
 
         def sample(row: int) -> dict[str, Any]:
@@ -355,14 +355,14 @@ class ArrowReader(MadeReader):
         numbers = self._numbers(rows)
         pa, places = pyarrow(), np.ascontiguousarray(numbers, np.int64)
         row_numbers = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
-        sizes, data = block_of_batch(self._batch.take(row_numbers), self._shard, self.where)
+        sizes, data = block_of_batch(self._batch.take(row_numbers), self._shard, self.source)
         offsets = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
         reader = joint_reader(
             self.schema,
             len(numbers),
             data,
-            self.where,
+            self.source,
             columns=self._selection,
             offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more
         )

@@ -14,8 +14,7 @@ import numpy as np
 from mds.index import ShardSchema, Stored
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import ColumnSelection, fields_of
-from mds.readers.fixed import joint_reader
-from mds.readers.joint import JointReader, sample_decoder
+from mds.readers.joint import JointReader, joint_reader, sample_decoder
 from mds.shardfile.layout import Columns
 
 
@@ -65,7 +64,7 @@ class MadeReader(Reader):
     def _open(self) -> Callable[[int], dict[str, Any]]:
         make, decode_slowly, count = self._make, self._slow_decoder(), len(self)
         assert make is not None
-        decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.where)
+        decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)
 
         def get(row: int) -> dict[str, Any]:
             if not 0 <= row < count:
@@ -97,7 +96,7 @@ class MadeReader(Reader):
             self.schema,
             len(stored),
             b"".join(stored),
-            self.where,
+            self.source,
             columns=self._selection,
             offsets=offsets,  # type: ignore[arg-type]  # wider ones hold more
         )

@@ -74,7 +74,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         return encode(record, lambda: f"{path}, sample {key(row)!r}")
 
     getters: list[tuple[str, Get]] = []
-    for field in fields_of(shard.columns, columns).wanted:
+    for field in fields_of(shard.columns, columns).selected:
         if field.name == KEY:
             getters.append((KEY, _key_getter(key)))
         elif field.name in views:

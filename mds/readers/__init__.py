@@ -1,7 +1,7 @@
-"""Shard files to samples. Readers map files; they never fetch and never delete.
+"""Readers: samples from shard files. They map files, and never download or delete any.
 
-``open_reader`` opens a shard of an index, ``make_decoder`` gives the function for samples whose
-bytes came by themselves, ``open_sparse`` makes a reader of such samples, and ``gather`` makes one
+``open_reader`` opens a shard of an index. ``open_sparse`` makes a reader of samples that were
+fetched one by one, and ``make_decoder`` a function that decodes such a sample. ``gather`` makes a
 batch of rows of several readers.
 """
 
@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mds.index import ShardInfo, ShardSchema, refuse_unsafe
-from mds.readers.base import Batch, Reader, Rows
+from mds.readers.base import Batch, Reader, Rows, map_file
 from mds.readers.fields import ColumnSelection, fields_of
-from mds.readers.fixed import joint_reader
 from mds.readers.gather import gather, unique_stable
 from mds.readers.iterate import cut_growing, iterate_samples
-from mds.readers.joint import sample_decoder
-from mds.readers.mmap_file import map_file
+from mds.readers.joint import joint_reader, sample_decoder
 
 if TYPE_CHECKING:
     Decoder = Callable[[memoryview], dict[str, Any]]
@@ -46,38 +44,53 @@ def open_reader(
 ) -> Reader:
     """Return a reader of a shard whose raw files are in ``folder``.
 
-    With ``columns`` samples have only these, and the others are not decoded. Raises
-    UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and NotFoundError
-    (a FileNotFoundError).
+    Args:
+        folder: Folder of the dataset, below which the index names the files.
+        info: The shard, as its index describes it.
+        allow_unsafe_types: Whether columns of pickles may be decoded, which can run any code.
+        columns: Columns that samples have; the others are not decoded. None: all.
+
+    Raises UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and
+    NotFoundError (a FileNotFoundError).
+
+    >>> with open_reader("train", index.shard(0)) as reader:  # doctest: +SKIP
+    ...     sample = reader[0]
     """
-    where = info.raw.basename.under(folder)
-    refuse_unsafe([info.schema], allow_unsafe_types, where)
-    chosen = ColumnSelection.parse(columns)
+    source = info.raw.basename.under(folder)
+    refuse_unsafe([info.schema], allow_unsafe_types, source)
+    selection = ColumnSelection.parse(columns)
     data = map_file(folder, info.raw)
     if info.raw_meta is None:
-        return joint_reader(info.schema, info.samples, data, where, columns=chosen)
+        return joint_reader(info.schema, info.samples, data, source, columns=selection)
     meta = map_file(folder, info.raw_meta)
     from mds.readers.split import SplitReader
 
-    return SplitReader(info.schema, info.samples, data, meta, where, columns=chosen)
+    return SplitReader(info.schema, info.samples, data, meta, source, columns=selection)
 
 
 def open_sparse(
     info: ShardInfo,
     samples: Mapping[int, bytes],
-    where: str,
+    source: str,
     *,
     allow_unsafe_types: bool = False,
     columns: Sequence[str] | ColumnSelection | None = None,
 ) -> Reader:
-    """Return a reader of some rows of a shard, whose stored bytes are given by row.
+    """Return a reader of some rows of a shard.
 
-    ``where`` names the shard in errors. Raises as ``open_reader``; IndexError for other rows.
+    Args:
+        info: The shard, as its index describes it.
+        samples: Stored bytes of a sample by row.
+        source: Name of the shard in errors.
+        allow_unsafe_types: As in `open_reader`.
+        columns: As in `open_reader`.
+
+    Raises as `open_reader`. The reader raises IndexError for other rows.
     """
     from mds.readers.sparse import SparseReader
 
-    refuse_unsafe([info.schema], allow_unsafe_types, where)
-    return SparseReader(info, samples, where, ColumnSelection.parse(columns))
+    refuse_unsafe([info.schema], allow_unsafe_types, source)
+    return SparseReader(info, samples, source, ColumnSelection.parse(columns))
 
 
 def make_decoder(
@@ -85,18 +98,24 @@ def make_decoder(
     *,
     allow_unsafe_types: bool = False,
     columns: Sequence[str] | ColumnSelection | None = None,
-    where: str = "a sample",
+    source: str = "a sample",
 ) -> Decoder:
-    """Return a function from the stored bytes of one sample to the sample.
+    """Return a function that decodes the stored bytes of one sample.
 
-    ``where`` names the place in errors. Raises UnsafeTypeError and ConfigError; the function
-    raises ShardError and EncodingError (all ValueErrors).
+    Args:
+        schema: Columns and format of the shard.
+        allow_unsafe_types: As in `open_reader`.
+        columns: As in `open_reader`.
+        source: Name of the sample in errors.
+
+    Raises UnsafeTypeError and ConfigError; the function raises ShardError and EncodingError (all
+    ValueErrors).
     """
-    refuse_unsafe([schema], allow_unsafe_types, where)
-    chosen = ColumnSelection.parse(columns)
+    refuse_unsafe([schema], allow_unsafe_types, source)
+    selection = ColumnSelection.parse(columns)
     if not schema.is_split:
-        return sample_decoder(fields_of(schema.columns, chosen), where)
+        return sample_decoder(fields_of(schema.columns, selection), source)
     from mds.readers.split import decode_line, line_decoder
 
-    parse = line_decoder(schema, chosen, where)
-    return lambda data: decode_line(parse, data, where)
+    parse = line_decoder(schema, selection, source)
+    return lambda data: decode_line(parse, data, source)

@@ -1,7 +1,10 @@
-"""What every reader can do, whatever the format of its shard."""
+"""The interface of all readers, and the mapping of shard files into memory."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,40 +13,46 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mds.errors import ShardError
+from mds.errors import NotFoundError, ShardError, StoreError
+from mds.index import FileInfo
+from mds.process.mmaps import count_maps, map_descriptor
 
 if TYPE_CHECKING:
+    import mmap
     from types import TracebackType
 
     from mds.index import ShardSchema
+
+    Data = mmap.mmap | bytes
 
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 Batch = dict[str, "npt.NDArray[Any] | list[Any]"]
 
 
 class Reader(ABC):
-    """The samples of one shard, mapped once and decoded when asked for.
+    """The samples of one shard, whose file is mapped once; samples are decoded when they are read.
 
-    ``get`` is what ``reader[row]`` calls: a function of a row that is made for the schema when
-    the first sample is asked for. No function that a reader has refers to it, so that its file is
-    let go of as soon as nothing uses it. Readers never fetch and never delete. Views that were
-    given out stay good after ``close``: they keep the mapping alive, and the last of them ends it.
+    ``reader[row]`` calls ``reader.get(row)``. The first call replaces ``get`` by a function that is
+    compiled for the schema. No such function refers to the reader, so the file is closed as soon as
+    nothing uses the reader. Arrays that are views of the file stay valid after ``close``: each
+    keeps the mapping alive.
     """
 
-    is_stacked: bool = False  # as_columns copies every value that a viewer may leave in the file
+    #: Whether `as_columns` copies all values that `viewer` returns as views.
+    is_stacked: bool = False
 
-    def __init__(self, schema: ShardSchema, samples: int, where: str) -> None:
+    def __init__(self, schema: ShardSchema, samples: int, source: str) -> None:
         self.schema = schema
-        self.where = where
+        self.source = source
         self._count = samples
         self._is_closed = False
 
     def get(self, row: int) -> dict[str, Any]:
-        """One sample; what the compiled function of the schema replaces when it is first called."""
-        return self.opened()(row)
+        """Return one sample. The first call replaces this method by the compiled function."""
+        return self.compiled_get()(row)
 
-    def opened(self) -> Callable[[int], dict[str, Any]]:
-        """``get``, after what it needs was decoded: the function that a loop can keep."""
+    def compiled_get(self) -> Callable[[int], dict[str, Any]]:
+        """Return the compiled ``get``, which a loop can keep; it reads the offsets first."""
         if "get" not in vars(self):
             self._check_open()
             self.get = self._open()  # type: ignore[assignment,method-assign]
@@ -56,33 +65,33 @@ class Reader(ABC):
         return isinstance(row, int) and 0 <= row < self._count
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """One sample; IndexError for a row that does not exist."""
+        """Return one sample. Raises IndexError for a row that does not exist."""
         return self.get(row)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self.get(row) for row in range(self._count))
 
     def samples(self, rows: Rows) -> list[dict[str, Any]]:
-        """Many samples, each as from ``reader[row]``."""
+        """Return many samples, each as ``reader[row]`` does."""
         rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
         return [*map(self.get, rows)]
 
     @abstractmethod
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many samples as columns.
+        """Return many samples as columns by name.
 
-        A column of fixed-width numbers is a new array of shape (rows, *shape), gathered in one
-        call; any other is a list of values. Without ``copy`` these may be views of the file, for
-        code that copies them next.
+        A column of fixed-width numbers is a new array of shape (rows, *shape). Any other column is
+        a list of values; without ``copy`` these may be views of the file, for a caller that copies
+        them.
         """
 
     def viewer(self) -> Callable[[int], dict[str, Any]]:
-        """``get`` whose arrays may be views of the file, for code that copies them next."""
+        """Return a ``get`` whose arrays may be views of the file, for a caller that copies them."""
         return self.get
 
     @abstractmethod
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
-        """Convert samples of this schema to the columns that ``rows`` returns."""
+        """Convert decoded samples of this schema to columns, as ``rows`` returns them."""
 
     @abstractmethod
     def sample_bytes(self, row: int) -> memoryview:
@@ -90,7 +99,7 @@ class Reader(ABC):
 
     @abstractmethod
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        """Decode the offsets and make ``get``."""
+        """Read the offsets and return the compiled ``get``."""
 
     def close(self) -> None:
         """Close the file. Closing it twice is allowed."""
@@ -98,28 +107,28 @@ class Reader(ABC):
         vars(self).pop("get", None)
 
     def _slow_decoder(self) -> Callable[[Any], dict[str, Any]]:
-        """``_decode_slowly`` for a compiled function, which must not keep its reader alive.
+        """Return ``_decode_slowly`` by a weak reference, for compiled functions.
 
-        A reader that held itself would let go of its file when garbage is collected, and not when
-        nothing uses it any more: maps would pile up behind a table of open readers.
+        A reader that referred to itself would keep its file mapped until the garbage collector
+        runs, and maps of unused readers would accumulate.
         """
-        found, where = weakref.WeakMethod(self._decode_slowly), self.where
+        weak_method, source = weakref.WeakMethod(self._decode_slowly), self.source
 
         def decode_slowly(row: Any) -> dict[str, Any]:
-            method = found()
+            method = weak_method()
             if method is None:
-                raise ShardError(f"{where}: the reader is closed.")
+                raise ShardError(f"{source}: the reader is closed.")
             return method(row)
 
         return decode_slowly
 
     @abstractmethod
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
-        """Decode with care: for negative rows, and for the words of an error."""
+        """Decode a sample whose row may be negative, or raise an error that says what is wrong."""
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ShardError(f"{self.where}: the reader is closed.")
+            raise ShardError(f"{self.source}: the reader is closed.")
 
     def _number(self, row: Any) -> int:
         """Return a row as an int in range, counted from the end when negative."""
@@ -127,17 +136,17 @@ class Reader(ABC):
         if number < 0:
             number += self._count
         if not 0 <= number < self._count:
-            raise IndexError(f"{self.where}: there is no sample {row} among {self._count:,}.")
+            raise IndexError(f"{self.source}: there is no sample {row} among {self._count:,}.")
         return int(number)
 
     def _numbers(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Rows as an array in range."""
+        """Return rows as an array of numbers in range."""
         numbers = np.asarray(rows)
         if numbers.size == 0:
             return np.zeros(0, np.int64)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ShardError(
-                f"{self.where}: rows are a list of integers, got {numbers.dtype} of shape "
+                f"{self.source}: rows are a list of integers, got {numbers.dtype} of shape "
                 f"{numbers.shape}."
             )
         numbers = numbers.astype(np.int64, copy=False)
@@ -158,4 +167,64 @@ class Reader(ABC):
 
     def __repr__(self) -> str:
         state = ", closed" if self._is_closed else ""
-        return f"<{type(self).__name__} {self.where}: {self._count:,} samples{state}>"
+        return f"<{type(self).__name__} {self.source}: {self._count:,} samples{state}>"
+
+
+# Opening a pipe must not block.
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+
+
+def map_file(folder: str, file: FileInfo) -> Data:
+    """Map a file of a shard into memory; an empty file is ``b""``.
+
+    Raises NotFoundError (a FileNotFoundError), StoreError (an OSError) when it cannot be opened,
+    and ShardError (a ValueError) if it is not a file inside ``folder`` with the size in the index.
+    """
+    path = file.basename.under(folder)
+    if file.basename.directories:
+        _check_inside(folder, path)
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | _NONBLOCK)
+    except FileNotFoundError:
+        raise NotFoundError(f"open {path}: there is no such file.", url=path, verb="open") from None
+    except OSError as error:
+        raise StoreError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            raise ShardError(f"{path}: the shard is not a file.")
+        if state.st_size != file.size:
+            raise ShardError(
+                f"{path}: the shard has {state.st_size} bytes, but its index says {file.size}."
+            )
+        # An empty file cannot be mapped.
+        return _map_handle(handle, path, state.st_size) if state.st_size else b""
+    finally:
+        os.close(handle)
+
+
+def _map_handle(handle: int, path: str, size: int) -> Data:
+    try:
+        return map_descriptor(handle, size)
+    except OSError as error:
+        way_out = ""
+        if error.errno in {errno.ENOMEM, errno.EMFILE}:
+            way_out = (
+                f" The process has {count_maps():,} files mapped: drop samples that are views "
+                "of them (copy=False), or raise vm.max_map_count."
+            )
+        raise StoreError(
+            f"map {path}: {error.strerror}.{way_out}", url=path, verb="open"
+        ) from error
+
+
+def _check_inside(folder: str, path: str) -> None:
+    """Raise ShardError if a link leads the folder of a file out of the dataset.
+
+    The file itself may be a link: hubs keep their snapshots as folders of links, made by the owner
+    of the disk. This library never writes through one.
+    """
+    root = os.path.realpath(folder)
+    parent = os.path.realpath(os.path.dirname(path))
+    if os.path.commonpath([root, parent]) != root:
+        raise ShardError(f"{path}: a link leads the shard outside of the folder {folder}.")

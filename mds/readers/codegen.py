@@ -1,15 +1,26 @@
-"""Decoders written out for one schema, so that a sample costs a lookup, a slice and a dict.
+"""Decoders compiled for one schema, so that a sample costs a lookup, a slice and a dict.
 
-A loop over the columns with a call of ``Encoding.decode`` for each costs three times what the
-values themselves do (measured: 1.9 us against 0.6 us for a text with its JSON), so the code for
-the columns at hand is put together as Python source and compiled once for each schema. The source
-holds no name and no value from a dataset: columns are bound as ``k0``, ``k1``, ... beside it.
+A loop over the columns that calls ``Encoding.decode`` takes three times as long as the values
+themselves (measured: 1.9 us against 0.6 us for a text with its JSON). So the decoder of a schema is
+generated as Python source and compiled once. The source contains no name and no value of a dataset:
+column names are bound to ``k0``, ``k1``, ... in the namespace of the function.
 
-Three shapes:
-    views     all columns fixed: a row of a strided view on the file, whose numpy checks the row
-    offsets   begin and end from the offsets, size words unpacked, their sum checked against both
-    sample    the same for the bytes of one sample that came by themselves
-Whenever anything is strange the code calls ``decode_slowly``, which finds the words of the error.
+There are three templates:
+    views     all columns are fixed: row ``row`` of a strided view on the file for each column
+    offsets   a sample lies between two offsets and begins with the sizes of its variable columns,
+              whose sum must be the size of the sample
+    sample    the same for the bytes of one sample
+In all of them ``o`` is the start of the sample, ``e`` its end, ``s0``, ``s1``, ... the sizes of
+variable columns, and ``p0``, ``p1``, ... the ends of these columns. If anything is wrong they call
+``decode_slowly``, which raises an error that says what.
+
+For columns ``number: int`` and ``text: str`` the offsets template becomes:
+
+    s0, = sizes(data, o)
+    p0 = o + 12 + s0
+    if p0 != e:
+        return decode_slowly(row)
+    return {k0: unpack_int(data, o + 4)[0], k1: data[o + 12:p0].decode()}
 """
 
 from __future__ import annotations
@@ -27,8 +38,7 @@ import numpy as np
 from mds.encodings import DecodeKind
 from mds.readers.fields import Field, Fields
 
-Get = Callable[[int], dict[str, Any]]
-# Makes the `get` of one reader.
+# Function that makes the `get` of one reader.
 DecoderFactory = Callable[..., Callable[..., dict[str, Any]]]
 
 _SCAN = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stub asks for itself
@@ -74,9 +84,9 @@ def make_getter(decode_slowly):
 
 @functools.lru_cache(maxsize=256)
 def compile_views(fields: Fields) -> DecoderFactory:
-    """``make_getter(decode_slowly, *views)``: a strided view for each wanted column."""
+    """Compile ``make_getter(decode_slowly, *views)``, with a view for each selected column."""
     names, items = {}, []
-    for number, field in enumerate(fields.wanted):
+    for number, field in enumerate(fields.selected):
         names[f"k{number}"] = field.name
         row = ".item(row)" if field.kind is DecodeKind.INT else f"[row]{_copy(field)}"
         items.append(f"k{number}: v{number}{row}")
@@ -91,7 +101,7 @@ def compile_samples(columns: tuple[str, ...]) -> Callable[..., Iterator[dict[str
     values = ", ".join(f"v{number}" for number in range(len(columns)))
     items = ", ".join(f"k{number}: v{number}" for number in range(len(columns)))
     source = values if len(columns) == 1 else f"zip({values})"
-    made: Callable[..., Iterator[dict[str, Any]]] = _build(
+    make_samples: Callable[..., Iterator[dict[str, Any]]] = _build(
         f"def make_getter():\n"
         f"    def samples({values}):\n"
         f"        for {values} in {source}:\n"
@@ -99,22 +109,23 @@ def compile_samples(columns: tuple[str, ...]) -> Callable[..., Iterator[dict[str
         f"    return samples\n",
         names,
     )()  # type: ignore[assignment]
-    return made
+    return make_samples
 
 
 @functools.lru_cache(maxsize=256)
 def compile_offsets(fields: Fields) -> DecoderFactory:
-    """``make_getter(decode_slowly, data, view, offsets)``; the last two are memoryviews."""
+    """Compile ``make_getter(decode_slowly, data, view, offsets)``; the last two are memoryviews."""
     return _compile(_OFFSETS, fields, "data")
 
 
 @functools.lru_cache(maxsize=256)
 def compile_sample(fields: Fields) -> DecoderFactory:
-    """``make_getter(decode_slowly)``: a function of the bytes of one sample, as a memoryview."""
+    """Compile ``make_getter(decode_slowly)``, for a memoryview of the bytes of one sample."""
     return _compile(_SAMPLE, fields, "view")
 
 
 def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
+    """Fill a template; ``data`` is the name of the buffer in it."""
     names: dict[str, Any] = {"ndarray": np.ndarray, "load_json": load_json}
     setup: list[str] = []
     body: list[str] = []
@@ -124,20 +135,20 @@ def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
         names["sizes"] = struct.Struct(f"<{count}I").unpack_from
         words = "".join(f"s{number}, " for number in range(count))
         body.append(f"{words}= sizes({data}, o)")
-    base, shift, seen = "o", 4 * count, 0
-    for number, field in enumerate(fields.all):
+    base, shift, sizes_used = "o", 4 * count, 0
+    for number, field in enumerate(fields.stored):
         start = f"{base} + {shift}" if shift else base
         if field.size is None:
-            body.append(f"p{seen} = {start} + s{seen}")
-            base, shift, end = f"p{seen}", 0, f"p{seen}"
-            seen += 1
+            body.append(f"p{sizes_used} = {start} + s{sizes_used}")
+            base, shift, end = f"p{sizes_used}", 0, f"p{sizes_used}"
+            sizes_used += 1
         else:
             shift += field.size
             end = f"{base} + {shift}"
-        if field.is_wanted:
+        if field.is_selected:
             names[f"k{number}"] = field.name
             if data == "data" and field.kind is DecodeKind.ARRAY:
-                # A row of a view made once is 0.15 us quicker than an array made of bounds.
+                # Indexing one view of all values is 0.15 us faster than making an array for each.
                 names[f"cells{number}"] = functools.partial(_cells, field)
                 setup.append(f"c{number} = cells{number}(data)")
                 items.append(f"k{number}: c{number}[{start}]{_copy(field)}")
@@ -154,12 +165,16 @@ def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
 
 
 def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[str, Any]) -> str:
-    """Return the expression for one value; ``place``: expressions of the buffer and its bounds."""
+    """Return the expression for a value of column ``number``, and add what it needs to ``names``.
+
+    ``place`` has the expressions of the buffer, the start and the end of the value.
+    """
     data, start, end = place
     part = f"{data}[{start}:{end}]"
     if field.kind is DecodeKind.BYTES:
         return part if data == "data" else f"bytes({part})"
-    # Slices of mapped files are bytes, whose own method is quicker than `str`; those of views not.
+    # A slice of a mapped file is bytes, whose `decode` is faster than `str`; a view has no
+    # `decode`.
     text = f"{part}.decode()" if data == "data" else f"str({part}, 'utf-8')"
     if field.kind is DecodeKind.TEXT:
         return text
@@ -180,7 +195,7 @@ def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[s
             names[f"type{number}"] = dtype.type
             names[f"unpack{number}"] = struct.Struct(f"<{code}").unpack_from
             return f"type{number}(unpack{number}({data}, {start})[0])"
-        # Through a Python float a NaN could lose bits that this keeps.
+        # A Python float in between could change the bits of a NaN.
         names[f"dtype{number}"] = dtype
         return f"ndarray((), dtype{number}, {data}, {start})[()]"
     names[f"decode{number}"] = field.decode
@@ -188,18 +203,18 @@ def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[s
 
 
 def _cells(field: Field, data: Any) -> Any:
-    """Return the data as values that begin at every byte; each row is a value."""
+    """Return an array of values that overlap: element i is the value that begins at byte i."""
     dtype, shape, size = field.encoding.dtype, field.encoding.shape, field.size
     assert dtype is not None
     assert shape is not None
     assert size is not None
-    # C order; numpy is not asked, which has other words for the strides of an empty array.
-    inner = [math.prod(shape[at + 1 :]) * dtype.itemsize for at in range(len(shape))]
+    # Strides of C order, computed here because numpy gives others for an empty array.
+    inner = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
     return np.ndarray((max(0, len(data) - size + 1), *shape), dtype, data, 0, (1, *inner))
 
 
 def _copy(field: Field) -> str:
-    """Return the code that copies a view, or "" if the caller takes views."""
+    """Return the code that copies a view, or '' if the caller accepts views."""
     return ".copy()" if field.is_copied and field.kind is DecodeKind.ARRAY else ""
 
 
@@ -210,10 +225,11 @@ def _build(source: str, names: dict[str, Any]) -> DecoderFactory:
 
 
 def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
-    """``decode(data, view, start, end)`` of arrays whose type the column fixes and shape does not.
+    """Return ``decode(data, view, start, end)`` for arrays of one dtype and any shape.
 
-    With one axis there is a byte that says so, the length, and the elements: half a microsecond
-    less than the general way, which takes all others.
+    An array with one axis is stored as a byte with the number of axes and the width of a length,
+    the length, and the elements. Decoding that form here takes half a microsecond less than
+    ``Encoding.decode``, which decodes all other forms.
     """
     dtype = field.encoding.element_dtype
     assert dtype is not None
@@ -222,21 +238,21 @@ def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
     def decode(data: Any, view: memoryview, start: int, end: int) -> Any:
         head = data[start]
         if head >> 2 == 1:
-            at = start + 1 + (1 << (head & 3))
-            count = int.from_bytes(data[start + 1 : at], "little")
-            if count and at + count * size == end:
-                found = np.ndarray((count,), dtype, data, at)
-                return found.copy() if is_copied else found
+            first = start + 1 + (1 << (head & 3))
+            count = int.from_bytes(data[start + 1 : first], "little")
+            if count and first + count * size == end:
+                array = np.ndarray((count,), dtype, data, first)
+                return array.copy() if is_copied else array
         return general(view[start:end])
 
     return decode
 
 
 def load_json(text: str) -> Any:
-    """``json.loads`` at half its price for the short texts that samples hold."""
+    """Parse JSON like ``json.loads``, in half the time for the short texts of samples."""
     try:
         value, end = _SCAN(text, 0)
     except (StopIteration, ValueError):
-        # White space in front, or an error that json.loads knows better how to word.
+        # White space at the beginning, or an error, for which json.loads has a better message.
         return json.loads(text)
     return value if end == len(text) else json.loads(text)

@@ -1,4 +1,4 @@
-"""What a reader needs to know of its columns, worked out once for each schema and selection."""
+"""The columns that a reader decodes: how, and which are selected; computed once per schema."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
 from mds.shardfile.layout import Columns
 
-# A value is a row of a view on all values.
+# Kinds whose values are rows of a view on all values of the column.
 _VIEWS = {DecodeKind.INT, DecodeKind.SCALAR, DecodeKind.ARRAY}
 _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """Form of the samples: which columns (None: all), and the form of images and arrays.
+    """Selected columns of samples, and the form of their images and arrays.
 
-    ``images``: "pil" for images opened and not yet decoded, "array" for arrays of shape (height,
-    width, channels), or a mapping from columns to these words, kept as pairs. ``copy``: arrays
-    belong to the caller; else they are read-only views of the mapped file, for code that promises
-    not to write. Raises ConfigError for another word.
+    Args:
+        names: Columns (default None: all).
+        images: "pil" (default) for opened Pillow images that are not yet decoded, "array" for
+            arrays of shape (height, width, channels), or a mapping from columns to these words,
+            which is kept as pairs.
+        copy: Whether arrays belong to the caller (default True). Without it they are read-only
+            views of the mapped file.
+
+    Raises ConfigError for another value of ``images``.
     """
 
     names: tuple[str, ...] | None = None
@@ -50,7 +55,7 @@ class ColumnSelection:
         return [] if isinstance(self.images, str) else list(dict(self.images))
 
     def images_of(self, name: str) -> str:
-        """Return how the images of a column come: "pil" or "array"."""
+        """Return the form of the images of a column: "pil" or "array"."""
         return self.images if isinstance(self.images, str) else dict(self.images).get(name, "pil")
 
     def __contains__(self, name: str) -> bool:
@@ -58,27 +63,27 @@ class ColumnSelection:
 
     @property
     def viewing(self) -> ColumnSelection:
-        """The same with views, for code that copies them before they are seen."""
+        """The same selection without copies of arrays."""
         return dataclasses.replace(self, copy=False)
 
     @classmethod
     def parse(cls, columns: Sequence[str] | ColumnSelection | None) -> ColumnSelection:
-        """Return the selection that arguments of a caller describe."""
+        """Return the selection for the argument ``columns`` of a caller."""
         if isinstance(columns, ColumnSelection):
             return columns
         return cls(None if columns is None else tuple(columns))
 
 
 class Field(NamedTuple):
-    """One column."""
+    """One column: its encoding, its size in bytes (None: variable), and how to decode a value."""
 
     name: str
     encoding: Encoding
     kind: DecodeKind
     size: int | None
-    is_wanted: bool
+    is_selected: bool
     decode: Callable[[Any], Any]
-    is_copied: bool = True  # else arrays are views of the stored bytes
+    is_copied: bool = True  # False: arrays are views of the stored bytes
 
     @property
     def is_columnar(self) -> bool:
@@ -87,31 +92,31 @@ class Field(NamedTuple):
 
 
 class Fields:
-    """The columns of a sample in stored order.
+    """All columns of a sample, in the order in which they are stored, and facts about them.
 
-    A data set of very many shards opens a reader for each, so what follows from the columns is
-    worked out once; and there is one object for a schema, which dictionaries find by its identity.
+    A dataset of many shards opens a reader for each, so these facts are computed once: there is one
+    object per schema and selection, and caches compare it by identity.
     """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
-        self.all = fields
-        #: The columns that samples are to have.
-        self.wanted = [field for field in fields if field.is_wanted]
+        self.stored = fields
+        #: The selected columns.
+        self.selected = [field for field in fields if field.is_selected]
         #: The number of columns with a size word in front of the sample.
         self.variable = sum(field.size is None for field in fields)
-        #: Bytes of every sample, None when they vary.
+        #: Bytes of every sample; None if they vary.
         self.row_size = None if self.variable else sum(field.size or 0 for field in fields)
-        #: Whether samples have one size, and all wanted values are rows of views on the file.
-        self.are_views = bool(self.row_size) and all(f.kind in _VIEWS for f in self.wanted)
-        #: Whether making a batch of samples copies all that may be views.
+        #: Whether samples have one size, and all selected values are rows of views on the file.
+        self.are_views = bool(self.row_size) and all(f.kind in _VIEWS for f in self.selected)
+        #: Whether making columns of samples copies every value that may be a view.
         self.are_stacked = all(
-            field.is_columnar or not field.encoding.shares_memory for field in self.wanted
+            field.is_columnar or not field.encoding.shares_memory for field in self.selected
         )
 
 
 @lru_cache(maxsize=256)
 def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) -> Fields:
-    """Return the fields of an mds schema, with the columns of ``selection`` wanted.
+    """Return the fields of the columns of an mds schema, those of ``selection`` selected.
 
     Raises ConfigError for a column that does not exist.
     """
@@ -120,14 +125,14 @@ def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) 
     out = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
-        is_wanted = name in selection
+        is_selected = name in selection
         decode, kind = _decode_of(name, encoding, selection), encoding.decode_kind
-        out.append(Field(name, encoding, kind, encoding.size, is_wanted, decode, selection.copy))
+        out.append(Field(name, encoding, kind, encoding.size, is_selected, decode, selection.copy))
     return Fields(tuple(out))
 
 
 def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
-    """Return a function from stored bytes to a value, a view only if that is chosen."""
+    """Return the function that decodes a value, which copies arrays unless views are selected."""
     if selection.images_of(name) == "array" and encoding.decode_array is not None:
         return encoding.decode_array
     decode = encoding.decode
@@ -136,21 +141,21 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
     if encoding.decode_kind in _ARRAYS:
 
         def decode_array(data: Any) -> Any:
-            found = decode(data)
-            return found.copy() if type(found) is np.ndarray else found
+            value = decode(data)
+            return value.copy() if type(value) is np.ndarray else value
 
         return decode_array
-    # Contents of lists and of users' encodings are unknown here: copy the bytes first.
+    # A list or a value of a user's encoding may contain views: copy the bytes first.
     return lambda data: decode(memoryview(bytearray(data)))
 
 
 def check_columns(
-    names: Sequence[str], chosen: Sequence[str] | None, where: str = "a shard"
+    names: Sequence[str], selected: Sequence[str] | None, source: str = "a shard"
 ) -> None:
-    """Raise ConfigError unless all chosen columns are among ``names``, those of ``where``."""
-    if unknown := sorted(set(chosen or ()) - set(names)):
-        known = ", ".join(map(repr, names))
+    """Raise ConfigError unless all selected columns are among ``names``, those of ``source``."""
+    if unknown := sorted(set(selected or ()) - set(names)):
+        known_names = ", ".join(map(repr, names))
         raise ConfigError(
-            f"{where}: there is no column {', '.join(map(repr, unknown))}."
-            f"{did_you_mean(unknown[0], names)} The columns are {known}."
+            f"{source}: there is no column {', '.join(map(repr, unknown))}."
+            f"{did_you_mean(unknown[0], names)} The columns are {known_names}."
         )

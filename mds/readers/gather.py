@@ -1,4 +1,4 @@
-"""One batch of rows of several readers, made without a Python object for each sample."""
+"""Batches of rows of several readers, without a Python object for each sample."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import numpy.typing as npt
 from mds.errors import ShardError
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import Field, check_columns
-from mds.readers.fixed import FixedReader, values_of
+from mds.readers.joint import FixedReader, values_of
 
-_KEPT = 8 << 20  # bytes of scratch memory that a thread keeps at most
+_MAX_SCRATCH = 8 << 20  # bytes of scratch memory that a thread keeps
 
 
 class _Scratch(threading.local):
-    """Memory in which a thread puts rows together, kept: fresh pages cost as much as copying."""
+    """Memory of a thread for intermediate copies. New pages would cost as much as the copying."""
 
     memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def like(self, cells: Array) -> Array:
-        """Return an array of this shape and type, valid until the thread's next one."""
-        if cells.nbytes > _KEPT:
+        """Return an array of the same shape and dtype, valid until the thread's next call."""
+        if cells.nbytes > _MAX_SCRATCH:
             return np.empty_like(cells)
         if len(self.memory) < cells.nbytes:
             self.memory = np.empty(cells.nbytes, np.uint8)
-        found: Array = np.ndarray(cells.shape, cells.dtype, self.memory)
-        return found
+        scratch: Array = np.ndarray(cells.shape, cells.dtype, self.memory)
+        return scratch
 
 
 _scratch = _Scratch()
@@ -47,25 +47,32 @@ def gather(
 ) -> Batch:
     """Return the samples (shards[i], rows[i]) as columns, in that order.
 
-    ``readers`` gives the reader of a shard number; all must have the same columns. A column of
-    fixed-width numbers is an array of shape (rows, *shape), ``out[name]`` where it is given (C
-    order, writable); any other is a list, whose arrays may be views without ``copy``. Raises
-    IndexError for rows that do not exist, what the readers raise, and ShardError for readers or
-    arrays that do not fit together.
+    A column of fixed-width numbers is an array of shape (rows, *shape). Any other is a list.
+
+    Args:
+        readers: Reader by shard number. All must have the same columns.
+        shards: Shard number of each sample.
+        rows: Row of each sample in its shard.
+        columns: Columns to return (default None: all selected ones).
+        out: Arrays to fill, by column: writable, in C order, of the dtype and shape of the result.
+        copy: Whether arrays in lists belong to the caller; without it they may be views of files.
+
+    Raises IndexError for rows that do not exist, ShardError for readers or arrays that do not fit
+    together, and what the readers raise.
     """
     shards, rows = np.asarray(shards), np.asarray(rows)
     if len(shards) == 0 or len(shards) != len(rows):
         if len(shards) == len(rows):
             return {}
         raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
-    groups = by_shard(shards)
+    groups = group_by_shard(shards)
     used = {number: readers[number] for number in groups.numbers}
     kind, schema = None, next(iter(used.values())).schema
     for reader in used.values():
         kind = type(reader) if kind in {None, type(reader)} else Reader
         if reader.schema.columns != schema.columns:
             raise ShardError(
-                f"{reader.where}: its columns are not those of {schema.columns.names}."
+                f"{reader.source}: its columns are not those of {schema.columns.names}."
             )
     if columns is not None:
         check_columns(schema.columns.names, columns)
@@ -89,58 +96,58 @@ def _gather_fixed(
     if low < 0:
         raise IndexError(f"there is no row {low}.")
     first = next(iter(readers.values()))
-    fields = [f for f in first.fields.wanted if columns is None or f.name in columns]
+    fields = [f for f in first.fields.selected if columns is None or f.name in columns]
     batch: Batch = {}
     for field in fields:
         sources = {number: reader.cells[field.name] for number, reader in readers.items()}
         if field.name not in out and len(groups.pieces) == 1:
             ((number, _, _),) = groups.pieces
-            found = _run(sources[number], rows)
-            batch[field.name] = values_of(found.copy() if found.base is not None else found, field)
+            cells = _read_run(sources[number], rows)
+            batch[field.name] = values_of(cells.copy() if cells.base is not None else cells, field)
             continue
-        room, cells = _room(field, len(rows), out)
-        _copy(sources, cells, groups, shards, rows)
-        batch[field.name] = room
+        array, cells = _make_array(field, len(rows), out)
+        _copy_cells(sources, cells, groups, shards, rows)
+        batch[field.name] = array
     return batch
 
 
-def _copy(
+def _copy_cells(
     sources: Mapping[int, Array], cells: Array, groups: Groups, shards: Array, rows: Array
 ) -> None:
-    """Fill the cells of one column."""
+    """Fill ``cells``, one column of the batch, with the cells of its shards, ``sources``."""
     if groups.are_small:
-        for at, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            cells[at] = sources[number][row]
+        for place, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            cells[place] = sources[number][row]
         return
     if groups.order is None or groups.back is None:
         for number, start, stop in groups.pieces:
-            _take(sources[number], rows[start:stop], cells[start:stop])
+            _copy_rows(sources[number], rows[start:stop], cells[start:stop])
         return
-    # All of a shard beside each other, then each to its place: in two calls that let other threads
-    # run, where a scattering assignment would not.
-    ordered, together = rows[groups.order], _scratch.like(cells)
+    # Copy all cells of a shard next to each other, then move each to its place. Both calls release
+    # the interpreter's lock; an assignment to scattered places would not.
+    ordered_rows, ordered_cells = rows[groups.order], _scratch.like(cells)
     for number, start, stop in groups.pieces:
-        _take(sources[number], ordered[start:stop], together[start:stop])
-    together.take(groups.back, out=cells, mode="clip")
+        _copy_rows(sources[number], ordered_rows[start:stop], ordered_cells[start:stop])
+    ordered_cells.take(groups.back, out=cells, mode="clip")
 
 
-def _run(cells: Array, rows: Array) -> Array:
-    """Rows of one shard: a slice where they follow each other, which needs no copy."""
+def _read_run(cells: Array, rows: Array) -> Array:
+    """Return rows of one shard: a view if they are consecutive, else a copy."""
     start, count = int(rows[0]), len(rows)
     is_run = start + count <= len(cells) and int(rows[-1]) == start + count - 1
     if is_run and (count < 3 or (rows[1:] > rows[:-1]).all()):
         return cells[start : start + count]
     out = np.empty(count, cells.dtype)
-    _take(cells, rows, out)
+    _copy_rows(cells, rows, out)
     return out
 
 
-def _take(cells: Array, rows: Array, out: Array) -> None:
-    """Copy rows of one shard, with the interpreter's lock let go where numpy can.
+def _copy_rows(cells: Array, rows: Array, out: Array) -> None:
+    """Copy rows of one shard to ``out``; numpy releases the interpreter's lock if it can.
 
-    ``take`` always lets go, a fancy index only for more than 500 elements (measured: two threads
-    copy 256 rows of 8 KB 1.8 times as fast as one, and 0.9 times with the fancy index). It would
-    copy all of an array with gaps first, as cells beside other columns are.
+    ``take`` always releases it, a fancy index only for more than 500 elements (measured: two
+    threads copy 256 rows of 8 KB 1.8 times as fast as one, and 0.9 times with the fancy index). But
+    ``take`` would first copy all of an array with gaps, such as a column beside others.
     """
     if not cells.flags.c_contiguous:
         out[...] = cells[rows]
@@ -150,25 +157,26 @@ def _take(cells: Array, rows: Array, out: Array) -> None:
     cells.take(rows, out=out, mode="clip")  # other modes copy through a buffer
 
 
-def _room(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return the array of a column, and the same memory as opaque cells."""
+def _make_array(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return an array for a column of ``count`` values, and its memory as ``count`` raw cells."""
     dtype, shape = field.encoding.dtype, field.encoding.shape
     assert dtype is not None
     assert shape is not None
-    room = _fitting(out.get(field.name), field.name, dtype, (count, *shape))
-    return room, np.ndarray((count,), f"V{field.size}", room)
+    array = _check_out(out.get(field.name), field.name, dtype, (count, *shape))
+    return array, np.ndarray((count,), f"V{field.size}", array)
 
 
-def _fitting(given: Array | None, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
-    if given is None:
+def _check_out(array: Array | None, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Return ``array``, or a new one for None. Raises ShardError if it does not fit."""
+    if array is None:
         return np.empty(shape, dtype)
-    is_usable = given.flags.c_contiguous and given.flags.writeable
-    if given.dtype != dtype or given.shape != shape or not is_usable:
+    is_usable = array.flags.c_contiguous and array.flags.writeable
+    if array.dtype != dtype or array.shape != shape or not is_usable:
         raise ShardError(
             f"out[{name!r}] must be a writable array of {dtype} in C order with shape {shape}, "
-            f"got {given.dtype} {given.shape}."
+            f"got {array.dtype} {array.shape}."
         )
-    return given
+    return array
 
 
 def _gather_any(
@@ -180,12 +188,12 @@ def _gather_any(
     *,
     copy: bool,
 ) -> Batch:
-    """Fill columns that are lists, group by group."""
+    """Return columns of readers of any kind; the rows of each shard are read at once."""
     batch: Batch = {}
     for number, places in groups.places():
-        found = readers[number].rows(rows[places], copy=copy)
-        for name in found if columns is None else columns:
-            values = found[name]
+        shard_batch = readers[number].rows(rows[places], copy=copy)
+        for name in shard_batch if columns is None else columns:
+            values = shard_batch[name]
             if len(groups.pieces) == 1 and name not in out:
                 batch[name] = values
                 continue
@@ -193,9 +201,11 @@ def _gather_any(
                 batch[name] = (
                     [None] * len(rows)
                     if isinstance(values, list)
-                    else _fitting(out.get(name), name, values.dtype, (len(rows), *values.shape[1:]))
+                    else _check_out(
+                        out.get(name), name, values.dtype, (len(rows), *values.shape[1:])
+                    )
                 )
-            batch[name] = _put(batch[name], values, places)
+            batch[name] = _assign(batch[name], values, places)
     return batch
 
 
@@ -208,7 +218,7 @@ def _gather_few(
     *,
     copy: bool,
 ) -> Batch:
-    """Fill columns from a few samples of each shard, decoded one by one."""
+    """Return columns of a few samples of each shard, which are decoded one by one."""
     first, pairs = next(iter(readers.values())), zip(shards.tolist(), rows.tolist(), strict=True)
     if copy and not first.is_stacked:
         samples = [readers[number].get(row) for number, row in pairs]
@@ -218,38 +228,44 @@ def _gather_few(
     if columns is not None:
         batch = {name: batch[name] for name in columns}
     for name in out.keys() & batch.keys():
-        found = batch[name]
-        if isinstance(found, np.ndarray):
-            batch[name] = _fitting(out[name], name, found.dtype, found.shape)
-            batch[name][:] = found
+        values = batch[name]
+        if isinstance(values, np.ndarray):
+            batch[name] = _check_out(out[name], name, values.dtype, values.shape)
+            batch[name][:] = values
     return batch
 
 
-def _put(room: Any, found: Any, places: Places) -> Any:
-    if isinstance(found, list) and not isinstance(room, list):
-        room = list(room)  # a csv shard whose integers NumPy cannot hold makes a list of them all
-    if not isinstance(room, list) or isinstance(places, slice):
-        room[places] = found
-        return room
-    for place, value in zip(places.tolist(), found, strict=True):
-        room[place] = value
-    return room
+def _assign(column: Any, values: Any, places: Places) -> Any:
+    """Assign values to places of a column, an array or a list, and return the column."""
+    if isinstance(values, list) and not isinstance(column, list):
+        column = list(column)  # NumPy cannot hold the integers of this csv shard
+    if not isinstance(column, list) or isinstance(places, slice):
+        column[places] = values
+        return column
+    for place, value in zip(places.tolist(), values, strict=True):
+        column[place] = value
+    return column
 
 
 if TYPE_CHECKING:
     Array = npt.NDArray[Any]
     Places = slice | npt.NDArray[np.int64]
 
-# With fewer rows of a shard than this, copying them one by one is quicker than numpy's fancy index
+# For fewer rows of a shard than this, copying one by one is faster than numpy's fancy index
 # (measured with 8 KB rows: 0.3 us a row against 1.2 us a shard and 0.15 us a row).
 _ROWS_WORTH_A_GROUP = 24
 
 
 class Groups(NamedTuple):
-    """The samples of a batch, shard by shard; only the shards where they ``are_small``.
+    """The samples of a batch, grouped by shard.
 
-    ``pieces``: shard, start and stop of each, in the order that ``order`` puts the samples into,
-    and ``back`` from there; None where they lie so already. ``numbers``: the shards by first use.
+    Attributes:
+        pieces: Shard, start and stop of each group, among the samples in ``order``.
+        numbers: The shards in the order of their first sample.
+        order: Positions of the samples in the batch, group by group; None if the samples of each
+            shard are consecutive already.
+        back: The inverse permutation of ``order``.
+        are_small: Whether groups are too small to be copied as groups; ``pieces`` is empty then.
     """
 
     pieces: list[tuple[int, int, int]]
@@ -259,16 +275,16 @@ class Groups(NamedTuple):
     are_small: bool = False
 
     def places(self) -> Iterator[tuple[int, Places]]:
-        """Each shard with the places of its samples in the batch."""
+        """Yield each shard with the positions of its samples in the batch."""
         for number, start, stop in self.pieces:
             yield number, slice(start, stop) if self.order is None else self.order[start:stop]
 
 
-def by_shard(shards: Array) -> Groups:
+def group_by_shard(shards: Array) -> Groups:
     """Group the samples of a batch by their shards."""
     count, changes = len(shards), _changes(shards)
     if not len(changes) or len(changes) * _ROWS_WORTH_A_GROUP <= count:
-        pieces = _pieces(shards, changes)
+        pieces = _cut_groups(shards, changes)
         return Groups(pieces, [*dict.fromkeys(number for number, _, _ in pieces)])
     numbers = _by_first_use(shards, changes)
     if len(numbers) * _ROWS_WORTH_A_GROUP > count:
@@ -276,16 +292,16 @@ def by_shard(shards: Array) -> Groups:
     order = np.argsort(shards, kind="stable")
     ordered, back = shards[order], np.empty(count, np.int64)
     back[order] = np.arange(count)
-    return Groups(_pieces(ordered, _changes(ordered)), numbers, order, back)
+    return Groups(_cut_groups(ordered, _changes(ordered)), numbers, order, back)
 
 
-def _pieces(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
+def _cut_groups(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
     bounds = [0, *changes.tolist(), len(shards)]
     return [(int(shards[start]), start, stop) for start, stop in pairwise(bounds)]
 
 
 def unique_stable(shards: Array) -> list[int]:
-    """Return the distinct shards, by first use; quick for runs of one shard."""
+    """Return the distinct shards in the order of their first use; fast for runs of one shard."""
     return _by_first_use(shards, _changes(shards))
 
 
@@ -295,8 +311,9 @@ def _by_first_use(shards: Array, changes: Array) -> list[int]:
         # First use of each shard: assigned in reverse, so the earliest use is written last.
         firsts = np.full(top + 1, len(runs))
         firsts[runs[::-1]] = np.arange(len(runs) - 1, -1, -1)
-        found: list[int] = runs[np.sort(firsts)[: np.count_nonzero(firsts < len(runs))]].tolist()
-        return found
+        first_runs = np.sort(firsts)[: np.count_nonzero(firsts < len(runs))]
+        shards_by_use: list[int] = runs[first_runs].tolist()
+        return shards_by_use
     return [*dict.fromkeys(runs.tolist())]
 
 

@@ -1,10 +1,10 @@
-"""Samples of many readers one after the other, at the price of the samples themselves.
+"""Iteration over samples of many readers, with little overhead per sample.
 
-A generator that looks up a reader, calls it and counts costs 0.2 us a sample, as much as a small
-sample does. Here the look-up is ``map``'s, and an iterator over rows counts; where samples are a
-few numbers each, columns are gathered for the whole stretch (measured for three scalars: 0.24 us a
-sample, against 0.42 through the getters and 0.20 for unpacking the bytes). The loop is that of a
-generator, which an error ends; ``map`` would go on with the next sample.
+A generator that looks up a reader, calls it and counts takes 0.2 us per sample, as long as a small
+sample itself. Here ``map`` looks up the readers, and an iterator over the rows counts. If samples
+are a few numbers each, the columns of a whole stretch are gathered first (measured for three
+scalars: 0.24 us per sample, against 0.42 with a call per sample and 0.20 for unpacking the bytes).
+The loop is a generator, because an error ends it; ``map`` would continue with the next sample.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ import numpy.typing as npt
 
 from mds.encodings import DecodeKind
 from mds.readers.codegen import compile_samples
-from mds.readers.fixed import FixedReader
 from mds.readers.gather import gather, unique_stable
+from mds.readers.joint import FixedReader
 
 if TYPE_CHECKING:
     from mds.readers.base import Reader
 
     Int64s = npt.NDArray[np.int64]
     Sample = dict[str, Any]
-    Stretch = tuple[Mapping[int, Reader], Int64s, Int64s]  # readers by shard, shard and row of each
+    # A part of the samples of a window: readers by shard, and the shard and the row of each sample.
+    Stretch = tuple[Mapping[int, Reader], Int64s, Int64s]
 
-_SMALL = 64  # bytes of a sample up to which columns are quicker than getters
+_SMALL = 64  # bytes of a sample up to which columns are faster than single samples
 _FIRST_ROWS, _MAX_ROWS = 64, 8192  # of a stretch
 
 
 def cut_growing(windows: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Cut windows into stretches, each twice as long as the one before.
+    """Cut windows into stretches, each twice as long as the one before, up to `_MAX_ROWS`.
 
-    Columns of a stretch need all of its shards open, 80 us each, before its first sample comes.
+    Gathering the columns of a stretch opens all of its shards, 80 us each, before the first sample.
     """
     rows_at_once = _FIRST_ROWS
     for readers, shards, rows in windows:
-        at = 0
-        while at < len(rows):
-            yield readers, shards[at : at + rows_at_once], rows[at : at + rows_at_once]
-            at += rows_at_once
+        start = 0
+        while start < len(rows):
+            stop = start + rows_at_once
+            yield readers, shards[start:stop], rows[start:stop]
+            start = stop
             rows_at_once = min(2 * rows_at_once, _MAX_ROWS)
 
 
@@ -51,25 +53,30 @@ def iterate_samples(
     rows: Int64s,
     on_error: Callable[[BaseException], None],
 ) -> tuple[Iterator[Sample], Iterator[Any]]:
-    """Return the samples (shards[i], rows[i]) in order, and an iterator in step with them.
+    """Return an iterator over samples, and a second one by which the caller can count them.
 
-    ``operator.length_hint`` of the second tells how many samples are left. ``readers`` may open a
-    reader when it is first asked for, which then happens no earlier than its first sample.
-    ``on_error`` is called with an error that is raised in making a sample, which is counted as
-    given by then.
+    ``operator.length_hint`` of the second iterator is the number of samples that remain.
+
+    Args:
+        readers: Reader by shard. It may open a reader at its first use.
+        shards: Shard of each sample.
+        rows: Row of each sample in its shard.
+        on_error: Function that is called with an error of reading a sample, before it is raised.
+            The failed sample no longer counts as remaining.
     """
     first = readers[int(shards[0])]
     if type(first) is FixedReader and _is_small(first) and _are_alike(readers, shards, first):
         columns = gather(readers, shards, rows)
-        # An int column is Python integers, as from a reader; scalars stay NumPy's.
+        # As in single samples: int columns are Python integers, other numbers are NumPy's.
         values = [
             iter(columns[f.name].tolist() if f.kind is DecodeKind.INT else columns[f.name])  # type: ignore[union-attr]
-            for f in first.fields.wanted
+            for f in first.fields.selected
         ]
         return compile_samples(tuple(columns))(*values), values[0]
-    left = iter(rows.tolist())
+    remaining_rows = iter(rows.tolist())
     getters = _Getters(readers, on_error)
-    return _read_rows(left, map(getters.__getitem__, shards.tolist()), on_error), left
+    samples = _read_rows(remaining_rows, map(getters.__getitem__, shards.tolist()), on_error)
+    return samples, remaining_rows
 
 
 def _read_rows(
@@ -80,7 +87,7 @@ def _read_rows(
     for row, get in zip(rows, getters, strict=False):
         is_made = False
         try:
-            # In one expression, for a variable would keep the sample until the next one is made.
+            # One expression: a variable would keep the sample alive until the next one is made.
             yield (get(row), is_made := True)[0]
         except BaseException as error:
             if not is_made:
@@ -89,21 +96,22 @@ def _read_rows(
 
 
 def _is_small(reader: FixedReader) -> bool:
+    """Whether samples are a few numbers, for which columns are faster than single samples."""
     fields = reader.fields
     return (
         0 < (fields.row_size or 0) <= _SMALL
-        and bool(fields.wanted)
-        and all(field.kind in {DecodeKind.INT, DecodeKind.SCALAR} for field in fields.wanted)
+        and bool(fields.selected)
+        and all(field.kind in {DecodeKind.INT, DecodeKind.SCALAR} for field in fields.selected)
     )
 
 
 def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> bool:
-    """Whether all readers of the stretch give the same columns; opens them."""
+    """Whether all readers of the stretch have the same columns; opens them."""
     return all(readers[n].schema.columns == first.schema.columns for n in unique_stable(shards))
 
 
 class _Getters(dict[int, "Callable[[int], Sample]"]):
-    """Functions that read a row, by shard; each is opened at its first use."""
+    """Function that reads a row, by shard; a reader is opened at its first use."""
 
     def __init__(
         self, readers: Mapping[int, Reader], on_error: Callable[[BaseException], None]
@@ -113,7 +121,7 @@ class _Getters(dict[int, "Callable[[int], Sample]"]):
 
     def __missing__(self, shard: int) -> Callable[[int], Sample]:
         try:
-            get = self[shard] = self._readers[shard].opened()
+            get = self[shard] = self._readers[shard].compiled_get()
         except BaseException as error:
             self._on_error(error)
             raise

@@ -1,30 +1,50 @@
-"""Readers of mds shards: one file with everything."""
+"""Readers of mds shards, whose one file holds offsets and samples.
+
+`FixedReader` is used if all columns have a fixed width: each column is a strided view on the file.
+`JointReader` finds the values of all other shards by the offsets of samples and the sizes in front
+of them.
+
+Many rows are read column by column. A fixed-width column takes one numpy call, wherever its values
+are: the file is viewed as an array of elements as wide as the value, one beginning at every byte,
+and indexing that array with byte positions copies each value once. That is as fast as indexing an
+aligned array (measured for 8 KB rows: 0.141 us each, against 0.149 us).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mds.encodings import DecodeKind
 from mds.errors import EncodingError, MissingDependencyError, ShardError
 from mds.index import ShardSchema
-from mds.readers import columnar
 from mds.readers.base import Batch, Reader, Rows
-from mds.readers.codegen import compile_offsets, compile_sample
-from mds.readers.fields import ColumnSelection, Fields, fields_of
+from mds.readers.codegen import (
+    compile_offsets,
+    compile_sample,
+    compile_views,
+    load_json,
+    vector_decoder,
+)
+from mds.readers.fields import ColumnSelection, Field, Fields, fields_of
 from mds.shardfile.layout import parse_offsets, split_sample
 
 if TYPE_CHECKING:
-    from mds.readers.mmap_file import Data
+    from mds.readers.base import Data
+
+    Positions = npt.NDArray[np.int64]  # of bytes in the file, shape (rows,)
+    Cells = dict[str, npt.NDArray[Any]]
 
 
 class JointReader(Reader):
-    """The samples of an mds shard, or of some of its bytes.
+    """Reader of an mds shard, or of samples that were fetched from one.
 
-    ``data`` is the whole file, or with ``offsets`` whatever these point into. The offsets are
-    decoded and checked when the first sample is asked for.
+    ``data`` is the whole file of the shard. With ``offsets``, shape (samples + 1,), it is any
+    buffer: sample i is ``data[offsets[i]:offsets[i + 1]]``. Offsets are decoded and checked when
+    the first sample is read.
     """
 
     def __init__(
@@ -32,12 +52,12 @@ class JointReader(Reader):
         schema: ShardSchema,
         samples: int,
         data: Data,
-        where: str,
+        source: str,
         *,
         columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
-        super().__init__(schema, samples, where)
+        super().__init__(schema, samples, source)
         self.fields: Fields = fields_of(schema.columns, columns)
         self._selection = columns
         self._viewing_fields: Fields | None = None
@@ -48,12 +68,12 @@ class JointReader(Reader):
         self._is_checked = False
 
     def offsets(self) -> npt.NDArray[np.uint32]:
-        """Return the checked bounds of samples, shape (samples + 1,)."""
+        """Return the checked byte offsets of samples, uint32 of shape (samples + 1,)."""
         if not self._is_checked:
             self._check_open()
             if self._offsets is None:
                 self._offsets = parse_offsets(
-                    memoryview(self._data), self._count, len(self._data), self.where
+                    memoryview(self._data), self._count, len(self._data), self.source
                 )
             self._check_rows(self._offsets)
             self._is_checked = True
@@ -61,7 +81,7 @@ class JointReader(Reader):
         return self._offsets
 
     def _check_rows(self, offsets: npt.NDArray[np.uint32]) -> None:
-        """Raise ShardError if samples of one fixed size have another one."""
+        """Raise ShardError if all columns are fixed and a sample has another size than they."""
         size = self.fields.row_size
         if size is None:
             return
@@ -69,7 +89,7 @@ class JointReader(Reader):
         if len(wrong):
             row = int(wrong[0])
             raise ShardError(
-                f"{self.where}: sample {row} has {offsets[row + 1] - offsets[row]} bytes, but its "
+                f"{self.source}: sample {row} has {offsets[row + 1] - offsets[row]} bytes, but its "
                 f"columns have {size} together."
             )
 
@@ -98,16 +118,16 @@ class JointReader(Reader):
         offsets = self.offsets()
         fields = self.fields if copy else self._viewing()
         try:
-            return columnar.gather(fields, self._data, offsets, numbers)
+            return gather_columns(fields, self._data, offsets, numbers)
         except Exception:
-            # The first sample that is to blame, with its number and column.
+            # Decode one by one, for an error with the number and column of the first bad sample.
             for row in numbers.tolist():
                 self._decode_slowly(row)
             raise
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
         """Convert samples of this schema to columns; see Reader.as_columns."""
-        return {field.name: columnar.stack(field, samples) for field in self.fields.wanted}
+        return {field.name: _stack_column(field, samples) for field in self.fields.selected}
 
     def sample_bytes(self, row: int) -> memoryview:
         """Return the stored bytes of one sample, as a view."""
@@ -115,9 +135,9 @@ class JointReader(Reader):
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
-        """Decode with care: for negative rows, and for the words of an error."""
+        """Decode a sample whose row may be negative, or raise an error that says what is wrong."""
         number = self._number(row)
-        return decode(self.fields, self.sample_bytes(number), f"{self.where}, sample {number}")
+        return decode(self.fields, self.sample_bytes(number), f"{self.source}, sample {number}")
 
     def close(self) -> None:
         """Release the mapping. Views that were returned keep it alive."""
@@ -126,35 +146,216 @@ class JointReader(Reader):
         self._viewer = None
 
 
-def decode(fields: Fields, data: memoryview, where: str) -> dict[str, Any]:
-    """One sample, column by column, with errors that say which.
+class FixedReader(JointReader):
+    """Reader of samples of one size. Each column is a strided view on the file, made once."""
 
-    Raises ShardError for sizes that do not add up and EncodingError for a value.
+    _cells: Cells | None = None
+
+    @property
+    def cells(self) -> Cells:
+        """Views on the file by column: shape (samples,), one element of raw bytes for each value.
+
+        Copying an element copies the bytes of a value, whatever its shape and alignment.
+        """
+        if self._cells is None:
+            self._cells = {
+                field.name: self._view(position, np.dtype(f"V{field.size}"), ())
+                for field, position in self._first_positions()
+            }
+        return self._cells
+
+    def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
+        """Return many samples as columns, which are always copies; see Reader.rows."""
+        del copy
+        numbers = np.asarray(rows)
+        if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+            numbers = self._numbers(rows)
+        cells = self.cells
+        try:
+            return {
+                field.name: values_of(cells[field.name][numbers], field)
+                for field in self.fields.selected
+            }
+        except IndexError:
+            # numpy found a row out of range; raise the error that names it.
+            self._numbers(rows)
+            raise
+
+    def _open(self) -> Callable[[int], dict[str, Any]]:
+        views = [
+            self._view(position, field.encoding.dtype, field.encoding.shape)
+            for field, position in self._first_positions()
+        ]
+        return compile_views(self.fields)(self._slow_decoder(), *views)
+
+    def _first_positions(self) -> Iterator[tuple[Field, int]]:
+        """Yield each selected column with the position of its first value in the file."""
+        position = int(self.offsets()[0])
+        for field in self.fields.stored:
+            if field.is_selected:
+                yield field, position
+            position += field.size or 0
+
+    def _view(self, position: int, dtype: Any, shape: Any) -> npt.NDArray[Any]:
+        """Return the values of a column as a view of shape (samples, *shape) on the file."""
+        if not len(self):  # no bytes to view
+            return np.empty((0, *shape), dtype)
+        inner: list[int] = []
+        step = dtype.itemsize
+        for length in reversed(shape):
+            inner.insert(0, step)
+            step *= length
+        row_size = self.fields.row_size or 0
+        all_shape, strides = (len(self), *shape), (row_size, *inner)
+        view: npt.NDArray[Any] = np.ndarray(all_shape, dtype, self._data, position, strides)
+        return view
+
+    def close(self) -> None:
+        """Release the mapping. Views that were returned keep it alive."""
+        super().close()
+        self._cells = None
+
+
+def joint_reader(
+    schema: ShardSchema,
+    samples: int,
+    data: Data,
+    source: str,
+    *,
+    columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
+    offsets: npt.NDArray[np.uint32] | None = None,
+) -> JointReader:
+    """Return the fastest reader of an mds shard for the columns of its schema."""
+    fields = fields_of(schema.columns, columns)
+    kind = FixedReader if fields.are_views else JointReader
+    return kind(schema, samples, data, source, columns=columns, offsets=offsets)
+
+
+def sample_decoder(fields: Fields, source: str) -> Callable[[Any], dict[str, Any]]:
+    """Return a function from the bytes of one sample to the sample."""
+
+    def decode_slowly(data: memoryview) -> dict[str, Any]:
+        return decode(fields, data, source)
+
+    return compile_sample(fields)(decode_slowly)
+
+
+def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
+    """Decode one sample, column by column.
+
+    Raises ShardError if its sizes do not add up, and EncodingError, which names the column, for a
+    value.
     """
     try:
-        values = split_sample(data, [field.size for field in fields.all], fields.variable)
+        values = split_sample(data, [field.size for field in fields.stored], fields.variable)
     except ShardError as error:
-        raise ShardError(f"{where}: {error}") from error
+        raise ShardError(f"{source}: {error}") from error
     out = {}
-    for field, value in zip(fields.all, values, strict=True):
-        if not field.is_wanted:
+    for field, value in zip(fields.stored, values, strict=True):
+        if not field.is_selected:
             continue
         try:
             out[field.name] = field.decode(value)
         except (MemoryError, MissingDependencyError):  # not the fault of the bytes
             raise
         except RecursionError as error:
-            raise EncodingError(f"{where}, column {field.name!r}: nested too deeply.") from error
+            raise EncodingError(f"{source}, column {field.name!r}: nested too deeply.") from error
         except Exception as error:
             kind = type(error) if isinstance(error, EncodingError) else EncodingError
-            raise kind(f"{where}, column {field.name!r}: {error}") from error
+            raise kind(f"{source}, column {field.name!r}: {error}") from error
     return out
 
 
-def sample_decoder(fields: Fields, where: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function from the bytes of one sample to the sample."""
+# ----------------------------------------------------------------------------- many rows as columns
 
-    def decode_slowly(data: memoryview) -> dict[str, Any]:
-        return decode(fields, data, where)
 
-    return compile_sample(fields)(decode_slowly)
+def gather_columns(
+    fields: Fields, data: Data, offsets: npt.NDArray[np.uint32], numbers: Positions
+) -> Batch:
+    """Return the selected columns of the rows ``numbers``. Raises ShardError if sizes are wrong."""
+    starts = offsets[numbers].astype(np.int64)
+    positions = starts + 4 * fields.variable
+    sizes_of_values = None
+    if fields.variable:
+        sizes_of_values = _take_values(data, starts, 4 * fields.variable, "<u4").astype(np.int64)
+        sizes_of_values = sizes_of_values.reshape(len(numbers), fields.variable)
+        fixed = 4 * fields.variable + sum(field.size or 0 for field in fields.stored)
+        sample_sizes = offsets[numbers + 1].astype(np.int64) - starts
+        if not np.array_equal(sizes_of_values.sum(axis=1) + fixed, sample_sizes):
+            raise ShardError("sizes of columns do not add up to those of their samples.")
+    out: Batch = {}
+    size_index = 0
+    for field in fields.stored:
+        start = positions
+        if field.size is not None:
+            positions = positions + field.size
+        elif sizes_of_values is not None:
+            positions = positions + sizes_of_values[:, size_index]
+            size_index += 1
+        if field.is_selected:
+            out[field.name] = (
+                _read_numbers(field, data, start)
+                if field.is_columnar
+                else _read_values(field, data, start, positions)
+            )
+    return out
+
+
+def _read_numbers(field: Field, data: Data, starts: Positions) -> npt.NDArray[Any]:
+    """Return the values of a fixed-width column, which begin at ``starts``, as an array."""
+    dtype, shape = field.encoding.dtype, field.encoding.shape
+    assert dtype is not None
+    assert shape is not None
+    assert field.size
+    array = _take_values(data, starts, field.size, dtype).reshape(len(starts), *shape)
+    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        raise ShardError(f"column {field.name!r}: a byte of a bool is neither 0 nor 1.")
+    return array
+
+
+def _take_values(data: Data, starts: Positions, width: int, dtype: Any) -> npt.NDArray[Any]:
+    """Return ``width`` bytes from each start as a flat array of ``dtype``; numpy checks bounds."""
+    if not len(starts):
+        return np.empty(0, dtype)
+    overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+    values_at_starts: npt.NDArray[Any] = overlapping[starts].view(dtype)
+    return values_at_starts
+
+
+def _stack_column(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[Any] | list[Any]:
+    """Return a column of decoded samples: an array if its width is fixed, else a list."""
+    cells = [sample[field.name] for sample in samples]
+    shape = field.encoding.shape
+    if not field.is_columnar or shape is None:
+        return cells
+    out = np.empty((len(cells), *shape), field.encoding.dtype)
+    if not shape:
+        out[:] = cells
+        return out
+    for row, value in enumerate(cells):
+        out[row] = value
+    return out
+
+
+def _read_values(field: Field, data: Data, starts: Positions, ends: Positions) -> list[Any]:
+    """Return the values of any other column, between ``starts`` and ``ends``, as a list."""
+    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+    if field.kind is DecodeKind.BYTES:
+        return [data[start:end] for start, end in bounds]
+    if field.kind is DecodeKind.TEXT:
+        return [str(data[start:end], "utf-8") for start, end in bounds]
+    if field.kind is DecodeKind.JSON:
+        return [load_json(str(data[start:end], "utf-8")) for start, end in bounds]
+    view, decode = memoryview(data), field.decode
+    if field.kind is DecodeKind.VECTOR:
+        vector = vector_decoder(field)
+        return [vector(data, view, start, end) for start, end in bounds]
+    return [decode(view[start:end]) for start, end in bounds]
+
+
+def values_of(cells: npt.NDArray[Any], field: Field) -> npt.NDArray[Any]:
+    """Return contiguous elements of `FixedReader.cells` as numbers, shape (rows, *shape)."""
+    assert field.encoding.dtype is not None
+    assert field.encoding.shape is not None
+    values: npt.NDArray[Any] = cells.view(field.encoding.dtype)
+    return values.reshape(len(cells), *field.encoding.shape)

@@ -1,4 +1,4 @@
-"""A reader of the rows of a shard that came one by one, by ranged reads."""
+"""Reader of rows of a shard that were fetched one by one, by ranged reads."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import numpy.typing as npt
 from mds.index import ShardInfo
 from mds.readers.base import Batch, Reader, Rows
 from mds.readers.fields import ColumnSelection
-from mds.readers.fixed import joint_reader
-from mds.readers.joint import JointReader
+from mds.readers.joint import JointReader, joint_reader
 from mds.readers.split import SplitReader
 
 
 class SparseReader(Reader):
-    """Some rows of a shard. Its length is that of the shard; ``row in reader`` tells which."""
+    """Reader of some rows of a shard; ``row in reader`` tells if it has a row.
+
+    Its length is the number of all samples of the shard.
+    """
 
     def __init__(
         self,
         info: ShardInfo,
         samples: Mapping[int, bytes],
-        where: str,
+        source: str,
         columns: ColumnSelection,
     ) -> None:
-        super().__init__(info.schema, info.samples, where)
+        super().__init__(info.schema, info.samples, source)
         self._places = {row: place for place, row in enumerate(samples)}
         sizes = [len(data) for data in samples.values()]
         offsets = np.zeros(len(sizes) + 1, np.uint32)
@@ -35,11 +37,11 @@ class SparseReader(Reader):
         self._inner: JointReader | SplitReader
         if info.schema.is_split:
             self._inner = SplitReader(
-                info.schema, len(sizes), data, b"", where, columns=columns, offsets=offsets
+                info.schema, len(sizes), data, b"", source, columns=columns, offsets=offsets
             )
         else:
             self._inner = joint_reader(
-                info.schema, len(sizes), data, where, columns=columns, offsets=offsets
+                info.schema, len(sizes), data, source, columns=columns, offsets=offsets
             )
 
         self.is_stacked = self._inner.is_stacked
@@ -51,7 +53,7 @@ class SparseReader(Reader):
         return (self.get(row) for row in self._places)
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many of the samples as columns; see Reader.rows."""
+        """Return many of the samples as columns; see Reader.rows."""
         return self._inner.rows(self._places_of(rows), copy=copy)
 
     def viewer(self) -> Callable[[int], dict[str, Any]]:
@@ -71,8 +73,8 @@ class SparseReader(Reader):
         inner, places, decode_slowly = self._inner, self._places, self._slow_decoder()
 
         def get(row: int) -> dict[str, Any]:
-            at = places.get(row)
-            return decode_slowly(row) if at is None else inner.get(at)
+            place = places.get(row)
+            return decode_slowly(row) if place is None else inner.get(place)
 
         return get
 
@@ -83,7 +85,7 @@ class SparseReader(Reader):
         number = self._number(row)
         if number not in self._places:
             raise IndexError(
-                f"{self.where}: sample {number} is not among the {len(self._places)} fetched ones."
+                f"{self.source}: sample {number} is not among the {len(self._places)} fetched ones."
             )
         return self._places[number]
 

@@ -16,14 +16,14 @@ from mds.readers.fields import ColumnSelection, check_columns
 from mds.shardfile.layout import parse_meta_offsets
 
 if TYPE_CHECKING:
-    from mds.readers.mmap_file import Data
+    from mds.readers.base import Data
 
 _DTYPES = {"int": np.int64, "float": np.float64}
 _BOOLS = {"True": True, "False": False}
 
 
 class SplitReader(Reader):
-    """The samples of a json, csv, tsv or xsv shard. ``meta`` holds the offsets into ``data``."""
+    """Reader of a json, csv, tsv or xsv shard. ``meta`` holds the offsets of lines in ``data``."""
 
     def __init__(
         self,
@@ -31,24 +31,24 @@ class SplitReader(Reader):
         samples: int,
         data: Data,
         meta: Data,
-        where: str,
+        source: str,
         *,
         columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
         offsets: npt.NDArray[np.uint32] | None = None,
     ) -> None:
-        super().__init__(schema, samples, where)
+        super().__init__(schema, samples, source)
         self._data: Data = data
         self._meta: Data = meta
-        self._parse = line_decoder(schema, columns, where)
+        self._parse = line_decoder(schema, columns, source)
         self._columns = schema.columns.names if columns.names is None else columns.names
         self._offsets = offsets
 
     def offsets(self) -> npt.NDArray[np.uint32]:
-        """Return the checked bounds of lines, shape (samples + 1,)."""
+        """Return the checked byte offsets of lines, uint32 of shape (samples + 1,)."""
         if self._offsets is None:
             self._check_open()
             self._offsets = parse_meta_offsets(
-                memoryview(self._meta), self._count, len(self._data), f"{self.where}.meta"
+                memoryview(self._meta), self._count, len(self._data), f"{self.source}.meta"
             )
         return self._offsets
 
@@ -61,14 +61,14 @@ class SplitReader(Reader):
                 if row < 0:
                     return decode_slowly(row)
                 return parse(str(data[offsets[row] : offsets[row + 1]], "utf-8"))
-            except Exception:  # noqa: BLE001 - told again with the place where it happened
+            except Exception:  # noqa: BLE001 - raised again with its position
                 return decode_slowly(row)
 
         return get
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many samples as columns; int and float columns are arrays where NumPy can hold them."""
-        del copy  # no value of a line is a view
+        """Return many samples as columns; ints and floats are arrays if NumPy can hold them."""
+        del copy  # no value of a line is a view of the file
         return self.as_columns(self.samples(self._numbers(rows)))
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
@@ -87,7 +87,9 @@ class SplitReader(Reader):
 
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
         number = self._number(row)
-        return decode_line(self._parse, self.sample_bytes(number), f"{self.where}, sample {number}")
+        return decode_line(
+            self._parse, self.sample_bytes(number), f"{self.source}, sample {number}"
+        )
 
     def close(self) -> None:
         """Release the mappings."""
@@ -97,33 +99,33 @@ class SplitReader(Reader):
 
 
 def decode_line(
-    parse: Callable[[str], dict[str, Any]], line: memoryview | bytes, where: str
+    parse: Callable[[str], dict[str, Any]], line: memoryview | bytes, source: str
 ) -> dict[str, Any]:
     """Parse the line of a sample. Raises EncodingError, which names its position."""
     try:
         return parse(str(line, "utf-8"))
     except RecursionError as error:
-        raise EncodingError(f"{where}: nested too deeply.") from error
+        raise EncodingError(f"{source}: nested too deeply.") from error
     except (ValueError, ShardError) as error:
-        raise EncodingError(f"{where}: {error}") from error
+        raise EncodingError(f"{source}: {error}") from error
 
 
 def line_decoder(
-    schema: ShardSchema, columns: ColumnSelection, where: str
+    schema: ShardSchema, columns: ColumnSelection, source: str
 ) -> Callable[[str], dict[str, Any]]:
-    """Return a function from a line, its end included, to the sample."""
-    check_columns(schema.columns.names, columns.names, where)
+    """Return a function that parses a line, its line end included, to a sample."""
+    check_columns(schema.columns.names, columns.names, source)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 
 
 def _json_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
-    names, chosen = set(schema.columns.names), columns.names
+    names, selected = set(schema.columns.names), columns.names
 
     def parse(line: str) -> dict[str, Any]:
         sample = load_json(line)
         if not isinstance(sample, dict) or not names <= sample.keys():
             raise ShardError(f"expected an object with {sorted(names)}, got {line[:80]!r}.")
-        return sample if chosen is None else {name: sample[name] for name in chosen}
+        return sample if selected is None else {name: sample[name] for name in selected}
 
     return parse
 
@@ -132,8 +134,8 @@ def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str],
     newline, separator = schema.newline or "", schema.separator or ""
     count = len(schema.columns.names)
     makers = [
-        (at, name, _MAKERS[encoding])
-        for at, (name, encoding) in enumerate(
+        (position, name, _MAKERS[encoding])
+        for position, (name, encoding) in enumerate(
             zip(schema.columns.names, schema.columns.encodings, strict=True)
         )
         if name in columns
@@ -145,7 +147,7 @@ def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str],
         words = line[: len(line) - len(newline)].split(separator)
         if len(words) != count:
             raise ShardError(f"expected {count} values, got {len(words)}: {line[:80]!r}.")
-        return {name: make(words[at]) for at, name, make in makers}
+        return {name: make(words[position]) for position, name, make in makers}
 
     return parse
 

@@ -31,7 +31,7 @@ from mds.formats.encode import shard_bytes
 from mds.formats.registry import find_format
 from mds.formats.source import Files, parse_place
 from mds.formats.table import FileTable
-from mds.readers.fixed import joint_reader
+from mds.readers.joint import joint_reader
 from mds.storage import open_store
 
 if TYPE_CHECKING:

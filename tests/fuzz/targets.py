@@ -12,7 +12,7 @@ from mds.errors import MdsError
 from mds.index import Columns, Index, ShardInfo, ShardSchema
 from mds.index.shard_object import FileInfo, Stored
 from mds.readers import make_decoder, open_sparse
-from mds.readers.fixed import joint_reader
+from mds.readers.joint import joint_reader
 from mds.readers.split import SplitReader
 
 # Samples that are looked at; a fuzzer's shard has few, or empty ones without end.

@@ -76,11 +76,11 @@ def test_a_raw_file_beside_its_compressed_form_is_used(packed, tmp_path):
     """What the user has decompressed already is read in folder."""
     index = read_index(os.path.join(packed, "index.json"))
     with in_place(packed) as cache:
-        home = cache.hold(0).where
+        home = cache.hold(0).source
     shutil.copy(home, os.path.join(packed, index.shard(0).raw.basename))
     shutil.rmtree(tmp_path / "home")
     with in_place(packed) as cache:
-        assert cache.hold(0).where.startswith(packed)
+        assert cache.hold(0).source.startswith(packed)
 
 
 def test_keep_zip_keeps_the_compressed_file(packed, folder):

@@ -151,8 +151,8 @@ def test_half_blocks_have_the_colours_of_the_picture():
 )
 def test_only_a_terminal_that_can_shows_pictures(evil, settings, is_drawn):
     """Where colours are all there; else the words alone."""
-    from mds.cli.dataset_info import head
-    from mds.cli.head_command import _show
+    from mds.cli.datasets import head
+    from mds.cli.inspect_commands import _show_sample as _show
 
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     where = Console(file=file, width=100, _environ={"TERM": "xterm"}, **settings)

@@ -8,7 +8,7 @@ from mds.encodings import DecodeKind, Encoding, parse_encoding, register_encodin
 from mds.errors import ConfigError
 from mds.index import read_index
 from mds.readers import open_reader
-from mds.readers.fixed import FixedReader
+from mds.readers.joint import FixedReader
 
 
 class CountedEncoding(Encoding):

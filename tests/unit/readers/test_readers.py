@@ -115,7 +115,7 @@ def test_stored_bytes_decode_by_themselves(kit, shape):
         assert kit.same(decoder(reader.sample_bytes(i)), make(i))
         assert kit.same(decoder(memoryview(bytes(reader.sample_bytes(i)))), make(i))
     with pytest.raises(ValueError, match="from the wire"):
-        make_decoder(reader.schema, where="from the wire")(memoryview(b"ab"))
+        make_decoder(reader.schema, source="from the wire")(memoryview(b"ab"))
 
 
 def test_a_sparse_reader_knows_its_rows_only(kit, shape):

@@ -141,7 +141,7 @@ def test_offsets_of_lines_are_distrusted(tmp_path, offsets):
 def test_lines_that_came_by_themselves(tmp_path):
     """Decoder and sparse reader give of stored lines what the reader gives."""
     info = xsv(tmp_path, [b"1|x|0.5\n", b"2|y|1.5\n"])
-    decoder = make_decoder(info.schema, where="a line")
+    decoder = make_decoder(info.schema, source="a line")
     assert decoder(memoryview(b"7|z|2.5\n")) == {"a": 7, "b": "z", "c": 2.5}
     with pytest.raises(EncodingError, match="a line: "):
         decoder(b"7|z\n")

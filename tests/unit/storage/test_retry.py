@@ -18,8 +18,7 @@ from mds.errors import (
 from mds.storage import Body, Limited, ObjectInfo, Retrying, RetryPolicy, open_store
 from mds.storage.memory import MemoryStore
 from mds.storage.translate import network_failure, translate_errors
-from mds.testing.store_contract import noise
-from mds.testing.stores import Flaky
+from mds.testing.store_contract import Flaky, noise
 
 SWIFT = {"first_wait": 0.0, "longest_wait": 0.0}
 

@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 
-from mds.cli.dataset_info import head
+from mds.cli.datasets import head
 from mds.writers.convert.inputs.mds import MdsInput
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of folders

@@ -90,7 +90,7 @@ def test_every_split_has_its_own(kit):
 
 
 def recorded(folder):
-    from mds.cli.dataset_lengths import read_lengths
+    from mds.cli.datasets import read_lengths
 
     return next(iter(read_lengths(folder))).all().tolist()
 

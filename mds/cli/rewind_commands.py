@@ -1,4 +1,4 @@
-"""mds step, find and compare: what a run saw, by its checkpoint."""
+"""mds step, find, compare and plan: what a run saw or will see, by its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, errors, plural, table
+from mds.cli.terminal import cell, console, errors, plural, print_table, table
 from mds.errors import StateError
 from mds.preview import shorten_value
 
@@ -18,21 +18,31 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 30  # of a checkpoint in JSON
 _MAX_DEPTH = 8  # of the state in a checkpoint
+_PLOT_COLUMNS = 64
+_MARGIN = 8
+
 
 _data = click.option(
     "--data",
     "places",
     multiple=True,
     metavar="URL",
-    help="Where the streams are now, one option each, in their order.",
+    help="Where a stream is now; give one for each stream, in their order.",
 )
+
+
 _select = click.option(
     "--select",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE.npy",
     help="For a part of a dataset: the numbers or the mask that select() was given.",
 )
+
+
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+
+
+# --------------------------------------------------------------------------------------------- step
 
 
 @click.command(short_help="What came in a step of a training.")
@@ -61,8 +71,8 @@ def step(
     """Show the samples of global batch STEP, counted from 0 since the training began.
 
     CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside.
-    Which rank gets a sample is told for the ranks of the state. With --show the first rows of each
-    rank are fetched, and nothing else.
+    Ranks are numbered as in the run that saved the state. With --show the first rows of each rank
+    are fetched, and no others.
     """
     with errors():
         from mds.dataset.rewind import Rewind
@@ -76,7 +86,16 @@ def step(
         is_packed = any(row.tokens for row in rows)
         tokens = ("tokens",) * is_packed
         terminal = console()
-        found = table("rank", "sample", "stream", "shard", "row", *tokens, "", right=_RIGHT)
+        rows_table = table(
+            "rank",
+            "sample",
+            "stream",
+            "shard",
+            "row",
+            *tokens,
+            "",
+            right=("rank", "sample", "row", "tokens"),
+        )
         for row, has_text in zip(rows, is_shown, strict=True):
             text = _first_value(next(values)) if has_text else ""
             if as_json:
@@ -86,16 +105,22 @@ def step(
                 shard = f"{row.shard} {row.file}"
                 piece = (f"{row.tokens[0]:,} to {row.tokens[1]:,}",) if row.tokens else ()
                 each = (row.rank, row.sample, row.stream, shard, row.row, *piece, text)
-                found.add_row(*map(cell, each))
+                rows_table.add_row(*map(cell, each))
         if not as_json:
             terminal.print(
                 f"Step {step:,} of the training is step {inside:,} of epoch {epoch}: "
                 f"{plural(len(rows), 'document' if is_packed else 'sample')}."
             )
-            terminal.print(found)
+            terminal.print(rows_table)
 
 
-_RIGHT = ("rank", "sample", "row", "tokens")
+def _first_value(sample: Mapping[str, Any]) -> str:
+    """Return the first characters of a sample: of its first text, else of its first column."""
+    texts = [value for value in sample.values() if isinstance(value, str)]
+    return shorten_value((texts or [*sample.values()] or [""])[0], 60)
+
+
+# --------------------------------------------------------------------------------------------- find
 
 
 @click.command(short_help="When a sample comes in a training.")
@@ -109,16 +134,15 @@ def find(
 ) -> None:
     """Show the steps and ranks that saw a sample, and those of this epoch that will.
 
-    Samples are numbered through all streams, as dataset[NUMBER] takes them. Ranks are those of the
-    state.
+    Samples are numbered through all streams, as in dataset[NUMBER]. Ranks are those of the state.
     """
     with errors():
         from mds.dataset.rewind import Rewind
 
         rewind = Rewind(read_state(checkpoint), places, select)
         rows = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
-        seen = rewind.find(sample)
-        for place in seen:
+        visits = rewind.find(sample)
+        for place in visits:
             if as_json:
                 click.echo(json.dumps(place._asdict()))
             when = "seen" if place.is_over else "to come"
@@ -126,12 +150,15 @@ def find(
         if not as_json:
             epoch, step = rewind.position
             console().print(
-                f"Sample {sample:,} comes {plural(len(seen), 'time')} up to the end of epoch "
+                f"Sample {sample:,} comes {plural(len(visits), 'time')} up to the end of epoch "
                 f"{epoch}; the state is before step {step:,} of the training."
             )
             for text in rewind.drops_of(sample):
                 console().print(f"The run has {text}.")
             console().print(rows)
+
+
+# ------------------------------------------------------------------------------------------ compare
 
 
 @click.command(short_help="Where two runs differ, and why.")
@@ -165,14 +192,85 @@ def compare(
         raise SystemExit(1)
 
 
+# --------------------------------------------------------------------------------------------- plan
+
+
+_RIGHT_OF_PLAN = ("at first", "at last", "samples", "passes")
+
+
+@click.command(short_help="The mixture of a training with a schedule.")
+@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
+@click.option("--plot", is_flag=True, help="Draw the shares of the streams.")
+@click.option(
+    "--until",
+    type=click.IntRange(1),
+    metavar="STEP",
+    help="The last step.  [a quarter beyond the last change of weights]",
+)
+@_data
+@_json
+def plan(
+    checkpoint: str, plot: bool, until: int | None, places: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what share of the samples each stream of a schedule has from step 0 on.
+
+    CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside; a
+    state from before the first step is enough. It includes weights that were set during the run.
+    Shares are counted from the samples in the order, not computed from the weights. For a run of
+    packs they are shares of tokens, by windows of documents instead of steps.
+    """
+    with errors():
+        import numpy as np
+
+        from mds.cli.plots import plot_mixture, stream_letters
+        from mds.dataset.rewind import Rewind, read_mixture
+
+        rewind = Rewind(read_state(checkpoint), places)
+        run_mixture = read_mixture(rewind, until)
+        terminal = console()
+        columns = min(max(terminal.width - _MARGIN, 8), _PLOT_COLUMNS)
+        edges = np.unique(np.linspace(0, run_mixture.until, columns + 1).astype(np.int64))
+        counts = run_mixture.mixture.counts(edges)
+        amounts = run_mixture.amounts(edges)
+        begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
+        rows = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT_OF_PLAN)
+        for i, (letter, name) in enumerate(
+            zip(stream_letters(len(run_mixture.names)), run_mixture.names, strict=True)
+        ):
+            facts = {
+                "stream": name,
+                "first": float(begin[i] / max(begin.sum(), 1)),
+                "last": float(end[i] / max(end.sum(), 1)),
+                "samples": int(counts[-1][i]),
+                "passes": float(counts[-1][i] / max(run_mixture.samples[i], 1)),
+            }
+            if as_json:
+                click.echo(json.dumps(facts))
+            shares = (f"{facts[key]:.2%}".replace("%", " %") for key in ("first", "last"))
+            passes = f"{facts['passes']:.2f}"
+            row = (letter, name, *shares, f"{facts['samples']:,}", passes)
+            rows.add_row(*map(cell, row))
+        if as_json:
+            return
+        if plot:
+            for line in plot_mixture(amounts, edges.tolist(), run_mixture.now, run_mixture.unit):
+                terminal.print(cell(line))
+        else:
+            terminal.print(cell(f"{run_mixture.unit} 0 to {run_mixture.until:,}"))
+        print_table(terminal, rows)
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+
+
 def read_state(path: str) -> Mapping[str, Any]:
-    """Return the state in a checkpoint file. Raises StateError when there is none."""
+    """Return the state in a checkpoint file. Raises StateError if it has none, or several."""
     try:
         with open(path, encoding="utf-8") as file:
-            read: Any = json.loads(file.read(_MAX_BYTES))
+            checkpoint: Any = json.loads(file.read(_MAX_BYTES))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        read = _read_torch(path)
-    states = _states_in(read, 0)
+        checkpoint = _read_torch(path)
+    states = _states_in(checkpoint, 0)
     if len(states) != 1:
         raise StateError(
             f"{path} has {plural(len(states), 'state')} of a loader; expected one, as "
@@ -190,7 +288,7 @@ def _read_torch(path: str) -> Any:
     broken = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about files of another kind
+            warnings.simplefilter("ignore")  # torch warns of files of another kind
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, ValueError, *broken) as error:
         raise StateError(
@@ -200,14 +298,9 @@ def _read_torch(path: str) -> Any:
 
 
 def _states_in(value: Any, depth: int) -> list[Mapping[str, Any]]:
+    """Return the states of loaders in nested dicts, up to `_MAX_DEPTH`."""
     if not isinstance(value, dict) or depth > _MAX_DEPTH:
         return []
     if "num_canonical_nodes" in value and "shuffle_seed" in value:
         return [value]
     return [state for item in value.values() for state in _states_in(item, depth + 1)]
-
-
-def _first_value(sample: Mapping[str, Any]) -> str:
-    """Return the first characters of a sample: of its first text, else of its first column."""
-    texts = [value for value in sample.values() if isinstance(value, str)]
-    return shorten_value((texts or [*sample.values()] or [""])[0], 60)

@@ -1,4 +1,4 @@
-"""mds index: the table of files that are read as they lie, made once for all machines."""
+"""mds index and merge: write an index of existing files or datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mds.formats import Format
 
 
-@click.command(short_help="Pin files that are read as they lie, and plan them once.")
+@click.command(short_help="Pin files that are read in place, and plan them once.")
 @click.argument("source")
 @click.option("-o", "--out", metavar="OUT", help="Folder or URL of the index.  [SOURCE]")
 @click.option("--as", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
@@ -27,8 +27,8 @@ def index(
 ) -> None:
     """Write an index of the files at SOURCE, a folder, URL or pattern, to OUT.
 
-    A dataset of OUT reads these files and no others, and no start lists or looks at them again: one
-    that changes, or goes, is refused by name.
+    A dataset of OUT reads these files and no others. It does not list or inspect them at a start;
+    if a file is changed or deleted, the run stops with an error that names it.
     """
     with errors():
         from mds.formats.dataset import open_files, write_files_index
@@ -58,3 +58,40 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
             f"--set needs --as: the endings do not say what the files of {redact(source)!r} are."
         )
     return make_format(find_format(kind) if kind else type(format_name), settings)  # type: ignore[arg-type]
+
+
+@click.command(short_help="One index over datasets side by side.")
+@click.argument("out")
+@click.argument("parts", nargs=-1)
+@click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
+    """Write one index at OUT over PARTS, the datasets below it, in that order.
+
+    Without PARTS all datasets below OUT are taken, in the order of their names. No shard is moved
+    or read.
+    """
+    with errors():
+        from mds.cli.datasets import read_index
+        from mds.errors import NotFoundError
+        from mds.shardfile.layout import INDEX_NAME
+        from mds.storage import join, open_store, redact
+        from mds.writers import merge_index
+
+        if not overwrite:
+            try:
+                open_store(out).head(INDEX_NAME)
+            except NotFoundError:
+                is_merged = False
+            else:
+                is_merged = True
+            if is_merged:
+                raise FileExistsError(
+                    f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
+                )
+        if parts:
+            merge_index([join(part, INDEX_NAME) for part in parts], out)
+        else:
+            merge_index(out)
+        index = read_index(out)
+        samples, shards = plural(index.total_samples, "sample"), plural(len(index), "shard")
+        click.echo(f"{redact(out)}: {samples} in {shards}")

@@ -1,0 +1,268 @@
+"""mds info, head and lengths: look into a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mds.cli.terminal import cell, console, errors, is_lively, plural, print_table, table
+from mds.preview import Undecodable, is_picture, shorten_value, to_half_blocks
+from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mds.cli.datasets import DatasetInfo
+
+_SHOWN_CLASSES = 4
+_PICTURE_COLUMNS = 48
+
+
+# --------------------------------------------------------------------------------------------- info
+
+
+@click.command(short_help="Columns, samples, shards, sizes, compression, hashes.")
+@click.argument("dataset")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(dataset: str, as_json: bool) -> None:
+    """Print columns, samples, shards, sizes, compression and hashes of DATASET.
+
+    DATASET is the folder or URL of a dataset, or the folder of its splits.
+    """
+    with errors():
+        from mds.cli.datasets import describe, find_datasets
+
+        urls = find_datasets(dataset)
+        summaries = [describe(url) for url in urls]
+        if as_json:
+            import json
+
+            click.echo(json.dumps([_facts(each) for each in summaries], indent=1))
+            return
+        terminal = console()
+        for url, each in zip(urls, summaries, strict=True):
+            _show_info(each, terminal)
+            _show_lengths(url, terminal)
+
+
+def _facts(info: DatasetInfo) -> dict[str, Any]:
+    """Return the summary of a dataset as values of JSON; unknown values are None."""
+    facts = dataclasses.asdict(info)
+    for name in ("samples_per_shard", "bytes_per_shard"):
+        names = ("smallest", "middle", "largest")
+        facts[name] = dict(zip(names, facts[name], strict=True)) if info.shards else None
+    return facts
+
+
+def _show_info(info: DatasetInfo, terminal: Console) -> None:
+    terminal.print(cell(info.url), style="bold", soft_wrap=True)
+    columns = table("column", "encoding", "")
+    for name, encoding in info.columns.items():
+        columns.add_row(cell(name), cell(encoding), cell(_note(info, name)))
+    print_table(terminal, columns)
+    rows = {
+        "samples": f"{info.samples:,}",
+        "shards": f"{info.shards:,} ({', '.join(info.formats)})",
+        "raw": format_bytes(info.raw_size),
+        "compressed": _compressed(info),
+        "hashes": ", ".join(info.hashes) or "none",
+        "size limit": format_bytes(info.size_limit) if info.size_limit else "none",
+    }
+    if info.shards:
+        rows["samples of a shard"] = _spread([f"{each:,}" for each in info.samples_per_shard])
+        rows["bytes of a shard"] = _spread([format_bytes(each) for each in info.bytes_per_shard])
+        rows["bytes of a sample"] = format_bytes(info.raw_size / max(1, info.samples))
+    for name, value in rows.items():
+        terminal.print(cell(f"{name:<18} {value}"))
+    terminal.print()
+
+
+def _show_lengths(url: str, terminal: Console) -> None:
+    from mds.cli.datasets import read_lengths
+    from mds.cli.plots import plot_lengths
+
+    for lengths in read_lengths(url):
+        terminal.print(cell(f"lengths of {lengths.column!r}"))
+        for line in plot_lengths(lengths.all()):
+            terminal.print(cell(f"  {line}"))
+        terminal.print()
+
+
+def _note(info: DatasetInfo, column: str) -> str:
+    """Describe a column: whether it differs between shards, its description, its classes."""
+    words = ["differs between shards"] if column in info.mixed else []
+    if text := info.descriptions.get(column):
+        words.append(text)
+    if names := info.class_names.get(column):
+        listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES]))
+        ellipsis = ", ..." if len(names) > _SHOWN_CLASSES else ""
+        words.append(f"{len(names):,} class{'es' * (len(names) != 1)}: {listed}{ellipsis}")
+    return "; ".join(words)
+
+
+def _spread(words: list[str]) -> str:
+    """Describe the smallest, the middle and the largest of some numbers."""
+    low, middle, high = words
+    return low if low == high else f"{low} to {high}, half below {middle}"
+
+
+def _compressed(info: DatasetInfo) -> str:
+    if not info.zip_size:
+        return "no"
+    percent = 100 * info.zip_size / max(1, info.raw_size)
+    return f"{format_bytes(info.zip_size)} ({', '.join(info.compressions)}), {percent:.0f} % of raw"
+
+
+# --------------------------------------------------------------------------------------------- head
+
+
+@click.command(short_help="The first samples.")
+@click.argument("dataset")
+@click.option(
+    "-n",
+    "--samples",
+    "count",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="How many.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")
+@click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
+def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
+    """Show the first samples of DATASET, a folder or URL.
+
+    A terminal with colours shows pictures, in small. The page of --html is one file without
+    script: pictures are made small and encoded anew, text is escaped.
+
+    JSON has no nan and no infinity: --json prints null.
+    """
+    with errors():
+        from mds.cli import datasets as inspecting
+        from mds.errors import EncodingError
+        from mds.storage import redact
+
+        urls = inspecting.find_datasets(dataset)
+        if html is not None:
+            _write_page(urls, count, html)
+            return
+        terminal = console()
+        faulty = 0
+        for url in urls:
+            for number, sample in enumerate(inspecting.head(url, count)):
+                faulty += any(isinstance(value, Undecodable) for value in sample.values())
+                if as_json:
+                    _print_json(sample)
+                else:
+                    _show_sample(number, sample, terminal)
+        if faulty:
+            raise EncodingError(
+                f"{redact(dataset)}: {plural(faulty, 'sample')} of these cannot be decoded. "
+                "'mds verify' lists all faults."
+            )
+
+
+def _show_sample(number: int, sample: dict[str, Any], terminal: Console) -> None:
+    """Print a table of the values of a sample, with pictures if the terminal can show them."""
+    rows = table(f"sample {number}", "")
+    for name, value in sample.items():
+        rows.add_row(cell(name), cell(shorten_value(value, 6 * min(terminal.width, 120))))
+        if is_picture(value) and _can_draw(terminal):
+            picture = to_half_blocks(value, min(_PICTURE_COLUMNS, terminal.width // 2))
+            if picture is not None:
+                rows.add_row("", picture)
+    print_table(terminal, rows)
+
+
+def _can_draw(terminal: Console) -> bool:
+    """Whether the terminal can show a picture as coloured block characters."""
+    return (
+        is_lively(terminal)
+        and terminal.color_system in {"256", "truecolor"}
+        and not terminal.no_color
+        and terminal.encoding.lower().startswith("utf")
+    )
+
+
+def _write_page(urls: list[str], count: int, path: str) -> None:
+    """Write the first samples of datasets into one HTML file, whole or not at all."""
+    from mds.cli import datasets as inspecting
+    from mds.preview import element, make_page, samples_table, table
+    from mds.storage import publish, redact
+    from mds.storage.url import path_on_disk
+
+    path = path_on_disk(path, "--html")
+    pieces = []
+    for url in urls:
+        facts = inspecting.describe(url)
+        rows = [
+            (
+                name,
+                encoding,
+                facts.descriptions.get(name, ""),
+                ", ".join(facts.class_names.get(name, [])),
+            )
+            for name, encoding in facts.columns.items()
+        ]
+        pieces += [
+            element("h3", f"{facts.url}: {plural(facts.samples, 'sample')}"),
+            table(["column", "encoding", "description", "classes"], rows),
+            samples_table(enumerate(inspecting.head(url, count))),
+        ]
+    page = make_page(redact(urls[0]), pieces)
+    with publish(os.path.abspath(path)) as temporary, open(temporary, "wb") as file:
+        file.write(page.encode())
+    click.echo(path)
+
+
+def _print_json(sample: dict[str, Any]) -> None:
+    import json
+
+    printable = {name: _to_json_value(value) for name, value in sample.items()}
+    click.echo(json.dumps(printable, allow_nan=False))
+
+
+def _to_json_value(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_to_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _to_json_value(each) for name, each in value.items()}
+    if isinstance(value, (str, int)) or value is None:
+        return value
+    return shorten_value(value)
+
+
+# ------------------------------------------------------------------------------------------ lengths
+
+
+@click.command(short_help="Record the lengths of a column beside the index.")
+@click.argument("dataset")
+@click.option("--column", default="tokens", show_default=True, help="A column of arrays.")
+def lengths(dataset: str, column: str) -> None:
+    """Record how long the arrays of a column are, in a file beside the index of DATASET.
+
+    The index and the shards are not changed. DATASET is the folder or URL of a dataset, or the
+    folder of its splits; it is read once, whole.
+    """
+    with errors():
+        from mds.cli.datasets import find_datasets, record_lengths
+        from mds.cli.plots import plot_lengths
+
+        terminal = console()
+        for url in find_datasets(dataset):
+            recorded = record_lengths(url, column)
+            terminal.print(
+                cell(f"{url}: lengths of {column!r} of {plural(len(recorded), 'sample')}"),
+                soft_wrap=True,
+            )
+            for line in plot_lengths(recorded.all()):
+                terminal.print(cell(f"  {line}"))

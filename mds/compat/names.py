@@ -1,14 +1,13 @@
-"""Which names live at which dotted path of the incumbent, and where they live here.
+"""Table of the modules and names of mosaicml-streaming, each with the object of mds behind it.
 
-Read a line as: at these modules, from this module of ours, these names (``name=ours`` where ours is
-called otherwise).
+`MODULES` maps each module of ``streaming`` to its names, and each name to a module of mds and a
+name there. It is made of two tables: `_TABLE` has the names that a module defines, `_IMPORTED` the
+names that modules of mosaicml-streaming import from each other, since some code imports them there.
 """
 
 from __future__ import annotations
 
-from mds.compat.imports import IMPORTED
-
-#: The version of the incumbent whose names these are; code compares it.
+#: Version of mosaicml-streaming whose names these are; code compares it.
 VERSION = "0.13.0"
 
 _WRITERS = "CSVWriter JSONWriter MDSWriter TSVWriter XSVWriter"
@@ -63,6 +62,8 @@ _GETTERS = "get_local_rank get_local_world_size get_rank get_world_size"
 _COLLECTIVES = "all_gather all_gather_object barrier broadcast maybe_init_dist"
 _BASE = "streaming.base"
 
+#: Modules of ``streaming``, the module of mds that has their names, and the names; ``name=ours``
+#: where mds calls the object otherwise.
 _TABLE = (
     (f"streaming {_BASE} {_BASE}.format", "mds.compat.format_writers", _WRITERS),
     (f"{_BASE}.array", "mds.compat.shapes", "Array"),
@@ -249,31 +250,161 @@ _TABLE = (
 )
 
 
-def _full(module: str) -> str:
-    return module.replace("_", _BASE, 1) if module.startswith("_") else module
+#: Module that defines names -> names, separated by spaces -> modules that import them from there.
+#: A module without ``streaming.`` is below ``streaming.base``.
+_IMPORTED = {
+    "array": {
+        "Array": "dataset format.base.reader local",
+    },
+    "compression": {
+        "compress get_compression_extension is_compression": "format.base.writer",
+        "decompress": "stream",
+    },
+    "dataset": {
+        "StreamingDataset": (
+            "dataloader streaming.multimodal.webvid streaming.text.c4 streaming.text.enwiki "
+            "streaming.text.pile streaming.vision.ade20k streaming.vision.base "
+            "streaming.vision.coco"
+        ),
+        "_Iterator": "streaming.multimodal.webvid",
+    },
+    "distributed": {
+        "maybe_init_dist": "dataset util",
+        "barrier": "stream",
+        "get_local_rank": "stream util",
+    },
+    "format": {
+        "reader_from_json": "local stream",
+    },
+    "format.base.reader": {
+        "FileInfo": "format.json.reader format.mds.reader format.xsv.reader stream",
+        "SplitReader": "format.json.reader format.xsv.reader",
+        "JointReader": "format.mds.reader",
+        "Reader": "stream",
+    },
+    "format.base.writer": {
+        "SplitWriter": "format.json.writer format.xsv.writer",
+        "JointWriter": "format.mds.writer",
+    },
+    "format.index": {
+        "get_index_basename": "dataset format.base.writer local stream util",
+    },
+    "format.json.encodings": {
+        "is_json_encoded is_json_encoding": "format.json.writer",
+    },
+    "format.json.reader": {
+        "JSONReader": "format",
+    },
+    "format.mds.encodings": {
+        "is_mds_encoding_safe mds_decode": "format.mds.reader",
+        "get_mds_encoded_size get_mds_encodings is_mds_encoding mds_encode": "format.mds.writer",
+    },
+    "format.mds.reader": {
+        "MDSReader": "format",
+    },
+    "format.xsv.encodings": {
+        "xsv_decode": "format.xsv.reader",
+        "is_xsv_encoding xsv_encode": "format.xsv.writer",
+    },
+    "format.xsv.reader": {
+        "CSVReader TSVReader XSVReader": "format",
+    },
+    "hashing": {
+        "is_hash": "format.base.writer",
+        "get_hash": "format.base.writer stream",
+    },
+    "partition": {
+        "get_partitions": (
+            "batching.device_per_stream batching.per_stream batching.random batching.stratified"
+        ),
+    },
+    "partition.orig": {
+        "get_partitions_orig": "partition.relaxed",
+    },
+    "registry_utils": {
+        "construct_from_registry": "dataset",
+        "create_registry": "stream",
+    },
+    "sampling": {
+        "get_sampling": "dataset",
+    },
+    "shared.array": {
+        "SharedArray": "dataset shared.barrier shared.scalar",
+    },
+    "shared.barrier": {
+        "SharedBarrier": "dataset",
+    },
+    "shared.memory": {
+        "SharedMemory": "dataset shared.array",
+    },
+    "shared.prefix": {
+        "get_shm_prefix": "dataset",
+        "_get_path": "dataset util",
+    },
+    "shared.scalar": {
+        "SharedScalar": "dataset",
+    },
+    "shuffle": {
+        "get_shuffle": (
+            "batching.device_per_stream batching.per_stream batching.random batching.stratified"
+        ),
+    },
+    "spanner": {
+        "Spanner": "dataset local",
+    },
+    "storage.download": {
+        "CloudDownloader": "stream streaming.multimodal.webvid",
+    },
+    "storage.upload": {
+        "CloudUploader": "format.base.writer",
+    },
+    "stream": {
+        "Stream": "dataset",
+    },
+    "util": {
+        "number_abbrev_to_int": "dataset",
+        "bytes_to_int": "dataset format.base.reader format.base.writer",
+        "get_import_exception_message": "storage.download storage.upload",
+        "retry": "storage.upload stream",
+        "wait_for_file_to_exist": "stream",
+    },
+    "world": {
+        "World": (
+            "batching batching.device_per_stream batching.per_stream batching.random "
+            "batching.stratified dataloader dataset shared.prefix stream"
+        ),
+    },
+    "streaming.vision.base": {
+        "StreamingVisionDataset": "streaming.vision.cifar10 streaming.vision.imagenet",
+    },
+}
+
+
+def _full_name(module: str) -> str:
+    return module if module.startswith("streaming.") else f"{_BASE}.{module}"
 
 
 def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
     modules: dict[str, dict[str, tuple[str, str]]] = {}
     for places, home, names in _TABLE:
-        found = {}
-        for name in names.split():
-            there, _, here = name.partition("=")
-            found[there] = (home, here or there)
         for place in places.split():
-            modules.setdefault(place, {}).update(found)
-    for places, home, imported in IMPORTED:
-        source = modules[_full(home)]
-        for place in map(_full, places.split()):
-            for also in imported.split():
-                modules[place].setdefault(also, source[also])
+            answers = modules.setdefault(place, {})
+            for name in names.split():
+                theirs, _, ours = name.partition("=")
+                answers[theirs] = (home, ours or theirs)
+    for home, imports in _IMPORTED.items():
+        definitions = modules[_full_name(home)]
+        for names, importers in imports.items():
+            for importer in map(_full_name, importers.split()):
+                for name in names.split():
+                    modules[importer].setdefault(name, definitions[name])
     return modules
 
 
-#: Module of the incumbent -> name -> (module of ours, name in it).
+#: Module of mosaicml-streaming -> name -> (module of mds, name in it).
 MODULES = _by_module()
 
-#: Modules that have no counterpart, and what to do about it.
+#: Modules of mosaicml-streaming that mds does not have, and what to use instead.
 ABSENT = {
     "streaming.text.convert": "Use the command mds-convert (see docs/convert.md).",
     "streaming.multimodal.convert": "Use the command mds-convert (see docs/convert.md).",

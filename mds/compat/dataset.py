@@ -21,14 +21,20 @@ import numpy.typing as npt
 
 from mds.arguments import find_faults
 from mds.cache.origin import source_of
-from mds.compat.algorithms import partition_algos, shuffle_algos
 from mds.compat.dataset_parts import (
     GivenWork,
     NumberedShards,
     ShardReaders,
     resolve_numbers,
 )
-from mds.compat.orders import batching_methods, has_replaced_order, resample, work_of
+from mds.compat.orders import (
+    batching_methods,
+    has_replaced_order,
+    ids_of_worker,
+    partition_algos,
+    resample,
+    shuffle_algos,
+)
 from mds.compat.overrides import (
     LiveRegistry,
     Overridable,
@@ -299,7 +305,7 @@ class StreamingDataset(Overridable, Dataset, Array):
         is_other = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
         if is_other or has_replaced_order(self):
             self._settle(self._order.plan(ResumePoint(Position(epoch)), world))
-            return work_of(self, world, epoch, sample_in_epoch)
+            return ids_of_worker(self, world, epoch, sample_in_epoch)
         place = (world.node, world.rank_of_node, world.worker_of_rank)
         return np.concatenate([np.zeros(0, np.int64), *plan.blocks(*place)])
 

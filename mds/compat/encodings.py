@@ -1,8 +1,9 @@
-"""The incumbent's ``format.mds.encodings``: encodings by name, as classes, and a user's own.
+"""Encodings of columns by name and as classes: `streaming.base.format.*.encodings`.
 
-A class of the incumbent is made without arguments and has ``encode``, ``decode`` and ``size``; ours
-are answered by the library's own encodings. What is put into ``_encodings`` is used by readers and
-writers from then on, also in the place of a built-in one.
+MDS columns come first: `mds_encode`, `mds_decode` and a class for each name, which calls the
+encoding of mds with that name. `_encodings` is a live registry: a class that code puts into it is
+used by readers and writers from then on, also in place of a built-in one. Columns of JSON, CSV, TSV
+and XSV files are ``str``, ``int`` or ``float``; their registry is sealed.
 """
 
 from __future__ import annotations
@@ -12,215 +13,26 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.compat.json_encodings import check_type
-from mds.compat.overrides import Sealed
-from mds.encodings import Encoding as OurEncoding
+from mds.compat.overrides import Sealed, SealedDict
+from mds.encodings import Encoding as NativeEncoding
 from mds.encodings import parse_encoding, registry
 from mds.encodings.scalars import NumpyEncoding
-from mds.errors import UnknownEncodingError
+from mds.errors import EncodingTypeError, UnknownEncodingError
 from mds.readers import fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
-class Encoding(metaclass=Sealed):
-    """Base of the incumbent's encodings, and of those that users wrote."""
-
-    size: int | None = None
-
-    @abstractmethod
-    def encode(self, obj: Any) -> bytes:
-        """The bytes of a value."""
-
-    @abstractmethod
-    def decode(self, data: bytes) -> Any:
-        """The value of bytes."""
-
-    @staticmethod
-    def _validate(data: Any, expected_type: Any) -> None:
-        check_type(data, expected_type)
-
-
-_IMAGES = {"jpeg", "png"}
-
-
-class BuiltIn(Encoding):
-    """An encoding of the library under the incumbent's class."""
-
-    _name: ClassVar[str]
-
-    def __init__(self) -> None:
-        self._take(self._name)
-
-    def _take(self, name: str) -> None:
-        family = name.partition(":")[0].partition("[")[0]
-        # The library's own, also when a user has replaced it by what calls this class.
-        self._ours = _LIBRARY[family](name)
-        self.size = self._ours.size
-
-    def encode(self, obj: Any) -> bytes:
-        """The bytes of a value."""
-        if self._name in _IMAGES and not hasattr(obj, "mode"):
-            raise self._ours.refuse(obj)  # files and their bytes are for mds_encode
-        return self._ours.encode(obj)
-
-    def decode(self, data: bytes) -> Any:
-        """The value of bytes."""
-        return self._ours.decode(data)
-
-
-class Scalar(BuiltIn):
-    """A number of NumPy."""
-
-    def encode(self, obj: Any) -> bytes:
-        """The bytes of what the NumPy type makes of a value."""
-        return self._ours.encode_as_numpy(obj)  # type: ignore[no-any-return,attr-defined]
-
-
-class StrEncoding(BuiltIn):
-    """A number as text."""
-
-
-class List(BuiltIn):
-    """A list of values of one encoding."""
-
-    @property
-    def underlying_encoder(self) -> Encoding:
-        """What encodes each value."""
-        found: Encoding = _get_coder(self._name.partition("[")[2].rstrip("]"))
-        return found
-
-
-class NDArray(BuiltIn):
-    """Arrays: of any type, of one type, or of one type and shape."""
-
-    _name = "ndarray"
-
-    def __init__(self, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> None:
-        self.dtype, self.shape = dtype, shape
-        name = self._name if dtype is None else f"{self._name}:{dtype}"
-        self._take(name if shape is None else f"{name}:{','.join(map(str, shape))}")
-
-    @classmethod
-    def from_str(cls, text: str) -> Self:
-        """The encoding of what follows the colon of its name: ``int32`` or ``int32:2,3``."""
-        dtype, _, shape = text.partition(":")
-        return cls(dtype, tuple(map(int, shape.split(","))) if shape else None)
-
-
-_LIBRARY = dict(registry._families)  # noqa: SLF001 - before any user has replaced one
-_CLASSES: dict[str, type[Encoding]] = {"ndarray": NDArray}
-
-
-def _make_classes(base: type[BuiltIn], **names: str) -> None:
-    for kind, name in names.items():
-        doc = f"The encoding {name!r}."
-        made = type(kind, (base,), {"_name": name, "__module__": __name__, "__doc__": doc})
-        globals()[kind] = _CLASSES[name] = made
-
-
-_make_classes(BuiltIn, Bytes="bytes", Str="str", Int="int", PIL="pil", JPEG="jpeg", PNG="png")
-_make_classes(BuiltIn, JSON="json", Pickle="pkl", JPEGArray="jpeg_array")
-_make_classes(Scalar, **{f"UInt{n}": f"uint{n}" for n in (8, 16, 32, 64)})
-_make_classes(Scalar, **{f"Int{n}": f"int{n}" for n in (8, 16, 32, 64)})
-_make_classes(Scalar, **{f"Float{n}": f"float{n}" for n in (16, 32, 64)})
-_make_classes(StrEncoding, StrInt="str_int", StrFloat="str_float", StrDecimal="str_decimal")
-_make_classes(List, PILList="list[pil]", JPEGList="list[jpeg]", PNGList="list[png]")
-_CLASSES["jpegarray"] = _CLASSES["jpeg_array"]
-
-_unsafe_encodings = frozenset({"pkl"})  # a pickle is never safe, and what is safe stays so
-
-
-class _Adapted(OurEncoding):
-    """A user's encoding in the library's shape."""
-
-    shares_memory = False  # with us: it is given bytes of its own, as ever
-    takes_bytes = True  # what is bytes already was written as it is, whatever the column
-
-    def __init__(self, name: str, user: Any) -> None:
-        super().__init__(name)
-        self._class = user
-        _, colon, parameters = name.partition(":")
-        if colon:
-            user = user.from_str(parameters)
-        self._user = user() if isinstance(user, type) else user
-        self.size = getattr(self._user, "size", None)
-
-    def encode(self, value: Any) -> bytes:
-        return bytes(self._user.encode(value))
-
-    def decode(self, data: bytes | memoryview) -> Any:
-        return self._user.decode(bytes(data))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Adapted, (self.name, self._class)
-
-
-class Encodings(MutableMapping[str, Any]):
-    """The dict that users put their own encodings into: setting an item is using it."""
-
-    def __init__(self) -> None:
-        self._users: dict[str, Any] = {}
-        self._gone: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._gone:
-            raise KeyError(name)
-        return self._users[name] if name in self._users else _CLASSES[name]
-
-    def __setitem__(self, name: str, user: Any) -> None:
-        self._gone.discard(name)
-        if user is _CLASSES.get(name):
-            self._users.pop(name, None)
-        else:
-            self._users[name] = user
-        self._apply(name)
-
-    def __delitem__(self, name: str) -> None:
-        self[name]  # a KeyError where there is none
-        self._users.pop(name, None)
-        self._gone.add(name)
-        self._apply(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in {**_CLASSES, **self._users} if name not in self._gone)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _apply(self, name: str) -> None:
-        """Let readers and writers use what stands under a name now."""
-        families = registry._families  # noqa: SLF001 - the registry itself refuses to replace
-        if name in self._users:
-            families[name] = partial(_Adapted, user=self._users[name])
-        elif name in self._gone or name not in _LIBRARY:
-            families.pop(name, None)
-        else:
-            families[name] = _LIBRARY[name]
-        parse_encoding.cache_clear()
-        fields.fields_of.cache_clear()
-
-
-_encodings = Encodings()
+# ---------------------------------------------------------------------- MDS: functions
 
 
 def get_mds_encodings() -> set[str]:
-    """The encodings of 0.13, and those that users put beside them."""
+    """Return the names of all encodings: those of 0.13, and those that code has added."""
     return {*_encodings}
 
 
-def _get_coder(encoding: str) -> Any:
-    """What encodes and decodes a column; None for an unknown encoding."""
-    family, colon, parameters = encoding.partition(":")
-    found = _encodings.get(family)
-    if found is None:
-        return parse_encoding(encoding) if is_mds_encoding(encoding) else None
-    return found.from_str(parameters) if colon else found()
-
-
 def is_mds_encoding(encoding: str) -> bool:
-    """Whether there is an encoding of that name, parameters included."""
+    """Whether an encoding of that name exists; the name includes parameters: "ndarray:int32"."""
     try:
         parse_encoding(encoding)
     except UnknownEncodingError:
@@ -229,19 +41,30 @@ def is_mds_encoding(encoding: str) -> bool:
 
 
 def is_mds_encoding_safe(encoding: str) -> bool:
-    """Whether an encoding holds no pickles; what is no encoding holds none."""
+    """Whether decoding a column runs no code, as pickles do; True for an unknown encoding."""
     return not is_mds_encoding(encoding) or not parse_encoding(encoding).is_unsafe
 
 
 def mds_encode(encoding: str, obj: Any) -> bytes:
-    """The stored bytes of a value; bytes are taken as already encoded."""
+    """Return the stored bytes of a value. Bytes are returned as they are, whatever the encoding."""
     return obj if isinstance(obj, bytes) else packer_of(parse_encoding(encoding))(obj)
 
 
-def packer_of(encoding: OurEncoding) -> Callable[[Any], bytes]:
-    """Return a function from a value to its bytes that neither bytes nor numbers are refused by.
+def mds_decode(encoding: str, data: bytes) -> Any:
+    """Return the value of stored bytes."""
+    return parse_encoding(encoding).decode(data)
 
-    The incumbent stores bytes without a look at them, and whatever a NumPy type makes of a value.
+
+def get_mds_encoded_size(encoding: str) -> int | None:
+    """Return the bytes of every value of an encoding, or None if values differ in size."""
+    return parse_encoding(encoding).size
+
+
+def packer_of(encoding: NativeEncoding) -> Callable[[Any], bytes]:
+    """Return a function from a value to its bytes that converts as 0.13 does.
+
+    0.13 stores bytes unchecked, and lets NumPy convert numbers: 1.5 in ``int32`` is stored as 1.
+    Writers of `mds` refuse such values.
     """
     return partial(_pack_number, encoding) if isinstance(encoding, NumpyEncoding) else encoding.pack
 
@@ -251,11 +74,307 @@ def _pack_number(encoding: NumpyEncoding, value: Any) -> bytes:
     return encoding.pack(data)
 
 
-def mds_decode(encoding: str, data: bytes) -> Any:
-    """The value of stored bytes."""
-    return parse_encoding(encoding).decode(data)
+def _get_coder(encoding: str) -> Any:
+    """Return an object that encodes and decodes a column, or None for an unknown encoding."""
+    family, colon, parameters = encoding.partition(":")
+    kind = _encodings.get(family)
+    if kind is None:
+        return parse_encoding(encoding) if is_mds_encoding(encoding) else None
+    return kind.from_str(parameters) if colon else kind()
 
 
-def get_mds_encoded_size(encoding: str) -> int | None:
-    """The number of bytes of every value; None where it varies."""
-    return parse_encoding(encoding).size
+# ---------------------------------------------------------------------- MDS: classes
+
+
+def _check_type(data: Any, expected_type: Any) -> bool:
+    """Return True. Raises EncodingTypeError (an AttributeError) for a value of another type."""
+    if isinstance(data, expected_type):
+        return True
+    raise EncodingTypeError(
+        f"data should be of type {expected_type}, but instead, found as {type(data)}"
+    )
+
+
+class Encoding(metaclass=Sealed):
+    """Base of encodings of MDS columns, built-in ones and those of users.
+
+    ``size``: bytes of every value; None if values differ in size.
+    """
+
+    size: int | None = None
+
+    @abstractmethod
+    def encode(self, obj: Any) -> bytes:
+        """Return the stored bytes of a value."""
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """Return the value of stored bytes."""
+
+    @staticmethod
+    def _validate(data: Any, expected_type: Any) -> None:
+        _check_type(data, expected_type)
+
+
+_IMAGE_FILES = {"jpeg", "png"}
+
+
+class BuiltIn(Encoding):
+    """Encoding of mds behind a class of 0.13, which is made without arguments."""
+
+    _name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._set_native(self._name)
+
+    def _set_native(self, name: str) -> None:
+        family = name.partition(":")[0].partition("[")[0]
+        # Not parse_encoding(): code may have replaced the name by a class that calls this one.
+        self._native = _NATIVE_FAMILIES[family](name)
+        self.size = self._native.size
+
+    def encode(self, obj: Any) -> bytes:
+        """Return the stored bytes of a value. Raises EncodingError."""
+        if self._name in _IMAGE_FILES and not hasattr(obj, "mode"):
+            raise self._native.refuse(obj)  # only mds_encode takes the bytes of an image file
+        return self._native.encode(obj)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of stored bytes."""
+        return self._native.decode(data)
+
+
+class Scalar(BuiltIn):
+    """Number of a NumPy type."""
+
+    def encode(self, obj: Any) -> bytes:
+        """Return the bytes of a value after NumPy has converted it."""
+        return self._native.encode_as_numpy(obj)  # type: ignore[no-any-return,attr-defined]
+
+
+class StrEncoding(BuiltIn):
+    """Number as text."""
+
+
+class List(BuiltIn):
+    """List of values of one encoding, such as "list[jpeg]"."""
+
+    @property
+    def underlying_encoder(self) -> Encoding:
+        """Encoding of each value."""
+        encoder: Encoding = _get_coder(self._name.partition("[")[2].rstrip("]"))
+        return encoder
+
+
+class NDArray(BuiltIn):
+    """NumPy array: of any type and shape, of one type, or of one type and shape.
+
+    ``dtype``: NumPy's name, such as "int32"; None for any. ``shape``: lengths; None for any.
+    """
+
+    _name = "ndarray"
+
+    def __init__(self, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> None:
+        self.dtype, self.shape = dtype, shape
+        name = self._name if dtype is None else f"{self._name}:{dtype}"
+        self._set_native(name if shape is None else f"{name}:{','.join(map(str, shape))}")
+
+    @classmethod
+    def from_str(cls, text: str) -> Self:
+        """Return the encoding for the part of a name after "ndarray:": "int32" or "int32:2,3"."""
+        dtype, _, shape = text.partition(":")
+        return cls(dtype, tuple(map(int, shape.split(","))) if shape else None)
+
+
+_NATIVE_FAMILIES = dict(registry._families)  # noqa: SLF001 - copied before code can replace one
+_CLASSES: dict[str, type[Encoding]] = {"ndarray": NDArray}
+
+
+def _make_classes(base: type[BuiltIn], **encodings: str) -> None:
+    """Define a class of this module for each keyword: name of the class, name of the encoding."""
+    for class_name, encoding in encodings.items():
+        namespace = {
+            "_name": encoding,
+            "__module__": __name__,
+            "__doc__": f"Encoding {encoding!r}.",
+        }
+        globals()[class_name] = _CLASSES[encoding] = type(class_name, (base,), namespace)
+
+
+_make_classes(BuiltIn, Bytes="bytes", Str="str", Int="int", PIL="pil", JPEG="jpeg", PNG="png")
+_make_classes(BuiltIn, JSON="json", Pickle="pkl", JPEGArray="jpeg_array")
+_make_classes(Scalar, **{f"UInt{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)})
+_make_classes(Scalar, **{f"Int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)})
+_make_classes(Scalar, **{f"Float{bits}": f"float{bits}" for bits in (16, 32, 64)})
+_make_classes(StrEncoding, StrInt="str_int", StrFloat="str_float", StrDecimal="str_decimal")
+_make_classes(List, PILList="list[pil]", JPEGList="list[jpeg]", PNGList="list[png]")
+_CLASSES["jpegarray"] = _CLASSES["jpeg_array"]
+
+_unsafe_encodings = frozenset({"pkl"})  # cannot be changed: pickles always need permission
+
+
+# ---------------------------------------------------------------------- MDS: classes of users
+
+
+class _UserEncoding(NativeEncoding):
+    """Encoding class of a user, with the methods that readers and writers of mds call."""
+
+    shares_memory = False  # decode() is given a copy of the bytes
+    takes_bytes = True  # a bytes value is stored as it is, without a call of encode()
+
+    def __init__(self, name: str, user_class: Any) -> None:
+        super().__init__(name)
+        self._user_class = user_class
+        _, colon, parameters = name.partition(":")
+        encoding = user_class.from_str(parameters) if colon else user_class
+        self._encoding = encoding() if isinstance(encoding, type) else encoding
+        self.size = getattr(self._encoding, "size", None)
+
+    def encode(self, value: Any) -> bytes:
+        return bytes(self._encoding.encode(value))
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        return self._encoding.decode(bytes(data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _UserEncoding, (self.name, self._user_class)
+
+
+class Encodings(MutableMapping[str, Any]):
+    """Live registry of encoding classes: readers and writers use an entry once it is set."""
+
+    def __init__(self) -> None:
+        self._user_classes: dict[str, Any] = {}
+        self._deleted: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._deleted:
+            raise KeyError(name)
+        return self._user_classes[name] if name in self._user_classes else _CLASSES[name]
+
+    def __setitem__(self, name: str, kind: Any) -> None:
+        self._deleted.discard(name)
+        if kind is _CLASSES.get(name):
+            self._user_classes.pop(name, None)
+        else:
+            self._user_classes[name] = kind
+        self._apply(name)
+
+    def __delitem__(self, name: str) -> None:
+        self[name]  # raises KeyError if there is no entry
+        self._user_classes.pop(name, None)
+        self._deleted.add(name)
+        self._apply(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in {**_CLASSES, **self._user_classes} if name not in self._deleted)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _apply(self, name: str) -> None:
+        """Make readers and writers use the entry that a name has now."""
+        families = registry._families  # noqa: SLF001 - the registry has no method to replace one
+        if name in self._user_classes:
+            families[name] = partial(_UserEncoding, user_class=self._user_classes[name])
+        elif name in self._deleted or name not in _NATIVE_FAMILIES:
+            families.pop(name, None)
+        else:
+            families[name] = _NATIVE_FAMILIES[name]
+        parse_encoding.cache_clear()
+        fields.fields_of.cache_clear()
+
+
+_encodings = Encodings()
+
+
+# ---------------------------------------------------------------------- JSON, CSV, TSV and XSV
+
+
+class TextEncoding(metaclass=Sealed):
+    """Base of the types of text columns: ``is_encoded`` is for JSON, the rest for separated text.
+
+    ``_type``: Python type of the values.
+    """
+
+    _type: ClassVar[type]
+
+    @classmethod
+    def is_encoded(cls, obj: Any) -> bool:
+        """Return True. Raises EncodingTypeError (an AttributeError) for a value of another type."""
+        return cls._validate(obj, cls._type)
+
+    def encode(self, obj: Any) -> str:
+        """Return the text of a value. Raises EncodingTypeError for a value of another type."""
+        self._validate(obj, self._type)
+        return str(obj)
+
+    def decode(self, obj: str) -> Any:
+        """Return the value of a text."""
+        return self._type(obj)
+
+    @staticmethod
+    def _validate(data: Any, expected_type: Any) -> bool:
+        return _check_type(data, expected_type)
+
+
+class TextStr(TextEncoding):
+    """Column of texts."""
+
+    _type = str
+
+
+class TextInt(TextEncoding):
+    """Column of integers."""
+
+    _type = int
+
+
+class TextFloat(TextEncoding):
+    """Column of floating-point numbers."""
+
+    _type = float
+
+
+_text_encodings: dict[str, type[TextEncoding]] = SealedDict(
+    "_encodings",
+    {"str": TextStr, "int": TextInt, "float": TextFloat},
+    "A column of a text format is one of str, int and float; use MDSWriter for other values",
+)
+
+
+def _text_encoding(encoding: str) -> TextEncoding:
+    if encoding not in _text_encodings:
+        raise UnknownEncodingError(
+            f"a column of a text format is one of {', '.join(_text_encodings)}, got {encoding!r}."
+        )
+    return _text_encodings[encoding]()
+
+
+def is_json_encoding(encoding: str) -> bool:
+    """Whether a column of a JSON file can have that encoding."""
+    return encoding in _text_encodings
+
+
+def is_json_encoded(encoding: str, value: Any) -> bool:
+    """Return True if a value has the type of an encoding.
+
+    Raises EncodingTypeError (an AttributeError) if it has another type, and UnknownEncodingError
+    for an unknown encoding.
+    """
+    return _text_encoding(encoding).is_encoded(value)
+
+
+def is_xsv_encoding(encoding: str) -> bool:
+    """Whether a column of a CSV, TSV or XSV file can have that encoding."""
+    return encoding in _text_encodings
+
+
+def xsv_encode(encoding: str, value: Any) -> str:
+    """Return the text of a value. Raises EncodingTypeError, and UnknownEncodingError."""
+    return _text_encoding(encoding).encode(value)
+
+
+def xsv_decode(encoding: str, value: str) -> Any:
+    """Return the value of a text. Raises UnknownEncodingError for an unknown encoding."""
+    return _text_encoding(encoding).decode(value)

@@ -34,6 +34,9 @@ _ENCODINGS = (
     "Bytes Str Int UInt8 UInt16 UInt32 UInt64 Int8 Int16 Int32 Int64 Float16 Float32 Float64 "
     "StrInt StrFloat StrDecimal NDArray PIL JPEG PNG JPEGArray PILList JPEGList PNGList Pickle JSON"
 )
+_TEXT_ENCODINGS = (
+    "Encoding=TextEncoding Float=TextFloat Int=TextInt Str=TextStr _encodings=_text_encodings"
+)
 _CONSTANTS = (
     "LOCALS BARRIER NEXT_EPOCH CACHE_USAGE SHARD_STATES SHARD_ACCESS_TIMES RESUME EPOCH_SHAPE "
     "EPOCH_DATA SHM_TO_CLEAN BARRIER_FILELOCK CACHE_FILELOCK TICK DEFAULT_TIMEOUT"
@@ -128,13 +131,13 @@ _TABLE = (
     ),
     (
         f"{_BASE}.format.json.encodings",
-        "mds.compat.json_encodings",
-        "Encoding Float Int Str _encodings is_json_encoded is_json_encoding",
+        "mds.compat.encodings",
+        f"{_TEXT_ENCODINGS} is_json_encoded is_json_encoding",
     ),
     (
         f"{_BASE}.format.xsv.encodings",
-        "mds.compat.xsv_encodings",
-        "Encoding Float Int Str _encodings is_xsv_encoding xsv_decode xsv_encode",
+        "mds.compat.encodings",
+        f"{_TEXT_ENCODINGS} is_xsv_encoding xsv_decode xsv_encode",
     ),
     (
         f"{_BASE}.format.xsv {_BASE}.format.xsv.writer",
@@ -147,11 +150,11 @@ _TABLE = (
         "get_hash get_hashes is_hash _hashes _collect=_collect_hashes",
     ),
     (f"streaming {_BASE} {_BASE}.local", "mds.compat.local", "LocalDataset"),
-    (f"{_BASE}.partition", "mds.compat.algorithms", "get_partitions algos=partition_algos"),
+    (f"{_BASE}.partition", "mds.compat.orders", "get_partitions algos=partition_algos"),
     *(
         (
             f"{_BASE}.partition {_BASE}.partition.{algo}",
-            "mds.compat.algorithms",
+            "mds.compat.orders",
             f"get_partitions_{algo}",
         )
         for algo in ("orig", "relaxed")
@@ -179,11 +182,11 @@ _TABLE = (
         "mds.compat.placeholders",
         "BARRIER_FILELOCK CACHE_FILELOCK LOCALS SHM_TO_CLEAN",
     ),
-    (f"{_BASE}.shuffle", "mds.compat.algorithms", "get_shuffle algos=shuffle_algos"),
+    (f"{_BASE}.shuffle", "mds.compat.orders", "get_shuffle algos=shuffle_algos"),
     *(
         (
             f"{_BASE}.shuffle {_BASE}.shuffle.{algo}",
-            "mds.compat.algorithms",
+            "mds.compat.orders",
             f"get_shuffle_{algo}",
         )
         for algo in ("naive", "py1br", "py1e", "py1s", "py2s")

@@ -1,40 +1,72 @@
-"""Sample order of an epoch as a whole array, as `streaming.base.batching` makes it.
+"""Sample order of an epoch: `streaming.base.batching`, `.shuffle` and `.partition`.
 
-A dataset's own order comes from its plan, and each worker computes its part alone. Where code has
-replaced a function of the order or overrides a method, each worker computes the whole epoch with
-it, as in mosaicml-streaming, and takes its part.
+A dataset takes its order from its plan, of which each worker computes its own part. But if code has
+replaced a function that makes the order, each worker computes the whole epoch with it, as in
+mosaicml-streaming, and takes its part (`ids_of_worker`). The functions call each other as there:
+
+    generate_work(batching_method, dataset, world, epoch, sample_in_epoch)
+      -> batching_methods[batching_method](dataset, world, epoch, sample_in_epoch)
+           -> dataset.resample_streams(epoch)                     "random" only
+           -> get_partitions(...) -> partition_algos[partition_algo](...)
+           -> get_shuffle(...) -> shuffle_algos[shuffle_algo](...)
+
+The three registries are live: a function that code puts into one is used, under a name of its own
+or in place of a built-in function.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mds.compat.algorithms import get_partitions, get_shuffle, partition_algos
+import mds.plan
+import mds.shuffle
 from mds.compat.overrides import LiveRegistry, replacement
 from mds.errors import ConfigError, SealedNameError, UnknownNameError
-from mds.plan.spec import BATCHING_METHODS
+from mds.plan.spec import BATCHING_METHODS, PARTITION_ALGOS
 from mds.plan.state import Position, ResumePoint, parse_state
+from mds.shuffle import SequentialShuffle
 
 if TYPE_CHECKING:
     from mds.world import World
 
-Ids = NDArray[np.int64]
-#: A StreamingDataset of the door, whose module imports this one.
+SampleIds = NDArray[np.int64]
+#: `mds.compat.dataset.StreamingDataset`; its module imports this one.
 Dataset = Any
-_RANDOM = "streaming.base.batching.random"
+_RANDOM_BATCHING = "streaming.base.batching.random"
+
+
+def _bind_name(
+    function: Callable[..., Any], argument: str, name: str, doc: str
+) -> Callable[..., Any]:
+    """Return ``function`` with its first argument given, under a name and docstring of its own."""
+    bound = functools.partial(function, argument)
+    vars(bound).update(__name__=name, __qualname__=name, __module__=__name__)
+    bound.__doc__ = doc
+    return bound
+
+
+# ---------------------------------------------------------------------- batching methods
 
 
 def generate_work(
     batching_method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
-) -> Ids:
-    """Return all sample ids of an epoch as (nodes, ranks, workers, batches, batch).
+) -> SampleIds:
+    """Return the sample ids of an epoch for all workers.
 
-    -1 is padding. ``world``: after replication. Raises UnknownNameError for an unknown method.
+    - ``batching_method`` (str): key of `batching_methods`.
+    - ``dataset`` (StreamingDataset): dataset whose samples are ordered.
+    - ``world`` (World): nodes, ranks and workers, after replication.
+    - ``epoch`` (int): epoch from 0.
+    - ``sample_in_epoch`` (int, samples): samples of the epoch that all ranks have seen already.
+
+    Returns int64 of shape (nodes, ranks, workers, batches, batch size), where -1 is padding. Raises
+    UnknownNameError for an unknown method.
     """
     if batching_method not in batching_methods:
         raise UnknownNameError(
@@ -43,30 +75,91 @@ def generate_work(
     return batching_methods[batching_method](dataset, world, epoch, sample_in_epoch)
 
 
-def _batching_of(method: str) -> Callable[..., Ids]:
-    def generate(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> Ids:
-        if not has_replaced_parts(dataset):
-            return _planned(method, dataset, world, epoch, sample_in_epoch)
-        if method != "random":
-            raise SealedNameError(
-                f"resample_streams, partition.algos and functions of {_RANDOM} are called for "
-                f"batching_method 'random' only, not for {method!r}. Put a function of your own "
-                f"into streaming.base.batching.batching_methods[{method!r}] instead."
-            )
-        return _composed(dataset, world, epoch, sample_in_epoch)
-
-    generate.__name__ = generate.__qualname__ = f"generate_work_{method}_batching"
-    generate.__doc__ = f"Return all sample ids of an epoch, in batches made by {method!r}."
-    return generate
+def _generate_work_by_method(
+    method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
+) -> SampleIds:
+    if not has_replaced_parts(dataset):
+        return _work_of_plan(method, dataset, world, epoch, sample_in_epoch)
+    if method != "random":
+        raise SealedNameError(
+            f"resample_streams, partition.algos and functions of {_RANDOM_BATCHING} are called for "
+            f"batching_method 'random' only, not for {method!r}. Put a function of your own "
+            f"into streaming.base.batching.batching_methods[{method!r}] instead."
+        )
+    return _work_of_parts(dataset, world, epoch, sample_in_epoch)
 
 
-batching_methods: LiveRegistry[str, Callable[..., Ids]] = LiveRegistry(
-    "batching_methods", {name: _batching_of(name) for name in BATCHING_METHODS}
+batching_methods: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
+    "batching_methods",
+    {
+        method: _bind_name(
+            _generate_work_by_method,
+            method,
+            f"generate_work_{method}_batching",
+            f"Return the sample ids of an epoch for all workers, in batches made by {method!r}.",
+        )
+        for method in BATCHING_METHODS
+    },
 )
 generate_work_random_batching = batching_methods["random"]
 generate_work_stratified_batching = batching_methods["stratified"]
 generate_work_per_stream_batching = batching_methods["per_stream"]
 generate_work_device_per_stream_batching = batching_methods["device_per_stream"]
+
+
+def _work_of_plan(
+    method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
+) -> SampleIds:
+    """Return the order that the dataset's plan has for a batching method."""
+    order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
+    spec = dataclasses.replace(order_state.spec, batching_method=method)
+    position = Position(epoch, sample_in_epoch)
+    start = ResumePoint(position)
+    if sample_in_epoch:
+        start = parse_state(dataset.state_dict(sample_in_epoch, True)).at(position)
+    plan = order_state.plan(start, world, spec)
+    ids_per_worker = [
+        np.concatenate([np.zeros(0, np.int64), *plan.blocks(node, rank, worker)])
+        for node in range(world.num_nodes)
+        for rank in range(world.ranks_per_node)
+        for worker in range(world.workers_per_rank)
+    ]
+    shape = (world.num_nodes, world.ranks_per_node, world.workers_per_rank, -1, plan.shape.batch)
+    return np.array(ids_per_worker).reshape(shape)
+
+
+def _work_of_parts(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> SampleIds:
+    """Return the order for batching_method "random", made by functions that code has replaced."""
+    partition: Callable[..., SampleIds] = (
+        replacement(_RANDOM_BATCHING, "get_partitions") or get_partitions
+    )
+    shuffle: Callable[..., SampleIds] = replacement(_RANDOM_BATCHING, "get_shuffle") or get_shuffle
+    shard_sizes, sample_ids = dataset.resample_streams(epoch)
+    positions = partition(
+        dataset.partition_algo,
+        dataset.epoch_size,
+        dataset.num_canonical_nodes,
+        world.num_nodes,
+        world.ranks_per_node,
+        world.workers_per_rank,
+        dataset.batch_size,
+        sample_in_epoch,
+        dataset.initial_physical_nodes,
+    )
+    if dataset.shuffle:
+        order = shuffle(
+            dataset.shuffle_algo,
+            shard_sizes,
+            dataset.num_canonical_nodes,
+            dataset.shuffle_seed,
+            epoch,
+            dataset.shuffle_block_size,
+        )
+        positions = np.where(positions >= 0, order[positions], -1)
+    return np.where(positions >= 0, sample_ids[positions], -1)
+
+
+# ---------------------------------------------------------------------- parts of datasets
 
 
 def has_replaced_order(dataset: Dataset) -> bool:
@@ -81,98 +174,201 @@ def has_replaced_order(dataset: Dataset) -> bool:
 def has_replaced_parts(dataset: Dataset) -> bool:
     """Whether code has replaced a function that `generate_work_random_batching` calls."""
     return (
-        dataset._has_own_resampling  # noqa: SLF001 - a dataset's other half
-        or replacement(_RANDOM, "get_partitions", "get_shuffle") is not None
+        dataset._has_own_resampling  # noqa: SLF001 - this module is a part of the dataset
+        or replacement(_RANDOM_BATCHING, "get_partitions", "get_shuffle") is not None
         or not partition_algos.is_original(dataset.partition_algo)
     )
 
 
-def work_of(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> Ids:
-    """Return the ids of worker ``world.worker``: 1-D int64, -1 for padding.
+def ids_of_worker(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> SampleIds:
+    """Return the sample ids of worker ``world.worker``, as the replaced functions order them.
 
-    Calls `generate_work` or what code has put in its place. Raises ConfigError if that returns
-    something else than an array for this world.
+    Calls `generate_work` or the function that code has put in its place. Returns int64 of shape
+    (ids,), where -1 is padding. Raises ConfigError if that function returns anything but integers
+    of shape (nodes, ranks, workers, batches, batch size) for this world.
     """
     generate = replacement("streaming.base.dataset", "generate_work") or generate_work
-    work = generate(dataset.batching_method, dataset, world, epoch, sample_in_epoch)
-    work = np.asarray(work)
-    places = (world.num_nodes, world.ranks_per_node, world.workers_per_rank)
-    if work.ndim != 5 or work.shape[:3] != places or work.dtype.kind not in "iu":
+    work = np.asarray(generate(dataset.batching_method, dataset, world, epoch, sample_in_epoch))
+    shape = (world.num_nodes, world.ranks_per_node, world.workers_per_rank)
+    if work.ndim != 5 or work.shape[:3] != shape or work.dtype.kind not in "iu":
         raise ConfigError(
             f"the order of epoch {epoch} must be integers of shape (nodes, ranks, workers, batches,"
-            f" batch) for (nodes, ranks, workers) = {places}; {_name_of(generate)} returned "
-            f"{work.dtype} of shape {work.shape}."
+            f" batch) for (nodes, ranks, workers) = {shape}; "
+            f"{getattr(generate, '__qualname__', repr(generate))} returned {work.dtype} of shape "
+            f"{work.shape}."
         )
     part = work[world.node, world.rank_of_node, world.worker_of_rank]
     return np.ascontiguousarray(part.reshape(-1), np.int64)
 
 
-def _name_of(function: Any) -> str:
-    return getattr(function, "__qualname__", repr(function))
+def resample(
+    dataset: Dataset, epoch: int, stream_id: int | None = None
+) -> tuple[SampleIds, SampleIds]:
+    """Return the samples that an epoch takes, before they are shuffled.
 
-
-def _planned(method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> Ids:
-    """Return the order that the dataset's plan makes."""
-    order = dataset._order  # noqa: SLF001 - a dataset's other half
-    spec = dataclasses.replace(order.spec, batching_method=method)
-    position = Position(epoch, sample_in_epoch)
-    start = ResumePoint(position)
-    if sample_in_epoch:
-        start = parse_state(dataset.state_dict(sample_in_epoch, True)).at(position)
-    plan = order.plan(start, world, spec)
-    parts = [
-        np.concatenate([np.zeros(0, np.int64), *plan.blocks(node, rank, worker)])
-        for node in range(world.num_nodes)
-        for rank in range(world.ranks_per_node)
-        for worker in range(world.workers_per_rank)
-    ]
-    shape = (world.num_nodes, world.ranks_per_node, world.workers_per_rank, -1, plan.shape.batch)
-    return np.array(parts).reshape(shape)
-
-
-def _composed(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> Ids:
-    """Return the order for batching_method 'random', made by functions that code has replaced."""
-    partition: Callable[..., Ids] = replacement(_RANDOM, "get_partitions") or get_partitions
-    shuffle: Callable[..., Ids] = replacement(_RANDOM, "get_shuffle") or get_shuffle
-    sizes, sample_ids = dataset.resample_streams(epoch)
-    places = partition(
-        dataset.partition_algo,
-        dataset.epoch_size,
-        dataset.num_canonical_nodes,
-        world.num_nodes,
-        world.ranks_per_node,
-        world.workers_per_rank,
-        dataset.batch_size,
-        sample_in_epoch,
-        dataset.initial_physical_nodes,
-    )
-    if dataset.shuffle:
-        order = shuffle(
-            dataset.shuffle_algo,
-            sizes,
-            dataset.num_canonical_nodes,
-            dataset.shuffle_seed,
-            epoch,
-            dataset.shuffle_block_size,
-        )
-        places = np.where(places >= 0, order[places], -1)
-    return np.where(places >= 0, sample_ids[places], -1)
-
-
-def resample(dataset: Dataset, epoch: int, stream_id: int | None = None) -> tuple[Ids, Ids]:
-    """Return the samples of each shard to shuffle, and the sample id of each place before it.
-
-    Both int64: (shards,) and (samples,), of one stream or of all.
+    ``stream_id``: index of one stream; None for all streams together. Returns two int64 arrays: the
+    number of samples taken from each shard (a shard that is repeated may come several times), and
+    the ids of the samples taken, in the order of the shards.
     """
     method = "random" if stream_id is None else "per_stream"
-    order = dataset._order  # noqa: SLF001 - a dataset's other half
-    spec = dataclasses.replace(order.spec, batching_method=method)
-    world = dataset._world()  # noqa: SLF001 - a dataset's other half
-    plan = order.plan(ResumePoint(Position(epoch)), world, spec)
+    order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
+    spec = dataclasses.replace(order_state.spec, batching_method=method)
+    world = dataset._world()  # noqa: SLF001 - this module is a part of the dataset
+    plan = order_state.plan(ResumePoint(Position(epoch)), world, spec)
     streams = plan.inputs.streams()
     if not streams or (stream_id is not None and stream_id not in streams):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    stream: Any = plan.orders[0 if stream_id is None else streams.index(stream_id)]
-    sampling = stream.resampling
-    ids = sampling.to_sample_ids(np.arange(sampling.samples, dtype=np.int64))
-    return np.asarray(sampling.virtual_shards, np.int64), ids
+    stream_order: Any = plan.orders[0 if stream_id is None else streams.index(stream_id)]
+    resampling = stream_order.resampling
+    ids = resampling.to_sample_ids(np.arange(resampling.samples, dtype=np.int64))
+    return np.asarray(resampling.virtual_shards, np.int64), ids
+
+
+# ---------------------------------------------------------------------- shuffles
+
+_BUILT_IN_SHUFFLES = dict(mds.shuffle.algos.data)  # copied before code can replace an entry
+
+
+class _FunctionShuffle(SequentialShuffle):
+    """Shuffle by a function that code has put into `shuffle.algos`.
+
+    The function has the signature of `get_shuffle` without ``algo`` and returns the whole order.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+    needs_all_samples = True
+    uses_blocks = True
+
+    def prepare(self) -> np.random.Generator:
+        """Call the function. Returns a generator that is never used: the function draws itself."""
+        spec = self.spec
+        order = type(self).function(
+            spec.sizes, spec.num_canonical_nodes, spec.seed, spec.epoch, spec.block_size
+        )
+        self._ids = np.asarray(order, np.int64).reshape(-1)
+        if not np.array_equal(np.sort(self._ids), np.arange(spec.samples)):
+            raise ConfigError(
+                f"the shuffle {type(self).__name__} returned {len(self._ids)} ids, which are not "
+                f"each of 0 to {spec.samples - 1} once."
+            )
+        return np.random.default_rng(0)
+
+    def generate(self, node: int, rng: np.random.Generator) -> Iterator[SampleIds]:
+        """Yield the ids of a canonical node."""
+        del rng
+        yield self._ids[self.starts[node] : self.starts[node + 1]]
+
+
+def _apply_shuffle(name: str) -> None:
+    """Make plans use the function that `shuffle_algos` has under a name now."""
+    natives = mds.shuffle.algos.data
+    function = shuffle_algos.get(name)
+    if shuffle_algos.is_original(name) and name in _BUILT_IN_SHUFFLES:
+        natives[name] = _BUILT_IN_SHUFFLES[name]
+    elif function is None:
+        natives.pop(name, None)
+    else:
+        natives[name] = type(name, (_FunctionShuffle,), {"function": staticmethod(function)})
+
+
+shuffle_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
+    "shuffle.algos",
+    {
+        algo: _bind_name(
+            mds.shuffle.get_shuffle,
+            algo,
+            f"get_shuffle_{algo}",
+            f"Return the ids 0 to sum(shard_sizes) - 1 in the order of {algo!r}, as one array.",
+        )
+        for algo in mds.shuffle.algos
+    },
+    _apply_shuffle,
+)
+get_shuffle_naive = shuffle_algos["naive"]
+get_shuffle_py1br = shuffle_algos["py1br"]
+get_shuffle_py1e = shuffle_algos["py1e"]
+get_shuffle_py1s = shuffle_algos["py1s"]
+get_shuffle_py2s = shuffle_algos["py2s"]
+
+
+def get_shuffle(
+    algo: str,
+    shard_sizes: SampleIds,
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> SampleIds:
+    """Return the ids 0 to sum(shard_sizes) - 1 in the order of a shuffle, as one int64 array.
+
+    - ``algo`` (str): key of `shuffle_algos`, or an algorithm that was registered with mds.
+    - ``shard_sizes`` (array of int, samples): samples of each shard.
+    - ``num_canonical_nodes`` (int): parts that are shuffled independently.
+    - ``seed`` (int), ``epoch`` (int): what the random order depends on.
+    - ``block_size`` (int, default 262144, samples): size of the blocks of py1br and py1e.
+
+    Raises UnknownNameError (a KeyError) for an unknown algorithm.
+    """
+    if algo not in shuffle_algos:  # registered with mds after the registry was made
+        return mds.shuffle.get_shuffle(
+            algo, shard_sizes, num_canonical_nodes, seed, epoch, block_size
+        )
+    return shuffle_algos[algo](shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+# ---------------------------------------------------------------------- partitions
+
+partition_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
+    "partition.algos",
+    {
+        algo: _bind_name(
+            mds.plan.get_partitions,
+            algo,
+            f"get_partitions_{algo}",
+            f"Return the positions of each worker in an epoch, as {algo!r} partitions it.",
+        )
+        for algo in PARTITION_ALGOS
+    },
+)
+get_partitions_orig = partition_algos["orig"]
+get_partitions_relaxed = partition_algos["relaxed"]
+
+
+def get_partitions(
+    algo: str,
+    num_samples: int,
+    num_canonical_nodes: int,
+    num_physical_nodes: int,
+    ranks_per_node: int,
+    workers_per_rank: int,
+    batch_size: int,
+    drop_first: int = 0,
+    initial_physical_nodes: int | None = None,
+) -> SampleIds:
+    """Return the positions of each worker in the order of an epoch.
+
+    - ``algo`` (str): key of `partition_algos`.
+    - ``num_samples`` (int): samples of the epoch.
+    - ``num_canonical_nodes``, ``num_physical_nodes``, ``ranks_per_node``, ``workers_per_rank``
+      (int): parts of the order, and the processes that share it.
+    - ``batch_size`` (int, samples): batch of one rank.
+    - ``drop_first`` (int, default 0, samples): samples of the epoch that were seen already.
+    - ``initial_physical_nodes`` (int | None, default None): nodes when the epoch began.
+
+    Returns int64 of shape (nodes, ranks, workers, batches, batch size), where -1 is padding. Raises
+    UnknownNameError (a KeyError) for an unknown algorithm.
+    """
+    if algo not in partition_algos:
+        raise UnknownNameError(
+            f"no partition_algo {algo!r}: choose one of {', '.join(partition_algos)}."
+        )
+    return partition_algos[algo](
+        num_samples,
+        num_canonical_nodes,
+        num_physical_nodes,
+        ranks_per_node,
+        workers_per_rank,
+        batch_size,
+        drop_first,
+        initial_physical_nodes,
+    )

@@ -24,7 +24,6 @@ from mds.cache.origin import source_of
 from mds.compat.dataset_parts import (
     GivenWork,
     NumberedShards,
-    ShardReaders,
     resolve_numbers,
 )
 from mds.compat.orders import (
@@ -45,7 +44,7 @@ from mds.compat.overrides import (
     save_replacements,
 )
 from mds.compat.ranks import ranks_of
-from mds.compat.shapes import Array, Spanner
+from mds.compat.readers import Array, ShardReaders, Spanner
 from mds.compat.stream import Stream
 from mds.dataset.indexing import normal
 from mds.dataset.order_state import OrderSetting

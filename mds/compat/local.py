@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mds.compat.dataset_parts import LocalShardReaders
-from mds.compat.shapes import Array, Spanner
+from mds.compat.readers import Array, ShardReaders, Spanner
 from mds.dataset.local import LocalDataset as Dataset
 from mds.dataset.shard_map import ShardMap
 
@@ -24,9 +23,9 @@ class LocalDataset(Dataset, Array):
     @property
     def shards(self) -> Sequence[Any]:  # type: ignore[override]
         """A reader of each shard, made when it is first asked for."""
-        found: LocalShardReaders | None = self.__dict__.get("_shard_readers")
+        found: ShardReaders | None = self.__dict__.get("_shard_readers")
         if found is None:
-            found = LocalShardReaders(ShardMap([self._index]), self._folder)
+            found = ShardReaders(ShardMap([self._index]), folder=self._folder)
             self._shard_readers = found
         return found
 

@@ -69,7 +69,7 @@ _BASE = "streaming.base"
 #: where mds calls the object otherwise.
 _TABLE = (
     (f"streaming {_BASE} {_BASE}.format", "mds.compat.format_writers", _WRITERS),
-    (f"{_BASE}.array", "mds.compat.shapes", "Array"),
+    (f"{_BASE}.array", "mds.compat.readers", "Array"),
     (f"{_BASE}.batching {_BASE}.dataset", "mds.compat.orders", "generate_work"),
     (f"{_BASE}.batching", "mds.compat.orders", "batching_methods"),
     *(
@@ -109,7 +109,7 @@ _TABLE = (
     (f"{_BASE}.format {_BASE}.format.base", "mds.compat.readers", "FileInfo Reader"),
     (
         f"{_BASE}.format",
-        "mds.compat.format_readers",
+        "mds.compat.readers",
         "get_index_basename reader_from_json _readers",
     ),
     (
@@ -118,15 +118,15 @@ _TABLE = (
         "FileInfo Reader JointReader SplitReader",
     ),
     (f"{_BASE}.format.base.writer", "mds.compat.writers", "Writer JointWriter SplitWriter"),
-    (f"{_BASE}.format.index", "mds.compat.format_readers", "get_index_basename"),
+    (f"{_BASE}.format.index", "mds.compat.readers", "get_index_basename"),
     (f"{_BASE}.format.json {_BASE}.format.json.writer", "mds.compat.format_writers", "JSONWriter"),
     (f"{_BASE}.format.mds {_BASE}.format.mds.writer", "mds.compat.format_writers", "MDSWriter"),
     (f"{_BASE}.format.mds.encodings", "mds.compat.encodings", _ENCODINGS),
-    (f"{_BASE}.format.mds {_BASE}.format.mds.reader", "mds.compat.format_readers", "MDSReader"),
-    (f"{_BASE}.format.json {_BASE}.format.json.reader", "mds.compat.format_readers", "JSONReader"),
+    (f"{_BASE}.format.mds {_BASE}.format.mds.reader", "mds.compat.readers", "MDSReader"),
+    (f"{_BASE}.format.json {_BASE}.format.json.reader", "mds.compat.readers", "JSONReader"),
     (
         f"{_BASE}.format.xsv {_BASE}.format.xsv.reader",
-        "mds.compat.format_readers",
+        "mds.compat.readers",
         "CSVReader TSVReader XSVReader",
     ),
     (
@@ -191,7 +191,7 @@ _TABLE = (
         )
         for algo in ("naive", "py1br", "py1e", "py1s", "py2s")
     ),
-    (f"{_BASE}.spanner", "mds.compat.shapes", "Spanner"),
+    (f"{_BASE}.spanner", "mds.compat.readers", "Spanner"),
     (
         f"{_BASE}.storage",
         "mds.compat.clouds",

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NoReturn
 
-from mds.compat.format_readers import reader_from_json
+from mds.compat.readers import reader_from_json
 from mds.errors import ConfigError, NotFoundError
 from mds.process.fork_safe import new_lock
 from mds.shardfile.hashing import hexdigest

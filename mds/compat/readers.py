@@ -1,36 +1,98 @@
-"""The incumbent's ``format.base.reader``: a shard of a folder as an array of samples.
+"""Shards as arrays of samples: `streaming.base.array`, `.spanner` and `.format`.
 
-What decodes is a reader of the library, opened when a sample is first asked for; the last few
-that were used stay open. The rest are facts of the index and of the folder.
+A Reader knows the files of one shard in a local folder and decodes its samples. It describes
+itself with the entry that ``index.json`` has for the shard; samples are decoded by a reader of mds,
+which is opened when a sample is first asked for.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mds.compat.shapes import Array
-from mds.errors import IndexFileError
+import numpy as np
+import numpy.typing as npt
+
+from mds.compat.overrides import Sealed, SealedDict, find_remedy, refuse
+from mds.dataset.indexing import normal, resolve
+from mds.dataset.shard_map import ShardList, ShardMap
+from mds.errors import ConfigError, IndexFileError
 from mds.index import Index
 from mds.readers import make_decoder, open_reader
 from mds.storage.relative_name import RelativeName, unlink_beneath
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
-    from mds.index import ShardInfo
-    from mds.readers import Reader as ShardReader
+    from typing_extensions import Self
 
-_MOST_OPEN = 16
+    from mds.cache import ShardCache
+    from mds.index import FileInfo as NativeFileInfo
+    from mds.index import ShardInfo
+    from mds.readers import Reader as NativeReader
+
+#: Shard files that stay open.
+_MAX_OPEN = 16
+#: Keys of an index entry that describe a file.
+_FILE_KEYS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
+
+# ---------------------------------------------------------------------- arrays and spans
+
+
+class Array(metaclass=Sealed):
+    """Base of classes with ``size`` items, which ``get_item`` returns one by one."""
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        raise NotImplementedError
+
+    def get_item(self, idx: int) -> Any:
+        """Return an item by its number, from 0."""
+        raise NotImplementedError
+
+    def _each_slice_index(self, at: slice) -> Iterator[int]:
+        return iter(range(*at.indices(self.size)))
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return an item, or a list of items for a slice, a list or an array of numbers."""
+        return resolve(at, self.size, self.get_item)
+
+
+class SpanError(ConfigError, IndexError):
+    """Sample number that no shard has."""
+
+
+class Spanner(metaclass=Sealed):
+    """Map from the number of a sample to its shard: ``spanner[17]`` is (shard, row).
+
+    ``shard_sizes``: samples of each shard. ``span_size`` has no effect; 0.13 takes it.
+    """
+
+    def __init__(self, shard_sizes: npt.ArrayLike, span_size: int = 1 << 10) -> None:
+        self.shard_sizes = np.asarray(shard_sizes, np.int64)
+        self.span_size = span_size
+        self.shard_bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shard_sizes)])
+        self.num_samples = int(self.shard_bounds[-1])
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < self.num_samples:
+            raise SpanError(f"there is no sample {index} among {self.num_samples}.")
+        shard = int(np.searchsorted(self.shard_bounds, index, "right")) - 1
+        return shard, int(index - self.shard_bounds[shard])
+
+
+# ---------------------------------------------------------------------- bases of readers
 
 
 @dataclass
 class FileInfo:
-    """A file of a shard: its name, its bytes, its digests by hash name."""
+    """File of a shard: its name, its bytes, and its digests by the name of the hash."""
 
     basename: str
     bytes: int
@@ -38,9 +100,18 @@ class FileInfo:
 
 
 class Reader(Array, ABC):
-    """A shard of a folder as an array of samples; its raw files must be there when one is asked."""
+    """Shard in a local folder as an array of samples.
 
-    #: What the index calls the format; formats of a user's own have none that we can open.
+    - ``dirname`` (str), ``split`` (str | None): folder of the files, and its sub-folder.
+    - ``compression`` (str | None): name of the compression of its files.
+    - ``hashes`` (list[str]): names of the hashes in the index.
+    - ``samples`` (int): number of samples.
+    - ``size_limit`` (int | str | None, bytes): limit that its writer had.
+
+    Raw files must be in the folder when a sample is read.
+    """
+
+    #: Name of the format in the index.
     format = ""
 
     def __init__(
@@ -55,69 +126,73 @@ class Reader(Array, ABC):
         self.dirname, self.split = dirname, split or ""
         self.compression, self.hashes, self.samples = compression, hashes, samples
         self.size_limit = parse_bytes(size_limit) if size_limit is not None else None
+        #: Raw file and compressed file (None without compression), for each file of the shard.
         self.file_pairs: list[tuple[FileInfo, FileInfo | None]] = []
-        #: How a dataset gets a sample of this shard, which may have to be fetched first.
+        #: Function that fetches the shard if necessary and returns a sample; set by datasets.
         self.sample: Callable[[int], dict[str, Any]] | None = None
 
     def validate(self, allow_unsafe_types: bool) -> None:
-        """Raise UnsafeTypeError (a ValueError) for columns that are not to be trusted."""
+        """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed."""
         del allow_unsafe_types
 
     @property
     def size(self) -> int:
-        """The samples of the shard."""
+        """Number of samples."""
         return self.samples
 
     def __len__(self) -> int:
         return self.samples
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[i] for i in range(self.samples))
+        return (self[row] for row in range(self.samples))
 
-    # ------------------------------------------------------------------ its files
+    # ------------------------------------------------------------------ files
 
     @property
     def folder(self) -> str:
-        """Where its files are."""
+        """Folder of the files, with the split."""
         return os.path.join(self.dirname, self.split)
 
     def _path(self, file: FileInfo) -> str:
-        return _name(file).under(self.folder)
+        return _relative_name(file).under(self.folder)
 
-    def _evict(self, files: list[FileInfo | None]) -> int:
-        _close(self)
-        size = 0
+    def _evict(self, files: Sequence[FileInfo | None]) -> int:
+        """Delete those of the files that exist; return their bytes."""
+        _open_readers.pop(id(self), None)
+        deleted_bytes = 0
         for file in files:
             if file is not None and os.path.lexists(self._path(file)):
-                unlink_beneath(self.folder, _name(file))
-                size += file.bytes
-        return size
+                unlink_beneath(self.folder, _relative_name(file))
+                deleted_bytes += file.bytes
+        return deleted_bytes
 
     def _evict_raw(self) -> int:
         return self._evict([raw for raw, _ in self.file_pairs])
 
     def _evict_zip(self) -> int:
-        return self._evict([packed for _, packed in self.file_pairs])
+        return self._evict([compressed for _, compressed in self.file_pairs])
 
     def evict(self) -> int:
-        """Remove the files of the shard; the bytes that they took."""
+        """Delete the files of the shard; return their bytes."""
         return self._evict_raw() + self._evict_zip()
 
     def set_up_local(self, listing: set[str], safe_keep_zip: bool) -> int:
-        """Remove what is half there, of the files in ``listing``; the bytes of what is left.
+        """Delete incomplete and unneeded files; return the bytes of the files that stay.
 
-        With ``safe_keep_zip`` raw files without their compressed ones are half there; without it
-        compressed ones beside raw ones are left over, but not counted.
+        - ``listing`` (set[str]): paths of the files that exist.
+        - ``safe_keep_zip`` (bool): whether compressed files are kept. If so, raw files without
+          their compressed ones are incomplete; if not, compressed files beside raw ones are
+          unneeded.
         """
-        raws = [raw for raw, _ in self.file_pairs]
-        zips = [packed for _, packed in self.file_pairs if packed is not None]
-        has_raw = all(self._path(file) in listing for file in raws)
-        has_zip = bool(zips) and all(self._path(file) in listing for file in zips)
+        raw_files = [raw for raw, _ in self.file_pairs]
+        zip_files = [file for _, file in self.file_pairs if file is not None]
+        has_raw = all(self._path(file) in listing for file in raw_files)
+        has_zip = bool(zip_files) and all(self._path(file) in listing for file in zip_files)
         if not has_raw:
             self._evict_raw()
-        if zips and not has_zip:
+        if zip_files and not has_zip:
             self._evict_zip()
-        if has_raw and zips and safe_keep_zip and not has_zip:
+        if has_raw and zip_files and safe_keep_zip and not has_zip:
             self._evict_raw()
             has_raw = False
         if has_raw and has_zip and not safe_keep_zip:
@@ -127,51 +202,54 @@ class Reader(Array, ABC):
         return (raw_size if has_raw else 0) + (zip_size if has_zip else 0)
 
     def get_raw_size(self) -> int:
-        """The bytes of the raw files."""
+        """Return the bytes of the raw files."""
         return sum(raw.bytes for raw, _ in self.file_pairs)
 
     def get_zip_size(self) -> int | None:
-        """The bytes of the compressed files; None where there are none."""
-        sizes = [packed.bytes for _, packed in self.file_pairs if packed is not None]
+        """Return the bytes of the compressed files, or None if there are none."""
+        sizes = [compressed.bytes for _, compressed in self.file_pairs if compressed is not None]
         return sum(sizes) if sizes else None
 
     def get_max_size(self) -> int:
-        """The most bytes that the shard takes: raw and compressed together."""
+        """Return the bytes of raw and compressed files together."""
         return self.get_raw_size() + (self.get_zip_size() or 0)
 
     def get_persistent_size(self, keep_zip: bool) -> int:
-        """The bytes that the shard takes once it is there."""
+        """Return the bytes that stay after the shard was decompressed.
+
+        ``keep_zip``: whether compressed files are kept.
+        """
         if self.compression and not keep_zip:
             return self.get_raw_size()
         return self.get_max_size()
 
-    # ------------------------------------------------------------------ its samples
+    # ------------------------------------------------------------------ samples
 
     @abstractmethod
     def decode_sample(self, data: bytes) -> dict[str, Any]:
-        """The sample of its stored bytes."""
+        """Return the sample of its stored bytes."""
 
     @abstractmethod
     def get_sample_data(self, idx: int) -> bytes:
-        """The stored bytes of a sample."""
+        """Return the stored bytes of a sample."""
 
     def get_item(self, idx: int) -> dict[str, Any]:
-        """One sample of the shard."""
+        """Return a sample by its number in the shard."""
         return self.decode_sample(self.get_sample_data(idx))
 
 
-class Answered(Reader):
-    """A reader of a format that the library knows."""
+class KnownFormatReader(Reader):
+    """Reader of a format that mds reads."""
 
-    def _entry(self) -> dict[str, Any]:
-        """What the index says of this shard."""
+    def _own_fields(self) -> dict[str, Any]:
+        """Return the fields of the index entry that the format adds to those of every shard."""
         raise NotImplementedError
 
     @property
-    def facts(self) -> ShardInfo:
-        """The library's facts of this shard. Raises IndexFileError where they make no sense."""
-        shard = vars(self).get("_facts")
-        if shard is None:
+    def info(self) -> ShardInfo:
+        """Facts of the shard, as mds reads them. Raises IndexFileError if they contradict."""
+        info = vars(self).get("_info")
+        if info is None:
             entry = {
                 "version": 2,
                 "format": self.format,
@@ -179,39 +257,65 @@ class Answered(Reader):
                 "hashes": self.hashes,
                 "samples": self.samples,
                 "size_limit": self.size_limit,
-                **self._entry(),
+                **self._own_fields(),
             }
-            where = os.path.join(self.folder, "index.json")
-            shard = self._facts = Index.build([entry], where).shard(0)
-        return shard
+            index_path = os.path.join(self.folder, "index.json")
+            info = self._info = Index.build([entry], index_path).shard(0)
+        return info
 
     def validate(self, allow_unsafe_types: bool) -> None:
-        """Raise UnsafeTypeError (a ValueError) for pickles, unless they are allowed."""
+        """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed."""
         from mds.index import refuse_unsafe
 
-        refuse_unsafe([self.facts.schema], allow_unsafe_types, self._path(self.file_pairs[-1][0]))
+        refuse_unsafe([self.info.schema], allow_unsafe_types, self._path(self.file_pairs[-1][0]))
 
     def decode_sample(self, data: bytes) -> dict[str, Any]:
-        """The sample of its stored bytes."""
+        """Return the sample of its stored bytes."""
         decode = vars(self).get("_decode")
         if decode is None:
-            decode = self._decode = make_decoder(self.facts.schema, allow_unsafe_types=True)
+            decode = self._decode = make_decoder(self.info.schema, allow_unsafe_types=True)
         return decode(memoryview(data))
 
     def get_sample_data(self, idx: int) -> bytes:
-        """The stored bytes of a sample."""
-        return bytes(_opened(self).sample_bytes(idx))
+        """Return the stored bytes of a sample."""
+        return bytes(_open(self).sample_bytes(idx))
 
     def get_item(self, idx: int) -> dict[str, Any]:
-        """One sample of the shard."""
+        """Return a sample by its number in the shard."""
         return super().get_item(idx) if self.sample is None else self.sample(idx)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_decode"}
 
+    @classmethod
+    def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> Self:
+        """Return the reader of a shard.
 
-class JointReader(Answered):
-    """A shard in one file."""
+        - ``dirname`` (str), ``split`` (str | None): folder of the files, and its sub-folder.
+        - ``obj`` (dict): entry of the list ``shards`` in ``index.json``.
+
+        Raises FormatNameError (a KeyError) and VersionError (an AssertionError).
+        """
+        for key in ("version", "format"):
+            if key not in obj:
+                raise FormatNameError(f"the shard has no {key!r}.")
+        if obj["version"] != 2:
+            raise VersionError(
+                f"the shard has version {obj['version']!r}; only version 2 is known."
+            )
+        if obj["format"] != cls.format:
+            raise VersionError(f"the shard is {obj['format']!r}, not {cls.format!r}.")
+        arguments = {key: value for key, value in obj.items() if key not in ("version", "format")}
+        for key in _FILE_KEYS:
+            if arguments.get(key) is not None:
+                arguments[key] = FileInfo(**arguments[key])
+        kind: Any = cls  # each format has arguments of its own, which are the keys of its entries
+        reader: Self = kind(dirname=dirname, split=split, **arguments)
+        return reader
+
+
+class JointReader(KnownFormatReader):
+    """Shard in one file, ``raw_data``; ``zip_data`` is the compressed one. See `Reader`."""
 
     def __init__(
         self,
@@ -229,8 +333,10 @@ class JointReader(Answered):
         self.file_pairs.append((raw_data, zip_data))
 
 
-class SplitReader(Answered):
-    """A shard in a data file and a meta file."""
+class SplitReader(KnownFormatReader):
+    """Shard in two files: lines in ``raw_data``, offsets in ``raw_meta``. See `Reader`."""
+
+    newline = "\n"
 
     def __init__(
         self,
@@ -250,26 +356,328 @@ class SplitReader(Answered):
         self.raw_meta, self.zip_meta = raw_meta, zip_meta
         self.file_pairs += [(raw_meta, zip_meta), (raw_data, zip_data)]
 
-
-# Readers whose files are open, with the last one that was used at the end.
-_open: collections.OrderedDict[int, tuple[Reader, ShardReader]] = collections.OrderedDict()
-
-
-def _opened(reader: Answered) -> ShardReader:
-    """The library's reader of a shard, kept open until others were used."""
-    found = _open.pop(id(reader), None)
-    if found is None:
-        found = reader, open_reader(reader.folder, reader.facts, allow_unsafe_types=True)
-    _open[id(reader)] = found
-    while len(_open) > _MOST_OPEN:
-        with contextlib.suppress(KeyError):  # another thread was here
-            _open.popitem(last=False)
-    return found[1]
+    def _own_fields(self) -> dict[str, Any]:
+        files = {key: _file_entry(getattr(self, key)) for key in _FILE_KEYS}
+        return {**files, "newline": self.newline}
 
 
-def _close(reader: Reader) -> None:
-    _open.pop(id(reader), None)
+# Native readers of the shards that were read last, by id() of their Reader; the last one is at the
+# end. The Reader is stored too, so that its id is not used again.
+_open_readers: collections.OrderedDict[int, tuple[Reader, NativeReader]] = collections.OrderedDict()
 
 
-def _name(file: FileInfo) -> RelativeName:
+def _open(reader: KnownFormatReader) -> NativeReader:
+    """Return the native reader of a shard, which stays open until `_MAX_OPEN` others are used."""
+    entry = _open_readers.pop(id(reader), None)
+    if entry is None:
+        entry = reader, open_reader(reader.folder, reader.info, allow_unsafe_types=True)
+    _open_readers[id(reader)] = entry
+    while len(_open_readers) > _MAX_OPEN:
+        with contextlib.suppress(KeyError):  # another thread has removed the last one
+            _open_readers.popitem(last=False)
+    return entry[1]
+
+
+def _relative_name(file: FileInfo) -> RelativeName:
     return RelativeName(file.basename, "the shard", IndexFileError)
+
+
+def _file_entry(file: FileInfo | None) -> dict[str, Any] | None:
+    return None if file is None else vars(file)
+
+
+# ---------------------------------------------------------------------- readers of formats
+
+
+class MDSReader(JointReader):
+    """Shard in the binary format MDS. See `Reader`.
+
+    ``column_names``, ``column_encodings`` and ``column_sizes`` (bytes of a value; None if values
+    differ in size) describe the columns.
+    """
+
+    format = "mds"
+
+    def __init__(
+        self,
+        dirname: str,
+        split: str | None,
+        column_encodings: list[str],
+        column_names: list[str],
+        column_sizes: list[int | None],
+        compression: str | None,
+        hashes: list[str],
+        raw_data: FileInfo,
+        samples: int,
+        size_limit: int | str | None,
+        zip_data: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname, split, compression, hashes, raw_data, samples, size_limit, zip_data
+        )
+        self.column_encodings, self.column_names = column_encodings, column_names
+        self.column_sizes = column_sizes
+
+    def _own_fields(self) -> dict[str, Any]:
+        return {
+            "column_encodings": self.column_encodings,
+            "column_names": self.column_names,
+            "column_sizes": self.column_sizes,
+            "raw_data": _file_entry(self.raw_data),
+            "zip_data": _file_entry(self.zip_data),
+        }
+
+
+class JSONReader(SplitReader):
+    """Shard of JSON lines; ``columns`` maps names to encodings. See `Reader`."""
+
+    format = "json"
+
+    def __init__(
+        self,
+        dirname: str,
+        split: str | None,
+        columns: dict[str, str],
+        compression: str | None,
+        hashes: list[str],
+        newline: str,
+        raw_data: FileInfo,
+        raw_meta: FileInfo,
+        samples: int,
+        size_limit: int | str | None,
+        zip_data: FileInfo | None,
+        zip_meta: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname,
+            split,
+            compression,
+            hashes,
+            raw_data,
+            raw_meta,
+            samples,
+            size_limit,
+            zip_data,
+            zip_meta,
+        )
+        self.columns, self.newline = columns, newline
+
+    def _own_fields(self) -> dict[str, Any]:
+        return {**super()._own_fields(), "columns": self.columns}
+
+
+class XSVReader(SplitReader):
+    """Shard of lines whose values have ``separator`` between them. See `Reader`."""
+
+    format = "xsv"
+
+    def __init__(
+        self,
+        dirname: str,
+        split: str | None,
+        column_encodings: list[str],
+        column_names: list[str],
+        compression: str | None,
+        hashes: list[str],
+        newline: str,
+        raw_data: FileInfo,
+        raw_meta: FileInfo,
+        samples: int,
+        separator: str,
+        size_limit: int | str | None,
+        zip_data: FileInfo | None,
+        zip_meta: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname,
+            split,
+            compression,
+            hashes,
+            raw_data,
+            raw_meta,
+            samples,
+            size_limit,
+            zip_data,
+            zip_meta,
+        )
+        self.column_encodings, self.column_names = column_encodings, column_names
+        self.newline, self.separator = newline, separator
+
+    def _own_fields(self) -> dict[str, Any]:
+        fields = {
+            **super()._own_fields(),
+            "column_encodings": self.column_encodings,
+            "column_names": self.column_names,
+        }
+        # An entry of csv or tsv has no separator: the format implies it.
+        return {**fields, "separator": self.separator} if self.format == "xsv" else fields
+
+
+class _FixedSeparatorReader(XSVReader):
+    """Base of csv and tsv, whose separator is a class attribute."""
+
+    separator: str
+
+    def __init__(
+        self,
+        dirname: str,
+        split: str | None,
+        column_encodings: list[str],
+        column_names: list[str],
+        compression: str | None,
+        hashes: list[str],
+        newline: str,
+        raw_data: FileInfo,
+        raw_meta: FileInfo,
+        samples: int,
+        size_limit: int | None,
+        zip_data: FileInfo | None,
+        zip_meta: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname,
+            split,
+            column_encodings,
+            column_names,
+            compression,
+            hashes,
+            newline,
+            raw_data,
+            raw_meta,
+            samples,
+            type(self).separator,
+            size_limit,
+            zip_data,
+            zip_meta,
+        )
+
+
+class CSVReader(_FixedSeparatorReader):
+    """Shard of lines with commas between values. See `Reader`."""
+
+    format = "csv"
+    separator = ","
+
+
+class TSVReader(_FixedSeparatorReader):
+    """Shard of lines with tabs between values. See `Reader`."""
+
+    format = "tsv"
+    separator = "\t"
+
+
+# ---------------------------------------------------------------------- readers of index entries
+
+
+class VersionError(IndexFileError, AssertionError):
+    """Entry of an index with an unknown version, or of another format than the reader's."""
+
+
+class FormatNameError(IndexFileError, KeyError):
+    """Entry of an index without a format or a version, or with an unknown format."""
+
+
+_readers: dict[str, type[Any]] = SealedDict(
+    "streaming.base.format._readers",
+    {kind.format: kind for kind in (CSVReader, JSONReader, MDSReader, TSVReader, XSVReader)},
+    find_remedy("_readers"),
+)
+
+
+def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Reader:
+    """Return the reader of a shard in the format that its index entry names.
+
+    - ``dirname`` (str), ``split`` (str | None): folder of the files, and its sub-folder.
+    - ``obj`` (dict): entry of the list ``shards`` in ``index.json``.
+
+    Raises IndexFileError (a ValueError) for an entry that describes no shard.
+    """
+    if obj.get("format") not in _readers:
+        raise FormatNameError(
+            f"{obj.get('format')!r} is not a shard format. There are {', '.join(_readers)}."
+        )
+    reader: Reader = _readers[obj["format"]].from_json(dirname, split, obj)
+    if isinstance(reader, KnownFormatReader):
+        reader.info  # noqa: B018 - raises for an entry that contradicts itself
+    return reader
+
+
+def get_index_basename() -> str:
+    """Return the name of index files."""
+    return "index.json"
+
+
+class ShardReaders(Sequence[Any]):
+    """Readers of all shards of a dataset; each is made when it is first asked for.
+
+    - ``shards`` (ShardMap): shards of all streams.
+    - ``cache`` (ShardCache | None, default None): where samples come from, fetched if necessary;
+      None reads them from ``folder``.
+    - ``folder`` (str, default ""): folder of the files of a dataset without a cache.
+    """
+
+    def __init__(self, shards: ShardMap, cache: ShardCache | None = None, folder: str = "") -> None:
+        self._shards, self._cache, self._folder = shards, cache, folder
+        self._infos = ShardList(shards)
+        self._readers: dict[int, Reader] = {}
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[shard] for shard in range(*at.indices(len(self)))]
+        shard = normal(int(at), len(self))
+        if shard not in self._readers:
+            self._readers[shard] = self._make_reader(shard)
+        return self._readers[shard]
+
+    def __setitem__(self, at: Any, reader: Any) -> NoReturn:
+        refuse(f"dataset.shards[{at!r}]", find_remedy("Reader"))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[shard] for shard in range(len(self)))
+
+    def _make_reader(self, shard: int) -> Reader:
+        entry = _entry_of(self._infos[shard])
+        if self._cache is None:
+            return reader_from_json(self._folder, "", entry)
+        source = self._cache.sources[int(self._shards.stream_per_shard[shard])]
+        reader = reader_from_json(source.folder, "", entry)
+        reader.sample = functools.partial(self._cache.sample, shard)
+        return reader
+
+
+def _entry_of(info: ShardInfo) -> dict[str, Any]:
+    """Return the entry of a shard in the list ``shards`` of ``index.json``."""
+    schema = info.schema
+    entry: dict[str, Any] = {
+        "version": schema.version,
+        "format": schema.format,
+        "compression": schema.compression,
+        "hashes": list(schema.hashes),
+        "samples": info.samples,
+        "size_limit": schema.size_limit,
+        "raw_data": _native_file_entry(info.raw),
+        "zip_data": _native_file_entry(info.zip),
+    }
+    names, encodings = list(schema.columns.names), list(schema.columns.encodings)
+    if schema.is_split:
+        entry["newline"] = schema.newline
+        entry["raw_meta"] = _native_file_entry(info.raw_meta)
+        entry["zip_meta"] = _native_file_entry(info.zip_meta)
+    if schema.format == "json":
+        entry["columns"] = dict(zip(names, encodings, strict=True))
+    else:
+        entry["column_names"], entry["column_encodings"] = names, encodings
+    if schema.format == "xsv":
+        entry["separator"] = schema.separator
+    if not schema.is_split:
+        entry["column_sizes"] = list(schema.columns.sizes)
+    return entry
+
+
+def _native_file_entry(info: NativeFileInfo | None) -> dict[str, Any] | None:
+    if info is None:
+        return None
+    return {"basename": str(info.basename), "bytes": info.size, "hashes": dict(info.hashes)}

@@ -20,10 +20,9 @@ import numpy.typing as npt
 from mds.cache.source import Source, default_folder
 from mds.compat.clouds import CloudDownloader
 from mds.compat.compressions import decompress, get_hash
-from mds.compat.format_readers import reader_from_json
 from mds.compat.overrides import Overridable, find_remedy, refuse
 from mds.compat.prepared import SCHEME
-from mds.compat.readers import FileInfo, Reader
+from mds.compat.readers import FileInfo, Reader, reader_from_json
 from mds.compat.util import retry
 from mds.dataset.stream import Stream as NativeStream
 from mds.errors import ConfigError, CorruptError, IndexFileError, NotFoundError

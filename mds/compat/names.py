@@ -217,7 +217,7 @@ _TABLE = (
     (f"{_BASE}.util", "mds.compat.util", _UTIL),
     (
         f"{_BASE}.util",
-        "mds.compat.merging",
+        "mds.compat.util",
         _MERGING,
     ),
     (f"{_BASE}.util", "mds.compat.placeholders", "SHM_TO_CLEAN"),

@@ -1,56 +1,72 @@
-"""The incumbent's ``base.util``: helpers that its users call."""
+"""Functions that users call: `streaming.base.util`, with the merging of indexes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from mds.errors import ConfigError, NotFoundError
+from mds.redaction import get_logger
 from mds.storage.retry import jitter
 from mds.units import parse_bytes, parse_count
 
 F = TypeVar("F", bound=Callable[..., Any])
+log = get_logger("mds.compat")
+
+# ---------------------------------------------------------------------- numbers and lists
 
 
 def bytes_to_int(bytes_str: int | str) -> int:
-    """Bytes, from a number or a text such as "64mb"."""
+    """Return a number of bytes from a number or a text such as "64mb"; units are powers of 1024."""
     return parse_bytes(bytes_str)
 
 
 def number_abbrev_to_int(abbrev_str: int | str) -> int:
-    """Samples, from a number or a text such as "100k"."""
+    """Return a number of samples from a number or a text such as "100k" or "2b"."""
     return parse_count(abbrev_str)
 
 
 def get_list_arg(text: str) -> list[str]:
-    """The parts of a text between commas; none for an empty text."""
+    """Return the parts of a text between commas; an empty text has none."""
     return text.split(",") if text else []
 
 
+# ---------------------------------------------------------------------- waiting
+
+
 def clean_stale_shared_memory() -> None:
-    """Do nothing, safely: there is no shared memory to clean, whatever else runs on this node."""
+    """Do nothing: mds leaves no shared memory behind that could be cleaned up."""
 
 
 def get_import_exception_message(package_name: str, extra_deps: str) -> str:
-    """The message for a missing optional package."""
+    """Return a message about a missing package; ``extra_deps``: extra of mds that installs it."""
     return f'the package {package_name} is not installed: pip install "mds-streaming[{extra_deps}]"'
 
 
 def wait_for_file_to_exist(
     filename: str, poll_interval: float, timeout: float, err_msg: str
 ) -> None:
-    """Return when there is a file of that name; RuntimeError(err_msg) after ``timeout`` seconds."""
+    """Wait until a file exists.
+
+    - ``filename`` (str): path of the file.
+    - ``poll_interval`` (float, seconds): time between two looks.
+    - ``timeout`` (float, seconds): longest wait.
+    - ``err_msg`` (str): message of the error after the longest wait.
+
+    Raises RuntimeError if the file does not exist after ``timeout``.
+    """
     import tenacity
 
     wait = tenacity.Retrying(
-        retry=tenacity.retry_if_result(lambda found: not found),
+        retry=tenacity.retry_if_result(lambda exists: not exists),
         wait=tenacity.wait_fixed(poll_interval),
         stop=tenacity.stop_after_delay(timeout),
     )
     try:
         wait(os.path.exists, filename)
     except tenacity.RetryError:
-        raise RuntimeError(f"{err_msg} ({filename} is not there after {timeout} s)") from None
+        raise RuntimeError(f"{err_msg} ({filename} does not exist after {timeout} s)") from None
 
 
 def retry(
@@ -60,15 +76,20 @@ def retry(
     initial_backoff: float = 1.0,
     max_jitter: float = 0.5,
 ) -> Any:
-    """A decorator that tries a function again after errors of a class, or of several in a tuple.
+    """Return a decorator that calls a function again after an error.
 
-    ``@retry`` alone takes the defaults. The wait doubles from ``initial_backoff`` seconds, with up
-    to ``max_jitter`` on top; ``clean_up_fn`` runs before each further try. The last error is
-    raised.
+    - ``exc_class`` (type | tuple[type, ...], default Exception): errors after which to try again.
+    - ``clean_up_fn`` (Callable | None, default None): function to call before each further try.
+    - ``num_attempts`` (int, default 3): tries altogether.
+    - ``initial_backoff`` (float, default 1, seconds): wait before the second try; it doubles for
+      each further one.
+    - ``max_jitter`` (float, default 0.5, seconds): most that is added to a wait at random.
+
+    The decorated function raises the last error. ``@retry`` without arguments works too.
     """
     import tenacity
 
-    if not isinstance(exc_class, (type, tuple)):  # used as @retry without parentheses
+    if not isinstance(exc_class, (type, tuple)):  # @retry without arguments
         return retry()(exc_class)
     if num_attempts < 1:
         raise ValueError(f"num_attempts must be at least 1, got {num_attempts}.")
@@ -79,14 +100,106 @@ def retry(
 
     backoff = tenacity.wait_exponential(multiplier=initial_backoff)
 
-    def wrap(function: F) -> F:
-        tried = tenacity.retry(
+    def decorate(function: F) -> F:
+        retrying = tenacity.retry(
             retry=tenacity.retry_if_exception_type(exc_class),
             stop=tenacity.stop_after_attempt(num_attempts),
             wait=lambda state: backoff(state) + jitter(max_jitter),
             before_sleep=clean_up,
             reraise=True,
         )(function)
-        return cast("F", tried)
+        return cast("F", retrying)
 
-    return wrap
+    return decorate
+
+
+# ---------------------------------------------------------------------- merging of indexes
+
+
+class MissingIndexError(NotFoundError, RuntimeError):
+    """Index that a list names and that does not exist."""
+
+
+class MergeCallError(ConfigError, IndexError):
+    """Call of `merge_index` that names nothing to merge."""
+
+
+def merge_index(*args: Any, **kwargs: Any) -> None:
+    """Write one index for the shards of several.
+
+    Either ``merge_index(index_file_urls, out, keep_local=True, download_timeout=60)``, for the
+    indexes of a list, or ``merge_index(out, keep_local=True, download_timeout=60)``, for all
+    indexes below ``out``.
+
+    - ``index_file_urls`` (list[str | tuple[str, str]]): URLs or paths of indexes.
+    - ``out`` (str | tuple[str, str]): folder, URL or (folder, URL) of the merged index.
+    - ``keep_local`` (bool, default True): whether the merged index stays in the folder.
+    - ``download_timeout`` (int, default 60, seconds): longest wait for one request.
+
+    Raises ConfigError (a ValueError), and MissingIndexError (a RuntimeError) for a listed index
+    that does not exist. Merges nothing, with a line in the log, if there are no indexes.
+    """
+    # The second argument is the place after a list, and keep_local after a place.
+    has_out = "out" in kwargs or (len(args) > 1 and not isinstance(args[1], bool))
+    if "index_file_urls" in kwargs or (args and not isinstance(args[0], (str, int)) and has_out):
+        _merge_index_from_list(*args, **kwargs)
+    elif args and isinstance(args[0], (str, os.PathLike, tuple)):
+        _merge_index_from_root(*args, **kwargs)
+    elif "out" in kwargs and not args:
+        _merge_index_from_root(**kwargs)
+    elif not args:
+        raise MergeCallError("merge_index needs the folder or the URL to merge in.")
+    else:
+        raise ConfigError(f"merge_index takes a list of indexes or a place, got {args[0]!r}.")
+
+
+def _merge_index_from_list(
+    index_file_urls: Sequence[str | tuple[str, str]],
+    out: str | tuple[str, str],
+    keep_local: bool = True,
+    download_timeout: int = 60,
+) -> None:
+    """Merge the indexes of a list; see `merge_index`."""
+    from mds.writers import merge_index as native_merge_index
+
+    if not index_file_urls or not out:
+        log.warning("no index was merged: none was named.")
+        return
+    try:
+        native_merge_index([*index_file_urls], out, keep_local, download_timeout)
+    except NotFoundError as error:
+        raise MissingIndexError(str(error), url=error.url, verb=error.verb) from error
+
+
+def _merge_index_from_root(
+    out: str | tuple[str, str], keep_local: bool = True, download_timeout: int = 60
+) -> None:
+    """Merge all indexes below a place; see `merge_index`."""
+    from mds.writers import merge_index as native_merge_index
+
+    try:
+        native_merge_index(out, keep_local, download_timeout)
+    except NotFoundError as error:
+        log.warning("no index was merged: %s", error)
+
+
+def _not_merged_index(index_file_path: str, out: str) -> bool:
+    """Whether an index is below ``out`` and not the merged index in ``out`` itself."""
+    folder = os.path.dirname(index_file_path)
+    return folder.rstrip("/") != out.rstrip("/")
+
+
+def _format_remote_index_files(remote: str, files: Sequence[str]) -> list[str]:
+    """Return the URLs of the indexes among the keys of a bucket.
+
+    ``remote``: a URL in the bucket; ``files``: keys, also of files that are no indexes.
+    """
+    scheme, colon, after_scheme = remote.partition("://")
+    if remote.startswith("dbfs:"):
+        root = "dbfs:/"
+    elif colon:
+        root = f"{scheme}://{after_scheme.partition('/')[0]}/"
+    else:
+        root = ""
+    keys = [name for name in files if name.rpartition("/")[2] == "index.json"]
+    return [root + name.lstrip("/") if root else name for name in keys]

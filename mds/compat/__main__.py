@@ -1,7 +1,7 @@
-"""``python -m mds.compat train.py ...`` runs a program with the door open in all its processes.
+"""Command that runs a program so that ``import streaming`` means mds in all its processes.
 
-``python -m mds.compat -m package.module ...`` runs a module. Without arguments the folder is
-printed that does the same when it is on PYTHONPATH.
+``python -m mds.compat train.py ...`` runs a file, ``python -m mds.compat -m package.module ...`` a
+module. Without arguments the command prints a folder, which does the same on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mds.compat.streaming import FOLDER
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by Python running ``arguments`` with the door on its path."""
+    """Replace this process by Python with ``arguments``, and with the folder on PYTHONPATH."""
     if not arguments:
         sys.stdout.write(f"{FOLDER}\n")
         return

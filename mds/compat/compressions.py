@@ -1,4 +1,8 @@
-"""The incumbent's ``base.compression`` and ``base.hashing``: by name, and as classes by level."""
+"""Compressions and hashes by name: `streaming.base.compression` and `.hashing`.
+
+Functions come first, then a class for each compression, whose objects have a level. All of them
+call `mds.shardfile`.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +19,89 @@ from mds.shardfile.hashing import hash_names, hexdigest, new_hash
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What a file can be at most: the format's offsets have 32 bits.
-_LARGEST = 1 << 32
+#: Most bytes of a decompressed file: offsets of the format have 32 bits.
+_MAX_SIZE = 1 << 32
+
+
+def get_compressions() -> set[str]:
+    """Return the names of all compressions, with and without levels: "zstd" and "zstd:7"."""
+    return set(compression_names())
+
+
+def is_compression(algo: str | None) -> bool:
+    """Whether a name is that of a compression."""
+    return algo in get_compressions()
+
+
+def get_compression_extension(algo: str) -> str:
+    """Return the end of the names of files compressed by ``algo``, without a dot."""
+    codec = parse_compression(algo)
+    if codec is None:
+        raise ConfigError(f"{algo!r} names no compression.")
+    return codec.extension
+
+
+def compress(algo: str | None, data: bytes) -> bytes:
+    """Return data compressed by ``algo``; None returns them unchanged."""
+    codec = parse_compression(algo)
+    return data if codec is None else codec.compress(data)
+
+
+def decompress(algo: str | None, data: bytes) -> bytes:
+    """Return data that ``algo`` has compressed; None returns them unchanged.
+
+    Raises ShardError for damaged data, and for data that decompress to more than 4 GiB.
+    """
+    codec = parse_compression(algo)
+    if codec is None:
+        return data
+    if codec.algorithm == "snappy":  # a raw block begins with its size
+        import cramjam
+
+        return codec.decompress(data, cramjam.snappy.decompress_raw_len(data))
+    # Decompressed twice: the codec needs the size, which only an index has.
+    return codec.decompress(data, len(codec.decompressor(_MAX_SIZE).feed(data)))
+
+
+def get_hashes() -> set[str]:
+    """Return the names of all hashes."""
+    return set(hash_names())
+
+
+def is_hash(algo: str) -> bool:
+    """Whether a name is that of a hash."""
+    return algo in get_hashes()
+
+
+def get_hash(algo: str, data: bytes) -> str:
+    """Return the digest of some bytes in lower-case hexadecimal digits."""
+    return hexdigest(algo, data)
+
+
+# ---------------------------------------------------------------------- classes and registries
 
 
 class Compression(metaclass=Sealed):
-    """A way of compressing whole files."""
+    """Compression of whole files; ``extension`` is the end of the names of compressed files."""
 
     extension: ClassVar[str] = ""
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
-        """Every name of it, with what compresses so."""
+        """Yield each name of the compression, and an object that compresses as it says."""
         yield cls.extension, cls()
 
     @abstractmethod
     def compress(self, data: bytes) -> bytes:
-        """The compressed file."""
+        """Return data compressed."""
 
     @abstractmethod
     def decompress(self, data: bytes) -> bytes:
-        """What the compressed file holds."""
+        """Return compressed data decompressed. Raises ShardError for damaged data."""
 
 
 class LevelledCompression(Compression):
-    """A compression with levels."""
+    """Compression with levels; ``levels`` are all of them."""
 
     levels: ClassVar[list[int]] = []
 
@@ -48,18 +110,18 @@ class LevelledCompression(Compression):
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
-        """Every name of it, with what compresses so: without a level, and with each."""
+        """Yield the name without a level and with each, and an object that compresses so."""
         yield cls.extension, cls()
         for level in cls.levels:
             yield f"{cls.extension}:{level}", cls(level)
 
 
 class LevelError(ConfigError, AssertionError):
-    """A level that a compression does not have."""
+    """Level that a compression does not have."""
 
 
-class _Levels(LevelledCompression):
-    """Levels of a codec of this library; the level is the default of ``__init__``."""
+class _NativeLevels(LevelledCompression):
+    """Compression of mds with levels. Raises LevelError for a level that it does not have."""
 
     def __init__(self, level: int) -> None:
         if level not in self.levels:
@@ -73,8 +135,8 @@ class _Levels(LevelledCompression):
         return decompress(self.extension, data)
 
 
-class Brotli(_Levels):
-    """Brotli."""
+class Brotli(_NativeLevels):
+    """Brotli, level 11 by default."""
 
     extension = "br"
     levels: ClassVar[list[int]] = [*range(12)]
@@ -83,8 +145,8 @@ class Brotli(_Levels):
         super().__init__(level)
 
 
-class Bzip2(_Levels):
-    """Bzip2."""
+class Bzip2(_NativeLevels):
+    """Bzip2, level 9 by default."""
 
     extension = "bz2"
     levels: ClassVar[list[int]] = [*range(1, 10)]
@@ -93,8 +155,8 @@ class Bzip2(_Levels):
         super().__init__(level)
 
 
-class Gzip(_Levels):
-    """Gzip."""
+class Gzip(_NativeLevels):
+    """Gzip, level 9 by default."""
 
     extension = "gz"
     levels: ClassVar[list[int]] = [*range(10)]
@@ -109,16 +171,16 @@ class Snappy(Compression):
     extension = "snappy"
 
     def compress(self, data: bytes) -> bytes:
-        """The compressed file."""
+        """Return data compressed."""
         return compress(self.extension, data)
 
     def decompress(self, data: bytes) -> bytes:
-        """What the compressed file holds."""
+        """Return compressed data decompressed. Raises ShardError for damaged data."""
         return decompress(self.extension, data)
 
 
-class Zstandard(_Levels):
-    """Zstandard."""
+class Zstandard(_NativeLevels):
+    """Zstandard, level 3 by default."""
 
     extension = "zstd"
     levels: ClassVar[list[int]] = [*range(1, 23)]
@@ -127,82 +189,30 @@ class Zstandard(_Levels):
         super().__init__(level)
 
 
-_COMPRESSIONS = "Compress with one of the names that get_compressions() gives"
+_REMEDY = "Compress with one of the names that get_compressions() gives"
 _families: dict[str, type[Compression]] = SealedDict(
     "_families",
     {kind.extension: kind for kind in (Brotli, Bzip2, Gzip, Snappy, Zstandard)},
-    _COMPRESSIONS,
+    _REMEDY,
 )
 
 
 def _collect(families: dict[str, type[Compression]]) -> dict[str, Compression]:
-    """What compresses under each name of some families."""
-    return {name: found for kind in families.values() for name, found in kind.each()}
+    """Return an object for each name of some families, whose keys are names without a level."""
+    return {name: algorithm for kind in families.values() for name, algorithm in kind.each()}
 
 
-_algorithms = SealedDict("_algorithms", _collect(_families), _COMPRESSIONS)
-
-
-def get_compressions() -> set[str]:
-    """Every name of a compression, with and without levels."""
-    return set(compression_names())
-
-
-def is_compression(algo: str | None) -> bool:
-    """Whether there is a compression of that name."""
-    return algo in get_compressions()
-
-
-def get_compression_extension(algo: str) -> str:
-    """What the names of files compressed by ``algo`` end with."""
-    codec = parse_compression(algo)
-    if codec is None:
-        raise ConfigError(f"{algo!r} names no compression.")
-    return codec.extension
-
-
-def compress(algo: str | None, data: bytes) -> bytes:
-    """Data compressed by ``algo``; unchanged for None."""
-    codec = parse_compression(algo)
-    return data if codec is None else codec.compress(data)
-
-
-def decompress(algo: str | None, data: bytes) -> bytes:
-    """The data that ``algo`` compressed, of up to 4 GiB. Raises ShardError when they are broken."""
-    codec = parse_compression(algo)
-    if codec is None:
-        return data
-    if codec.algorithm == "snappy":  # a raw block begins with its size
-        import cramjam
-
-        return codec.decompress(data, cramjam.snappy.decompress_raw_len(data))
-    # The size is found by decompressing: unlike an index, this call does not tell it.
-    return codec.decompress(data, len(codec.decompressor(_LARGEST).feed(data)))
-
-
-def get_hashes() -> set[str]:
-    """Every name of a hash."""
-    return set(hash_names())
-
-
-def is_hash(algo: str) -> bool:
-    """Whether there is a hash of that name."""
-    return algo in get_hashes()
-
-
-def get_hash(algo: str, data: bytes) -> str:
-    """The digest of some bytes in lower-case hex."""
-    return hexdigest(algo, data)
+_algorithms = SealedDict("_algorithms", _collect(_families), _REMEDY)
 
 
 def _hash_of(algo: str, data: bytes = b"") -> Any:
-    found = new_hash(algo)
-    found.update(data)
-    return found
+    digest = new_hash(algo)
+    digest.update(data)
+    return digest
 
 
 def _collect_hashes() -> dict[str, Callable[[bytes], Any]]:
-    """A function from bytes to a digest object for every hash."""
+    """Return a function from bytes to an object with ``hexdigest`` for each name of a hash."""
     return {name: partial(_hash_of, name) for name in hash_names()}
 
 

@@ -1,7 +1,8 @@
-"""Names of mosaicml-streaming's shared memory and worker threads, which mds does not have.
+"""Placeholders for names of mosaicml-streaming's shared memory and threads.
 
-Code imports the constants to clean up or to wait, so they have the values that it expects. The
-classes can be imported and named in annotations; making an object of one raises SealedNameError.
+mds has neither. The names can be imported and used in annotations; constants have the values of
+mosaicml-streaming, which clean-up code reads. Making an object of a class, or calling a function,
+raises SealedNameError.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ SHM_TO_CLEAN = [
 ]
 BARRIER_FILELOCK = "barrier_filelock"
 CACHE_FILELOCK = "cache_filelock"
-#: Seconds between two looks at shared memory there.
+#: Time between two looks at shared memory, in seconds.
 TICK = 0.007
-#: Seconds.
+#: Longest wait for a request, in seconds.
 DEFAULT_TIMEOUT = 60.0
-#: Seconds that a barrier waits there.
+#: Longest wait at a barrier, in seconds.
 TIMEOUT = 60
-#: Access time of a shard that was not used.
+#: Time of the last access to a shard that was never used.
 NEVER = (1 << 64) - 1
 
 _NO_SHARED_MEMORY = "mds needs no shared memory with a name and no barrier: leave this call out"
@@ -52,7 +53,7 @@ def _refuse_use(name: str, remedy: str) -> NoReturn:
 
 
 class _Placeholder(metaclass=Sealed):
-    """Class that can be imported; making an object raises SealedNameError."""
+    """Base of the classes. Raises SealedNameError with ``_remedy`` when an object is made."""
 
     _remedy = _NO_SHARED_MEMORY
 
@@ -78,25 +79,25 @@ class SharedScalar(_Placeholder):
 
 
 class _Iterator(_Placeholder):
-    """Progress of the threads of one iteration."""
+    """Progress of an iteration's threads."""
 
     _remedy = _NO_THREADS
 
 
 class _IterState(_Placeholder):
-    """State of an iteration."""
+    """Value of the state of an iteration's threads."""
 
     _remedy = _NO_THREADS
 
 
 class _ShardState(_Placeholder):
-    """State of a shard."""
+    """Value of the state of a shard in shared memory."""
 
     _remedy = _NO_THREADS
 
 
 def _placeholder(name: str) -> Callable[..., NoReturn]:
-    """Return a function that can be imported and raises SealedNameError when it is called."""
+    """Return a function of that name, which raises SealedNameError when it is called."""
 
     def refuse_call(*args: Any, **kwargs: Any) -> NoReturn:
         del args, kwargs
@@ -116,5 +117,8 @@ _unpack_locals = _placeholder("_unpack_locals")
 
 
 def _get_path(prefix_int: int, name: str) -> str:
-    """Return the name of a block of shared memory, as clean-up code spells it."""
+    """Return the name of a block of shared memory of mosaicml-streaming, for clean-up code.
+
+    ``prefix_int``: number of the dataset on this node; ``name``: kind of block, such as `LOCALS`.
+    """
     return f"{prefix_int:06}_{name}"

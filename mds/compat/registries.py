@@ -1,4 +1,4 @@
-"""The incumbent's ``base.registry_utils``: named classes, for code that registers its own."""
+"""Registries of objects by name: `streaming.base.registry_utils`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from mds.errors import ConfigError
 from mds.lazy_imports import load_plugin, plugin_names
 
 T = TypeVar("T")
-_all: list[TypedRegistry[Any]] = []
+#: All registries of this process, for `save_registry`.
+_registries: list[TypedRegistry[Any]] = []
 
 
 class TypedRegistry(Generic[T]):
-    """Objects by name, from ``register`` and from installed packages' entry points."""
+    """Registry of objects by name.
+
+    - ``namespace`` (Sequence[str]): words that name the registry; joined by ``_`` they are the
+      group of its entry points.
+    - ``entry_points`` (bool, default False): whether installed packages add objects.
+    - ``description`` (str, default ""): text about the registry.
+    """
 
     def __init__(
         self, namespace: Sequence[str], entry_points: bool = False, description: str = ""
@@ -25,42 +32,42 @@ class TypedRegistry(Generic[T]):
         self.entry_points = entry_points
         self.description = description
         self._objects: dict[str, T] = {}
-        _all.append(self)
+        _registries.append(self)
 
     def register(self, name: str, *, func: T | None = None) -> Any:
-        """Have ``func`` under ``name``; without it, a decorator that does."""
+        """Register ``func`` under a name and return it; without ``func``, return a decorator."""
         if func is None:
-            return lambda found: self.register(name, func=found)
+            return lambda decorated: self.register(name, func=decorated)
         self._objects[name] = func
         return func
 
     def __call__(self, name: str, func: T | None = None) -> Any:
-        """The same as ``register``."""
+        """Register an object; see `register`."""
         return self.register(name, func=func)
 
     def register_class(self, name: str, *, func: T | None = None) -> Any:
-        """The same as ``register``, for classes."""
+        """Register a class; see `register`."""
         return self.register(name, func=func)
 
-    def get_entry_point(self, name: str, default: T | None = None) -> Any:
-        """The object that an installed package offers under a name, or the default."""
-        return self.get_entry_points().get(name, default)
-
     def get(self, name: str) -> T:
-        """The object of that name. Raises ConfigError (a ValueError) naming those there are."""
-        known = self.get_all()
-        if name not in known:
+        """Return the object of a name. Raises ConfigError (a ValueError) for an unknown name."""
+        objects = self.get_all()
+        if name not in objects:
             raise ConfigError(
-                f"{'.'.join(self.namespace)} has no {name!r}, only {', '.join(sorted(known))}."
+                f"{'.'.join(self.namespace)} has no {name!r}, only {', '.join(sorted(objects))}."
             )
-        return known[name]
+        return objects[name]
 
     def get_all(self) -> dict[str, T]:
-        """Every object by name."""
+        """Return all objects by name; a registered one precedes that of an installed package."""
         return {**self.get_entry_points(), **self._objects}
 
+    def get_entry_point(self, name: str, default: T | None = None) -> Any:
+        """Return the object that an installed package has under a name, or ``default``."""
+        return self.get_entry_points().get(name, default)
+
     def get_entry_points(self) -> dict[str, T]:
-        """The objects that installed packages offer."""
+        """Return the objects of installed packages by name."""
         if not self.entry_points:
             return {}
         group = "_".join(self.namespace)
@@ -76,7 +83,7 @@ def create_registry(
     entry_points: bool = False,
     description: str = "",
 ) -> TypedRegistry[Any]:
-    """A registry of objects of a type; the type is for readers of the code."""
+    """Return a new registry; see `TypedRegistry`. ``generic_type``: type of its objects, unused."""
     del generic_type
     return TypedRegistry(namespace, entry_points, description)
 
@@ -89,30 +96,38 @@ def construct_from_registry(
     post_validation_function: Callable[[Any], None] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What the registered ``name`` makes of ``kwargs``, checked before and after.
+    """Return an object made by a class or function of a registry.
 
-    A function is called, or with ``partial_function`` given back bound to ``kwargs``; a class is
-    made an object of. Raises ValueError when a check by type fails.
+    - ``name`` (str), ``registry`` (TypedRegistry): where the class or function is.
+    - ``partial_function`` (bool, default True): whether a function is returned with ``kwargs``
+      bound to it, and not called.
+    - ``pre_validation_function`` (type | Callable | None, default None): base that the class must
+      have, or a function that is called with the class or function.
+    - ``post_validation_function`` (Callable | None, default None): function that is called with the
+      object.
+    - ``kwargs`` (Mapping | None, default None): arguments by name.
+
+    Raises ConfigError (a ValueError) for a class with another base.
     """
     import functools
 
-    found = registry.get(name)
+    registered = registry.get(name)
     if isinstance(pre_validation_function, type):
-        if not (isinstance(found, type) and issubclass(found, pre_validation_function)):
+        if not (isinstance(registered, type) and issubclass(registered, pre_validation_function)):
             raise ConfigError(f"{name!r} must be a {pre_validation_function.__name__}.")
     elif pre_validation_function is not None:
-        pre_validation_function(found)
-    if isinstance(found, type) or not partial_function:
-        made = found(**(kwargs or {}))
+        pre_validation_function(registered)
+    if isinstance(registered, type) or not partial_function:
+        constructed = registered(**(kwargs or {}))
     else:
-        made = functools.partial(found, **(kwargs or {}))
+        constructed = functools.partial(registered, **(kwargs or {}))
     if post_validation_function is not None:
-        post_validation_function(made)
-    return made
+        post_validation_function(constructed)
+    return constructed
 
 
 def import_file(loc: str | os.PathLike[str]) -> Any:
-    """The module that the Python file at a path makes."""
+    """Run the Python file at a path and return it as a module. Raises ConfigError for others."""
     path = os.fspath(loc)
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     if spec is None or spec.loader is None:
@@ -124,14 +139,17 @@ def import_file(loc: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def save_registry() -> Iterator[None]:
-    """Take back, at the end of the block, whatever was registered in it."""
+    """Restore all registries, with the registry of streams, at the end of a ``with`` block."""
     from mds.dataset.stream import streams_registry
 
-    places = [*(r._objects for r in _all), streams_registry._classes]  # noqa: SLF001
-    before = [dict(place) for place in places]
+    tables = [
+        *(registry._objects for registry in _registries),  # noqa: SLF001 - of this module
+        streams_registry._classes,  # noqa: SLF001 - has no method to remove a class
+    ]
+    copies = [dict(table) for table in tables]
     try:
         yield
     finally:
-        for place, saved in zip(places, before, strict=True):
-            place.clear()
-            place.update(saved)
+        for table, copy in zip(tables, copies, strict=True):
+            table.clear()
+            table.update(copy)

@@ -1,9 +1,9 @@
-"""Importing this makes ``import streaming``, and what is below it, resolve to this library.
+"""Importing this module makes ``import streaming``, and the modules below it, mean mds.
 
-A finder in front of ``sys.meta_path`` answers for the names in ``mds.compat.names`` with modules
-whose attributes are looked up when they are first touched, so that opening the door costs nothing
-and brings in no torch. An installed ``streaming`` stays closed behind it; one that was already
-imported is refused, because two libraries under one name would mix their classes.
+A finder at the front of ``sys.meta_path`` makes a module for each name in `mds.compat.names`. The
+module looks an attribute up when it is first read, so importing it is cheap and loads no torch. An
+installed ``streaming`` is never imported. If one was imported before, `install` raises CompatError:
+two libraries under one name would mix their classes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ from mds.compat.overrides import (
 from mds.errors import CompatError
 
 ROOT = "streaming"
-#: A folder for PYTHONPATH: its only module opens the door in every process that inherits it.
+#: Folder for PYTHONPATH, whose only module imports this one in every process that inherits it.
 FOLDER = os.path.join(os.path.dirname(__file__), "door")
 _ABSENT: Any = object()
 
 
 class Facade(ModuleType):
-    """Module of mosaicml-streaming whose names are those of modules of mds."""
+    """Module of mosaicml-streaming whose attributes are those of modules of mds.
+
+    Setting an attribute replaces a live name, raises for a sealed one, and warns of a harmless one;
+    see `mds.compat.overrides`.
+    """
 
     def __getattr__(self, name: str) -> Any:
         value = self._find_original(name)
@@ -47,6 +51,7 @@ class Facade(ModuleType):
         return value
 
     def _find_original(self, name: str) -> Any:
+        """Return the object of mds or the module with that name, or `_ABSENT`."""
         names = MODULES[self.__name__]
         if name in names:
             home, attribute = names[name]
@@ -60,12 +65,12 @@ class Facade(ModuleType):
             forget_replacement(self.__name__, name)
             if value is not self._find_original(name):
                 record_replacement(self.__name__, name, value)
-        elif self._has_to_check(name, value):
-            full = f"{self.__name__}.{name}"
+        elif self._replaces(name, value):
+            full_name = f"{self.__name__}.{name}"
             if name in HARMLESS:
-                ignore(full)
+                ignore(full_name)
                 return
-            refuse(full, find_remedy(name, vars(self).get(name)))
+            refuse(full_name, find_remedy(name, vars(self).get(name)))
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -78,8 +83,8 @@ class Facade(ModuleType):
     def _is_live(self, name: str) -> bool:
         return is_live(self.__name__, name) and f"{self.__name__}.{name}" not in MODULES
 
-    def _has_to_check(self, name: str, value: Any) -> bool:
-        """Whether mosaicml-streaming would use another value of a name from now on."""
+    def _replaces(self, name: str, value: Any) -> bool:
+        """Whether setting a name would make mosaicml-streaming use another object."""
         child = f"{self.__name__}.{name}"
         if child in MODULES and name not in MODULES[self.__name__]:
             return not isinstance(value, Facade) or value.__name__ != child
@@ -87,7 +92,7 @@ class Facade(ModuleType):
             is_import = isinstance(value, Facade) and value.__name__ == child
             is_same = name in vars(self) and vars(self)[name] is value
             return not (is_same or is_import)
-        # Other names that begin with an underscore are marks of the user's own.
+        # Code sets further private names only to mark a module that it has changed.
         return not name.startswith("_")
 
     def __dir__(self) -> list[str]:
@@ -97,17 +102,20 @@ class Facade(ModuleType):
 
 
 class Door(MetaPathFinder, Loader):
-    """Finds and makes the modules of the table."""
+    """Finder and loader of the modules in `mds.compat.names.MODULES`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of the table, None for anything that is not below ``streaming``."""
+        """Return the spec of a module below ``streaming``, and None for any other module.
+
+        Raises ModuleNotFoundError, which says what to use, for a module that mds does not have.
+        """
         del path, target
         if fullname in MODULES:
             return ModuleSpec(fullname, self, origin=__name__, is_package=True)
         if fullname.partition(".")[0] == ROOT:
-            # A file of an installed package would be a stranger among ours.
+            # Python would look in the installed package, whose modules do not fit to ours.
             reason = ABSENT.get(fullname, "Write to the maintainers if your code needs it.")
             raise ModuleNotFoundError(
                 f"mds.compat.streaming has no module {fullname!r}. {reason}", name=fullname
@@ -115,13 +123,13 @@ class Door(MetaPathFinder, Loader):
         return None
 
     def create_module(self, spec: ModuleSpec) -> Facade:
-        """The empty module."""
+        """Return a module without attributes."""
         return Facade(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module what every module has; the rest is found when it is touched."""
+        """Set the special attributes of a module; it looks up all others when they are read."""
         names = MODULES[module.__name__]
-        module.__file__ = __file__  # tools look for the source of what they run
+        module.__file__ = __file__  # debuggers and inspect need a file
         module.__doc__ = f"The names of {module.__name__}, answered by mds."
         vars(module)["__all__"] = sorted(name for name in names if not name.startswith("_"))
         if module.__name__ == ROOT:
@@ -129,7 +137,7 @@ class Door(MetaPathFinder, Loader):
 
 
 def facade(name: str) -> ModuleType:
-    """A module of the table, made without being imported."""
+    """Return a new module of `mds.compat.names.MODULES` without importing it."""
     door = Door()
     spec = door.find_spec(name)
     assert spec is not None
@@ -139,24 +147,24 @@ def facade(name: str) -> ModuleType:
 
 
 def install() -> None:
-    """Open the door; opening it twice is fine.
+    """Make ``import streaming`` mean mds; a second call does nothing.
 
-    Raises CompatError (an ImportError) when another ``streaming`` is already imported.
+    Raises CompatError (an ImportError) if another ``streaming`` was imported before.
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != ROOT or isinstance(module, Facade):
             continue
-        where = getattr(module, "__file__", None) or "somewhere"
-        if os.path.dirname(where) == FOLDER:
+        path = getattr(module, "__file__", None) or "an unknown file"
+        if os.path.dirname(path) == FOLDER:
             continue
-        if os.path.dirname(where).endswith(os.path.join("mds", "compat", "door")):
+        if os.path.dirname(path).endswith(os.path.join("mds", "compat", "door")):
             raise CompatError(
-                f"the door {where} belongs to another installation of mds than {FOLDER}, which is "
+                f"the door {path} belongs to another installation of mds than {FOLDER}, which is "
                 "imported. Put the folder on PYTHONPATH that `python -m mds.compat` prints in this "
                 "environment."
             )
         raise CompatError(
-            f"a module {name!r} from {where} is already imported, so `import streaming` cannot "
+            f"a module {name!r} from {path} is already imported, so `import streaming` cannot "
             "mean mds any more. Put `import mds.compat.streaming` before its first import."
         )
     if not any(isinstance(finder, Door) for finder in sys.meta_path):

@@ -1,4 +1,9 @@
-"""The incumbent's downloaders and uploaders: thin classes by scheme over the library's stores."""
+"""Downloaders and uploaders of single files: `streaming.base.storage`.
+
+mosaicml-streaming has a class for each kind of store. Here they all read and write through
+`mds.storage` and differ only in the URLs that they accept. Datasets and writers of mds do not use
+them; code that calls them does. A store of one's own is registered with `mds.storage`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
-from mds.compat.overrides import Sealed, SealedDict, check_overrides, find_remedy
+from mds.compat.overrides import (
+    Overridable,
+    Sealed,
+    SealedDict,
+    check_overrides,
+    find_remedy,
+    refuse_missing,
+)
 from mds.errors import ConfigError, NotFoundError
 from mds.redaction import get_logger, mask_foreign
 from mds.storage import (
@@ -26,27 +38,24 @@ from mds.storage.url import Url
 
 log = get_logger("mds.compat")
 
-# Scheme (for dbfs, with the beginning of the path) -> what its classes are named after.
-_FAMILIES = {
-    "": "Local",
-    "file": "Local",
-    "s3": "S3",
-    "gs": "GCS",
-    "oci": "OCI",
-    "azure": "Azure",
-    "azure-dl": "AzureDataLake",
-    "hf": "HF",
-    "sftp": "SFTP",
-    "dbfs:/Volumes": "DatabricksUnityCatalog",
-    "dbfs": "DBFS",
-    "alipan": "Alipan",
+#: Beginning of the names of a store's classes -> scheme of its URLs; for Unity Catalog, the
+#: beginning of the URL. The schemes are the keys of DOWNLOADER_MAPPINGS and UPLOADERS.
+_SCHEMES = {
+    "Local": "",
+    "S3": "s3",
+    "GCS": "gs",
+    "OCI": "oci",
+    "Azure": "azure",
+    "AzureDataLake": "azure-dl",
+    "HF": "hf",
+    "SFTP": "sftp",
+    "DatabricksUnityCatalog": "dbfs:/Volumes",
+    "DBFS": "dbfs",
+    "Alipan": "alipan",
 }
+_FAMILIES = {scheme: family for family, scheme in _SCHEMES.items()}
 
-
-# Family -> the scheme that its classes are for; the incumbent's identifier of them.
-_SCHEMES = {family: scheme for scheme, family in _FAMILIES.items() if scheme != "file"}
-
-#: Methods that make the clients of mosaicml-streaming, and what there is in their place.
+#: Methods of mosaicml-streaming that make a client, and what to use instead of overriding one.
 _CLIENTS = dict.fromkeys(
     (
         "_create_azure_client",
@@ -71,24 +80,28 @@ GCS_ERROR_NO_AUTHENTICATION = (
 
 
 class GCSAuthentication(Enum):
-    """How Google Cloud Storage is told that it is we."""
+    """Kind of credentials for Google Cloud Storage."""
 
     HMAC = 1
     SERVICE_ACCOUNT = 2
 
 
 class NoRemoteError(NotFoundError, ValueError):
-    """A file that is not there, and no remote to fetch it from."""
+    """File that does not exist, without a remote to fetch it from."""
 
 
-def _family(url: str | None) -> str:
+def _family_of(url: str | None) -> str:
+    """Return the beginning of the names of the classes for a URL or path; "Cloud" for the bases.
+
+    Raises ConfigError (a ValueError) for a scheme without a store.
+    """
     text = os.fspath(url) if url is not None else ""
     if is_local(text):
         return "Local"
     if text.startswith("dbfs:/Volumes"):
-        return _FAMILIES["dbfs:/Volumes"]
+        return "DatabricksUnityCatalog"
     scheme = text.partition(":")[0].lower()
-    if scheme not in _FAMILIES and not _is_known(scheme):
+    if scheme not in _FAMILIES and not _has_store(scheme):
         raise ConfigError(
             f"{Url(text)!s}: no store is known for {scheme!r}. Known are {', '.join(schemes())}, "
             "what fsspec knows where it is installed, and what register_store adds."
@@ -96,8 +109,8 @@ def _family(url: str | None) -> str:
     return _FAMILIES.get(scheme, "Cloud")
 
 
-def _is_known(scheme: str) -> bool:
-    """Whether a scheme has a store here, or one of fsspec's."""
+def _has_store(scheme: str) -> bool:
+    """Whether mds or fsspec has a store for a scheme."""
     if scheme in schemes():
         return True
     try:
@@ -107,31 +120,37 @@ def _is_known(scheme: str) -> bool:
     return scheme in known_implementations
 
 
+# ---------------------------------------------------------------------- downloaders
+
+
 class CloudDownloader(metaclass=Sealed):
-    """Fetches single files; ``CloudDownloader.get(url)`` gives the class of the URL's scheme."""
+    """Downloader of single files; ``CloudDownloader.get(url)`` chooses the class for a URL.
+
+    A user's class overrides ``_client_identifier``, the scheme of its URLs, and
+    ``_download_file_impl``.
+    """
 
     _family = ""
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "_download_file_impl" not in vars(cls):  # which may call a client of its own
+        if "_download_file_impl" not in vars(cls):  # which may use a client that the class makes
             check_overrides(cls, vars(cls))
 
     @classmethod
     def get(cls, remote_dir: str | None = None) -> CloudDownloader:
-        """A downloader for what is below a URL or path. Raises ConfigError (a ValueError)."""
-        # Downloaders that users wrote go first, by the identifier that they answer to.
-        for kind in CloudDownloader.__subclasses__():
-            if remote_dir is not None and kind.is_mine(remote_dir):
+        """Return a downloader for a URL or path. Raises ConfigError (a ValueError)."""
+        for kind in CloudDownloader.__subclasses__():  # a user's class comes before ours
+            if remote_dir is not None and kind._is_for(remote_dir):  # noqa: SLF001 - of this class
                 return kind()
-        name = f"{_family(remote_dir)}Downloader"
-        made: CloudDownloader = globals().get(name, CloudDownloader)()
-        return made
+        name = f"{_family_of(remote_dir)}Downloader"
+        downloader: CloudDownloader = globals().get(name, CloudDownloader)()
+        return downloader
 
     @classmethod
-    def is_mine(cls, url: str) -> bool:
-        """Whether a class that users wrote is for this URL: its identifier is the URL's scheme."""
+    def _is_for(cls, url: str) -> bool:
+        """Whether this is a user's class whose identifier is the scheme of a URL."""
         if cls._family:
             return False
         identifier = cls.__dict__.get("_client_identifier")
@@ -143,23 +162,29 @@ class CloudDownloader(metaclass=Sealed):
 
     @classmethod
     def direct_download(cls, remote: str | None, local: str, timeout: float = 60.0) -> None:
-        """Bring a file to the path ``local`` unless it is there, whole or not at all."""
+        """Download a file with the class for its URL; see `download`."""
         cls.get(remote).download(remote, local, timeout)
 
     def download(self, remote: str | None, local: str, timeout: float = 60.0) -> None:
-        """Bring a file to the path ``local`` unless it is there.
+        """Download a file, unless ``local`` exists; a partial file is never visible.
 
-        Raises NotFoundError (FileNotFoundError), and ConfigError for a URL of another scheme.
+        - ``remote`` (str | None): URL or path of the file.
+        - ``local`` (str): path of the copy.
+        - ``timeout`` (float, default 60, seconds): longest wait for one request.
+
+        Raises NotFoundError (a FileNotFoundError), and ConfigError for a URL of another store.
         """
         if os.path.exists(local):
             return
         if not remote:
-            raise NoRemoteError(f"{local} is not there, and no remote was given to fetch it from.")
+            raise NoRemoteError(
+                f"{local} does not exist, and no remote was given to fetch it from."
+            )
         self._validate_remote_path(remote)
         self._download_file_impl(remote, local, timeout)
 
     def _validate_remote_path(self, remote: str) -> None:
-        """Raise ConfigError (a ValueError) for a URL of another scheme than the class's."""
+        """Raise ConfigError (a ValueError) for a URL of another store than the class is for."""
         if self._family and not (self._family == "Local" and is_local(remote)):
             scheme = _SCHEMES[self._family]
             if not scheme or not remote.startswith(f"{scheme.partition(':')[0]}:"):
@@ -172,19 +197,51 @@ class CloudDownloader(metaclass=Sealed):
             store.get_file("", temporary)
 
     def clean_up(self) -> None:
-        """Nothing to do: connections belong to the process and are shared."""
+        """Do nothing: all downloaders of a process share its connections."""
 
 
-class CloudUploader(metaclass=Sealed):
-    """Sends files of a folder to a URL; ``get(out)`` gives the class of the URL's scheme.
+def download_file(
+    remote: str | None, local: str, timeout: float = 60.0, keep_zip: bool = False
+) -> None:
+    """Download a file, unless ``local`` exists; see `CloudDownloader.download`.
 
-    ``out`` is a folder, a URL (files are gathered in a temporary folder) or (folder, URL).
-    ``retry`` is the number of tries. A folder that has files raises FileExistsError, or with
-    ``exist_ok`` is used as it is, with a warning: what is in it stays. Nothing is ever removed but
-    what this uploader sent or made.
+    ``keep_zip`` has no effect; versions of mosaicml-streaming before 0.10 take it.
+    """
+    del keep_zip
+    CloudDownloader.get(remote).download(remote, local, timeout)
+
+
+# ---------------------------------------------------------------------- uploaders
+
+
+class CloudUploader(Overridable):
+    """Uploader of single files from a folder; ``CloudUploader.get(out)`` chooses the class.
+
+    - ``out`` (str | tuple[str, str]): folder, from which nothing is uploaded; URL, with a temporary
+      folder for the files; or (folder, URL).
+    - ``keep_local`` (bool, default False): whether files stay in the folder after the upload.
+    - ``progress_bar`` (bool, default False): no effect, since files are uploaded one by one.
+    - ``retry`` (int, default 2, tries): tries for each request.
+    - ``exist_ok`` (bool, default False): whether a folder that is not empty is used, with a warning
+      and with the files in it.
+
+    Deletes only files that it has uploaded and folders that it has made. Raises FileExistsError for
+    a folder that is not empty, and ConfigError (a ValueError) for a place without a store.
     """
 
+    _family = ""
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
+    _ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "check_bucket_exists",
+            "check_container_exists",
+            "check_dataset_exists",
+            "check_folder_exists",
+            "check_token",
+            "s3",
+        ),
+        "upload_file(), which raises an error that names what is wrong with the place",
+    )
 
     def __init__(
         self,
@@ -194,23 +251,22 @@ class CloudUploader(metaclass=Sealed):
         retry: int = 2,
         exist_ok: bool = False,
     ) -> None:
-        # Files go one by one here; the writers of the library show progress.
         self._validate(out)
         if isinstance(out, str):
-            here, there = (local_path(out), None) if is_local(out) else (None, out)
+            folder, url = (local_path(out), None) if is_local(out) else (None, out)
         else:
-            here, there = out
+            folder, url = out
         self.keep_local, self.retry, self.progress_bar = keep_local, retry, progress_bar
-        if here and there and is_local(there) and _is_same(here, local_path(there)):
-            there = None  # a file "sent" onto itself and then removed would be lost
-        self.local = here or tempfile.mkdtemp(prefix="mds-upload-")
-        self.remote = Url(there) if there else None
-        self._has_made = not here or not os.path.lexists(here)
+        if folder and url and is_local(url) and _is_same(folder, local_path(url)):
+            url = None  # a file that is copied onto itself and then deleted would be lost
+        self.local = folder or tempfile.mkdtemp(prefix="mds-upload-")
+        self.remote = Url(url) if url else None
+        self._has_made_folder = not folder or not os.path.lexists(folder)
         if os.path.isdir(self.local) and os.listdir(self.local):
             if not exist_ok:
                 raise FileExistsError(
                     f"{self.local} is not empty. Choose another folder, or pass exist_ok=True to "
-                    "use it with what is in it."
+                    "use it with the files in it."
                 )
             log.warning("%s is not empty; its files stay, since exist_ok=True.", self.local)
         os.makedirs(self.local, exist_ok=True)
@@ -224,26 +280,26 @@ class CloudUploader(metaclass=Sealed):
         retry: int = 2,
         exist_ok: bool = False,
     ) -> CloudUploader:
-        """An uploader for a folder, a URL or (folder, URL)."""
+        """Return an uploader for a folder, a URL or (folder, URL); see the class."""
         cls._check_out(out)
         url = out if isinstance(out, str) else out[-1]
-        kind: Any = globals().get(f"{_family(url)}Uploader", CloudUploader)
-        made: CloudUploader = kind(out, keep_local, progress_bar, retry, exist_ok)
-        return made
+        kind: Any = globals().get(f"{_family_of(url)}Uploader", CloudUploader)
+        uploader: CloudUploader = kind(out, keep_local, progress_bar, retry, exist_ok)
+        return uploader
 
     @classmethod
-    def of(cls, local: str, remote: str | None, keep_local: bool) -> CloudUploader:
-        """An uploader of a folder that is a writer's: it is taken as it is."""
-        kind: Any = globals().get(f"{_family(remote or local)}Uploader", CloudUploader)
-        made: CloudUploader = kind.__new__(kind)
-        made.local, made.remote = local, Url(remote) if remote else None
-        made.keep_local, made.retry, made.progress_bar = keep_local, 2, False
-        made._has_made = False
-        return made
+    def for_folder(cls, local: str, remote: str | None, keep_local: bool) -> CloudUploader:
+        """Return an uploader for the folder of a writer, which may have files in it."""
+        kind: Any = globals().get(f"{_family_of(remote or local)}Uploader", CloudUploader)
+        uploader: CloudUploader = kind.__new__(kind)
+        uploader.local, uploader.remote = local, Url(remote) if remote else None
+        uploader.keep_local, uploader.retry, uploader.progress_bar = keep_local, 2, False
+        uploader._has_made_folder = False
+        return uploader
 
     @staticmethod
     def _check_out(out: str | tuple[str, str]) -> None:
-        """Raise ConfigError (a ValueError) for what is neither a place nor two of them."""
+        """Raise ConfigError (a ValueError) unless ``out`` is a place or a pair of places."""
         if isinstance(out, str):
             return
         places: Any = out
@@ -254,101 +310,81 @@ class CloudUploader(metaclass=Sealed):
             )
 
     def _validate(self, out: str | tuple[str, str]) -> None:
-        """Raise ConfigError (a ValueError) for a place that cannot be sent to."""
+        """Raise ConfigError (a ValueError) for a place that no store can write."""
         self._check_out(out)
         url = out if isinstance(out, str) else out[-1]
-        _family(url)  # is there a store for it?
+        _family_of(url)  # raises for a scheme without a store
         if not is_local(url):
-            open_store(url).close()  # does it name a bucket?
+            open_store(url).close()  # raises for a URL without a bucket
 
-    def check_bucket_exists(self, remote: str) -> None:
-        """Raise the StoreError of a bucket that cannot be listed."""
-        with open_store(remote, retry=RetryPolicy(attempts=self.retry)) as store:
-            next(iter(store.list("")), None)
-
-    def check_dataset_exists(self) -> None:
-        """Raise the StoreError of a repository that cannot be listed."""
-        self.check_bucket_exists(str(self.remote))
-
-    def check_folder_exists(self) -> None:
-        """Raise the StoreError of a folder that cannot be listed."""
-        self.check_bucket_exists(str(self.remote))
-
-    def check_container_exists(self, remote: str) -> None:
-        """Raise the StoreError of a container that cannot be listed."""
-        self.check_bucket_exists(remote)
-
-    def check_token(self) -> None:
-        """Raise the StoreError of a place that does not know us."""
-        self.check_bucket_exists(str(self.remote))
-
-    @property
-    def s3(self) -> Any:
-        """A client of boto3; uploads need none of it."""
-        import boto3
-
-        return boto3.client("s3", endpoint_url=os.environ.get("S3_ENDPOINT_URL"))
+    def __getattr__(self, name: str) -> Any:
+        refuse_missing(self, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
 
     def upload_file(self, filename: str) -> None:
-        """Send a file of the folder; it is removed afterwards unless ``keep_local``."""
+        """Upload a file of the folder, then delete it there unless ``keep_local``.
+
+        ``filename``: path below the folder, and below the URL.
+        """
         if self.remote is None:
             return
         path = os.path.join(self.local, filename)
-        with self._store() as store:
+        with self._open_store() as store:
             store.put_file(filename, path)
         if not self.keep_local:
             os.unlink(path)
 
     def list_objects(self, prefix: str | None = None) -> list[str]:
-        """The URLs of what is at the destination, sorted."""
-        with self._store() as store:
-            return sorted(join(store.url, found.key) for found in store.list(prefix or ""))
+        """Return the URLs of all files at the destination, sorted.
+
+        ``prefix``: beginning of their paths below the destination.
+        """
+        with self._open_store() as store:
+            return sorted(join(store.url, entry.key) for entry in store.list(prefix or ""))
 
     def clear_local(self, local: str | None = None) -> None:
-        """Remove the folder if its files were sent away and are not to be kept.
+        """Delete the folder if its files were uploaded and are not kept.
 
-        A folder that this uploader did not make is removed only when it is empty.
+        ``local``: the folder, or one below it. A folder that this uploader did not make is deleted
+        only if it is empty.
         """
         folder = local or self.local
         if self.remote is None or self.keep_local or not os.path.isdir(folder):
             return
-        if self._has_made and _is_same(folder, self.local):
+        if self._has_made_folder and _is_same(folder, self.local):
             shutil.rmtree(folder)
             return
         with contextlib.suppress(OSError):
             os.rmdir(folder)
         if os.path.isdir(folder):
-            log.warning("%s stays: it holds files that were there before.", folder)
+            log.warning("%s stays: it holds files that this uploader did not make.", folder)
 
-    def _store(self) -> Any:
+    def _open_store(self) -> Any:
         return open_store(self.remote or self.local, retry=RetryPolicy(attempts=self.retry))
 
 
-def _is_same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def download_file(
-    remote: str | None, local: str, timeout: float = 60.0, keep_zip: bool = False
-) -> None:
-    """Bring one file to the path ``local`` unless it is there."""
-    del keep_zip
-    CloudDownloader.get(remote).download(remote, local, timeout)
-
-
-def _make_classes() -> None:
-    for name in {*_FAMILIES.values()}:
-        for base in (CloudDownloader, CloudUploader):
-            kind = base.__name__.replace("Cloud", name)
-            parents: tuple[type, ...] = (base,)
-            if base is CloudUploader and name in {"DBFS", "DatabricksUnityCatalog"}:
-                parents = (DatabricksUploader,)
-            space = {"__module__": __name__, "__doc__": base.__doc__, "_family": name}
-            globals()[kind] = type(kind, parents, space)
+def _is_same(folder: str, other_folder: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(other_folder)
 
 
 class DatabricksUploader(CloudUploader):
-    """Sends files of a folder to Databricks."""
+    """Base of the uploaders to Databricks; see `CloudUploader`."""
+
+
+# ---------------------------------------------------------------------- a class for each store
+
+
+def _make_classes() -> None:
+    """Define a downloader and an uploader for each store, such as S3Downloader and S3Uploader."""
+    for family in _SCHEMES:
+        is_databricks = family in {"DBFS", "DatabricksUnityCatalog"}
+        for base, parent in (
+            (CloudDownloader, CloudDownloader),
+            (CloudUploader, DatabricksUploader if is_databricks else CloudUploader),
+        ):
+            name = base.__name__.replace("Cloud", family)
+            namespace = {"__module__": __name__, "__doc__": base.__doc__, "_family": family}
+            globals()[name] = type(name, (parent,), namespace)
 
 
 _make_classes()

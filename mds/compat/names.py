@@ -68,7 +68,7 @@ _BASE = "streaming.base"
 #: Modules of ``streaming``, the module of mds that has their names, and the names; ``name=ours``
 #: where mds calls the object otherwise.
 _TABLE = (
-    (f"streaming {_BASE} {_BASE}.format", "mds.compat.format_writers", _WRITERS),
+    (f"streaming {_BASE} {_BASE}.format", "mds.compat.writers", _WRITERS),
     (f"{_BASE}.array", "mds.compat.readers", "Array"),
     (f"{_BASE}.batching {_BASE}.dataset", "mds.compat.orders", "generate_work"),
     (f"{_BASE}.batching", "mds.compat.orders", "batching_methods"),
@@ -119,8 +119,8 @@ _TABLE = (
     ),
     (f"{_BASE}.format.base.writer", "mds.compat.writers", "Writer JointWriter SplitWriter"),
     (f"{_BASE}.format.index", "mds.compat.readers", "get_index_basename"),
-    (f"{_BASE}.format.json {_BASE}.format.json.writer", "mds.compat.format_writers", "JSONWriter"),
-    (f"{_BASE}.format.mds {_BASE}.format.mds.writer", "mds.compat.format_writers", "MDSWriter"),
+    (f"{_BASE}.format.json {_BASE}.format.json.writer", "mds.compat.writers", "JSONWriter"),
+    (f"{_BASE}.format.mds {_BASE}.format.mds.writer", "mds.compat.writers", "MDSWriter"),
     (f"{_BASE}.format.mds.encodings", "mds.compat.encodings", _ENCODINGS),
     (f"{_BASE}.format.mds {_BASE}.format.mds.reader", "mds.compat.readers", "MDSReader"),
     (f"{_BASE}.format.json {_BASE}.format.json.reader", "mds.compat.readers", "JSONReader"),
@@ -141,7 +141,7 @@ _TABLE = (
     ),
     (
         f"{_BASE}.format.xsv {_BASE}.format.xsv.writer",
-        "mds.compat.format_writers",
+        "mds.compat.writers",
         "CSVWriter TSVWriter XSVWriter",
     ),
     (
@@ -243,7 +243,7 @@ _TABLE = (
     ),
     ("streaming.vision.ade20k", "mds.compat.domains", "StreamingADE20K"),
     ("streaming.vision.base", "mds.compat.domains", "StandardTransform StreamingVisionDataset"),
-    ("streaming.vision.convert.base", "mds.compat.format_writers", "MDSWriter"),
+    ("streaming.vision.convert.base", "mds.compat.writers", "MDSWriter"),
     (f"{_BASE}.stream streaming.multimodal.webvid", "mds.compat.placeholders", "TICK"),
     ("streaming.vision.cifar10", "mds.compat.domains", "StreamingCIFAR10"),
     ("streaming.vision.coco", "mds.compat.domains", "StreamingCOCO"),

@@ -1,14 +1,17 @@
-"""Names of `import streaming` that code replaces from outside: each is live, sealed or harmless.
+"""Names of `import streaming` that code replaces: each is live, sealed or harmless.
 
-mosaicml-streaming calls its own functions, methods and registries by name, and so public code
-replaces them: a function of a module, a method of a class, an entry of a registry. Here a name is
+Some code replaces a function, a method or an entry of a registry of mosaicml-streaming from
+outside, so that mosaicml-streaming calls the replacement. Here such a name is
 
 - live: the replacement takes effect. Modules of this package look live names up when they use them:
   functions with `replacement`, methods with `overrides`, entries in a `LiveRegistry`;
-- sealed: mds never calls the replacement, so setting the name raises SealedNameError, which says
-  what to use in mds;
-- harmless: the name decides no sample, no order, no bytes and no source of data, so setting it
+- sealed: mds would never call the replacement, so setting the name raises SealedNameError, whose
+  message names what to use instead;
+- harmless: the name affects no sample, no order, no bytes and no source of data, so setting it
   warns once and has no effect.
+
+The same holds for methods that a user's class overrides (`Overridable`) and for attributes that are
+set on one object.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from mds.errors import SealedNameError
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Modules that only pass names on to users: what is set there is what users import.
+#: Modules whose names users import and mds does not: a replacement is what users then import.
 LIVE_MODULES = frozenset(
     {
         "streaming",
@@ -42,6 +45,7 @@ LIVE_NAMES: Mapping[str, frozenset[str]] = {
     "streaming.base.batching.random": frozenset({"get_partitions", "get_shuffle"}),
 }
 
+#: Harmless names of all modules.
 HARMLESS = frozenset(
     {
         "BARRIER",
@@ -107,7 +111,7 @@ _ENCODINGS = (
 )
 _READERS = "Override get_item() of StreamingDataset, or write the data with MDSWriter"
 
-#: Name -> what to do instead of replacing it.
+#: Name of a function, class or registry -> what to do instead of replacing it.
 _REMEDIES: dict[str, str] = {
     "World": "Replace get_rank, get_world_size and get_local_world_size of "
     "streaming.base.distributed, or pass topology=(rank, world_size) to StreamingDataset",
@@ -119,7 +123,7 @@ _REMEDIES: dict[str, str] = {
     **dict.fromkeys(("mds_decode", "mds_encode", "Encoding"), _ENCODINGS),
     **dict.fromkeys(("Reader", "_readers", "reader_from_json"), _READERS),
 }
-#: Beginnings and ends of further names.
+#: The same for all names with that beginning, and with that end.
 _REMEDIES_BY_START = {
     "generate_work_": _WORK,
     "get_partitions_": _PARTITIONS,
@@ -129,14 +133,18 @@ _REMEDIES_BY_END = {"Downloader": _STORES, "Uploader": _UPLOADS, "Reader": _READ
 _DERIVE = "Derive a class, override the method there, and use that class"
 _CALL = "Call your own function from your own code"
 
-#: Special methods that mds may not call by name.
+#: Special methods that mds may bypass, so that a replacement would have no effect.
 _BYPASSED = {"__getitem__", "__iter__"}
 _ABSENT: Any = object()
+#: Harmless names that a warning has named in this process.
 _warned: set[str] = set()
 
 
 def refuse(name: str, remedy: str) -> NoReturn:
-    """Raise SealedNameError for setting a name that mds does not look up."""
+    """Raise SealedNameError for an attempt to set a sealed name.
+
+    ``remedy``: sentence without a full stop that says what to do instead.
+    """
     raise SealedNameError(
         f"setting {name} would have no effect: mosaicml-streaming calls it and mds does not. "
         f"{remedy}."
@@ -144,18 +152,21 @@ def refuse(name: str, remedy: str) -> NoReturn:
 
 
 def ignore(name: str) -> None:
-    """Warn once that setting a harmless name has no effect."""
+    """Warn that setting a harmless name has no effect, once for each name."""
     if name in _warned:
         return
     _warned.add(name)
     warnings.warn(
         f"setting {name} has no effect: mds does not use it, and your samples stay the same.",
-        stacklevel=4,
+        stacklevel=3,
     )
 
 
 def find_remedy(name: str, value: Any = None) -> str:
-    """Return what to do instead of replacing a function or a class of that name."""
+    """Return what to do instead of replacing a name, as a sentence without a full stop.
+
+    ``value``: the object that has the name; the remedy for classes differs from that for functions.
+    """
     if name in _REMEDIES:
         return _REMEDIES[name]
     for start, remedy in _REMEDIES_BY_START.items():
@@ -169,7 +180,8 @@ def find_remedy(name: str, value: Any = None) -> str:
 
 # ---------------------------------------------------------------------- functions of modules
 
-_functions: dict[tuple[str, str], Any] = {}
+#: (module of streaming, name) -> replacement.
+_replacements: dict[tuple[str, str], Any] = {}
 
 
 def is_live(module: str, name: str) -> bool:
@@ -178,56 +190,61 @@ def is_live(module: str, name: str) -> bool:
 
 
 def record_replacement(module: str, name: str, value: Any) -> None:
-    """Remember that code has put ``value`` in the place of a live name."""
-    _functions[module, name] = value
+    """Record the replacement of a live name."""
+    _replacements[module, name] = value
 
 
 def forget_replacement(module: str, name: str) -> None:
     """Use the original of a live name again."""
-    _functions.pop((module, name), None)
+    _replacements.pop((module, name), None)
 
 
 def replacement(module: str, *names: str) -> Any:
-    """Return what stands in the place of one of the live names, or None if it is the original."""
+    """Return the replacement of the first of the names that has one, or None."""
     for name in names:
-        if (module, name) in _functions:
-            return _functions[module, name]
+        if (module, name) in _replacements:
+            return _replacements[module, name]
     return None
 
 
 # ---------------------------------------------------------------------- methods of classes
 
+#: (class, live method) -> original, for methods that were set on the class.
 _originals: dict[tuple[type, str], Any] = {}
 
 
 class Sealed(ABCMeta):
-    """Metaclass of the door's classes, which refuses to set a method that is not live.
+    """Metaclass of the classes of `import streaming`, which refuses to set methods on them.
 
-    A class lists its live methods in ``_live``. A class of a user may get any attribute but those
-    that its bases refuse.
+    Methods in ``_live`` of a class may be set. A user's class may get any attribute that it could
+    have been defined with.
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        _check_attribute(cls, name, value)
+        _check_class_attribute(cls, name, value)
         if name in vars(cls) and name in getattr(cls, "_live", ()):
             _originals.setdefault((cls, name), vars(cls)[name])
         super().__setattr__(name, value)
 
     def __delattr__(cls, name: str) -> None:
-        _check_attribute(cls, name, _ABSENT)
+        _check_class_attribute(cls, name, _ABSENT)
         super().__delattr__(name)
 
 
 def overrides(kind: type, base: type, name: str) -> bool:
-    """Whether a class has another method than ``base`` was made with.
+    """Whether a method of ``kind`` is not the one that ``base`` was defined with.
 
-    A subclass overrides it, or code has set it on a class.
+    Either a subclass overrides the method, or code has set another one on a class.
     """
     original = _originals.get((base, name), vars(base).get(name))
     return inspect.getattr_static(kind, name) is not original
 
 
-def _check_attribute(kind: type, name: str, value: Any) -> None:
+def _check_class_attribute(kind: type, name: str, value: Any) -> None:
+    """Raise SealedNameError if setting an attribute of a class would have no effect.
+
+    ``value`` is `_ABSENT` if the attribute is deleted.
+    """
     is_special = name.startswith("__") and name.endswith("__")
     if name.startswith("_abc_") or (is_special and name not in _BYPASSED):
         return
@@ -241,28 +258,46 @@ def _check_attribute(kind: type, name: str, value: Any) -> None:
         return  # a test puts the original back
     uncalled = uncalled_of(kind)
     if not hasattr(kind, name) and name not in uncalled:
-        return  # an attribute of the user's own
+        return  # an attribute that only the user's code reads
     remedy = f"Use {uncalled[name]}" if name in uncalled else find_remedy(kind.__name__, kind)
     refuse(f"{kind.__name__}.{name}", remedy)
 
 
 class Overridable(metaclass=Sealed):
-    """Base of the door's classes that users derive from.
+    """Base of the classes of `import streaming` that users derive from.
 
-    ``_refused``: methods whose overrides would change samples, and what to use instead.
-    ``_ignored``: methods whose overrides change nothing, and what to use instead.
+    Each table maps the name of a method or attribute to what to use instead.
+
+    - ``_refused``: methods that mds does not call and whose overrides would change samples.
+    - ``_ignored``: methods that mds does not call and whose overrides would change nothing.
+    - ``_fixed``: attributes that mds looks up on the class or elsewhere, so that a value set on one
+      object would have no effect.
     """
 
     _refused: ClassVar[Mapping[str, str]] = {}
     _ignored: ClassVar[Mapping[str, str]] = {}
+    _fixed: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_overrides(cls, vars(cls))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = type(self)
+        if name in kind._fixed:  # noqa: SLF001 - its own table
+            refuse(f"{name} of one {kind.__name__}", kind._fixed[name])  # noqa: SLF001
+        if name in kind._refused:  # noqa: SLF001
+            refuse(f"{name} of one {kind.__name__}", f"Use {kind._refused[name]}")  # noqa: SLF001
+        if name in kind._ignored:  # noqa: SLF001
+            ignore(f"{name} of one {kind.__name__}")
+        super().__setattr__(name, value)
+
 
 def uncalled_of(kind: type) -> dict[str, str]:
-    """Return the methods that mosaicml-streaming calls and mds does not, with what to use."""
+    """Return the methods that mosaicml-streaming calls and mds does not.
+
+    They are mapped to what to use instead of overriding them.
+    """
     uncalled: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         for table in ("_refused", "_ignored"):
@@ -271,7 +306,10 @@ def uncalled_of(kind: type) -> dict[str, str]:
 
 
 def check_overrides(kind: type, names: Iterable[str]) -> None:
-    """Refuse overrides that would have to be called, and warn about those that change nothing."""
+    """Check attributes of a user's class for methods that mds does not call.
+
+    Raises SealedNameError for an override that would change samples; warns of one that would not.
+    """
     if kind.__module__.startswith("mds."):
         return
     uncalled = uncalled_of(kind)
@@ -305,9 +343,12 @@ _registries: dict[str, LiveRegistry[Any, Any]] = {}
 
 
 class LiveRegistry(MutableMapping[K, V]):
-    """Registry whose entries are used as they are now, with those that users set or removed.
+    """Registry whose entries code may set and delete; mds uses the entries that it has now.
 
-    ``name`` is that of `save_replacements`. ``apply`` is called with a key whose entry has changed.
+    - ``name`` (str): key of the registry in `save_replacements`.
+    - ``values`` (Mapping): entries of mds.
+    - ``apply`` (Callable | None, default None): function that is called with each key whose entry
+      has changed.
     """
 
     def __init__(
@@ -345,14 +386,14 @@ class LiveRegistry(MutableMapping[K, V]):
         return dict(self._values)
 
     def is_original(self, key: K) -> bool:
-        """Whether an entry is that of mds, or there is none as in mds."""
+        """Whether a key has the entry of mds, or no entry as in mds."""
         return self._values.get(key) is self._original.get(key)
 
 
 class SealedDict(dict[K, V]):
-    """Registry that refuses changes, since mds would not see them.
+    """Dict that raises SealedNameError for changes, which mds would never read.
 
-    ``remedy``: what to do instead.
+    ``name``: name of the dict in the message; ``remedy``: what to do instead, without a full stop.
     """
 
     def __init__(self, name: str, values: Mapping[K, V], remedy: str) -> None:
@@ -377,18 +418,18 @@ class SealedDict(dict[K, V]):
         return self
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Raise SealedNameError unless every entry is the one that there is."""
+        """Raise SealedNameError unless every new entry equals the present one."""
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return an entry. Raises SealedNameError for another key."""
+        """Return the entry of a key. Raises SealedNameError if there is none."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def pop(self, key: K, *default: Any) -> Any:
-        """Raise SealedNameError for a key that is there."""
+        """Return the default. Raises SealedNameError for a key that has an entry."""
         if key in self or not default:
             self._refuse(key)
         return default[0]
@@ -406,10 +447,13 @@ class SealedDict(dict[K, V]):
 
 
 def save_replacements() -> dict[str, Any]:
-    """Return all replacements but those of rank getters, for a process that is spawned."""
+    """Return the replacements that a spawned worker process needs, for `load_replacements`.
+
+    Replaced rank getters are left out: a worker has the ranks of the dataset that it is given.
+    """
     functions = {
         key: value
-        for key, value in _functions.items()
+        for key, value in _replacements.items()
         if key[0] not in LIVE_MODULES and key[1] not in (*_RANK_GETTERS, "dist")
     }
     methods = {
@@ -417,18 +461,18 @@ def save_replacements() -> dict[str, Any]:
         for (kind, name), original in _originals.items()
         if vars(kind)[name] is not original
     }
-    entries = {
+    all_entries = {
         name: {key: value for key, value in registry.items() if not registry.is_original(key)}
         for name, registry in _registries.items()
     }
-    changed = {name: values for name, values in entries.items() if values}
-    saved = {"functions": functions, "methods": methods, "entries": changed}
+    entries = {name: changed for name, changed in all_entries.items() if changed}
+    saved = {"functions": functions, "methods": methods, "entries": entries}
     return {kind: values for kind, values in saved.items() if values}
 
 
 def load_replacements(saved: Mapping[str, Any]) -> None:
-    """Make the replacements of another process in this one."""
-    _functions.update(saved.get("functions", {}))
+    """Make the replacements of another process in this one; ``saved``: see `save_replacements`."""
+    _replacements.update(saved.get("functions", {}))
     for (kind, name), value in saved.get("methods", {}).items():
         setattr(kind, name, value)
     for name, entries in saved.get("entries", {}).items():

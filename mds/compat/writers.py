@@ -1,6 +1,7 @@
-"""Bases of the incumbent's writers: ours, with the attributes and methods that code of 0.13 uses.
+"""Writers with the attributes and methods of 0.13: `streaming.base.format.*.writer`.
 
-A writer of a format of one's own inherits JointWriter or SplitWriter and encodes whole shards.
+Each class derives from the writer of mds for its format. A format of one's own derives from
+JointWriter or SplitWriter and encodes whole shards from ``new_samples``.
 """
 
 from __future__ import annotations
@@ -8,232 +9,294 @@ from __future__ import annotations
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat.clouds import CloudUploader
-from mds.compat.compressions import get_compression_extension, get_hash
+from mds.compat.encodings import packer_of
 from mds.compat.overrides import Overridable, SealedDict, find_remedy, refuse, refuse_missing
-from mds.process.fork_safe import new_event
-from mds.shardfile.layout import shard_name
+from mds.writers import mds as native
+from mds.writers import text as native_text
+from mds.writers.spec import full_signature
 from mds.writers.writer import Writer as NativeWriter
 
 if TYPE_CHECKING:
-    import threading
-    from concurrent.futures import Executor
+    from collections.abc import Mapping
 
-    Out = str | tuple[str, str]
+    from typing_extensions import Unpack
 
-_REFUSED = {
-    **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
-    **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
-}
-_IGNORED = dict.fromkeys(
-    ("cancel_future_jobs", "exception_callback"),
-    "abort(), and errors that are raised by write() and finish()",
+    from mds.encodings import Encoding
+    from mds.shardfile.layout import Columns
+    from mds.writers.spec import Out, WriterOptions
+
+#: Parameters that writers of 0.13 show; they take further options by ``**kwargs``, as ours do.
+_SHOWN_PARAMETERS = (
+    "columns",
+    "separator",
+    "newline",
+    "out",
+    "keep_local",
+    "compression",
+    "hashes",
+    "size_limit",
+    "extra_bytes_per_shard",
+    "extra_bytes_per_sample",
 )
 
 
 def _signature_of(kind: type) -> inspect.Signature:
-    """What is shown of a class: what its constructor takes."""
-    signature = inspect.signature(kind.__init__)  # type: ignore[misc]
-    _, *parameters = signature.parameters.values()
-    return signature.replace(parameters=parameters)
+    """Return the signature of a writer class: that of 0.13, or all options for a user's class."""
+    signature = full_signature(kind.__init__)  # type: ignore[misc]
+    if not kind.__module__.startswith("mds."):
+        return signature
+    constants = getattr(kind, "_constants", ())
+    parameters = [
+        parameter
+        for name, parameter in signature.parameters.items()
+        if name in _SHOWN_PARAMETERS and name not in constants
+    ]
+    return signature.replace(
+        parameters=[*parameters, inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]
+    )
 
 
 class Writer(Overridable, NativeWriter):
-    """As `mds.writers.Writer`."""
+    """Base of all writers; see `mds.writers.Writer`."""
 
     format = ""
     _is_strict = False
-    _refused, _ignored = _REFUSED, _IGNORED
+    _refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
+        **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
+    }
+    _ignored: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("cancel_future_jobs", "event", "exception_callback"),
+            "abort(), and errors that are raised by write() and finish()",
+        ),
+        "executor": "max_workers=",
+    }
+    _fixed: ClassVar[Mapping[str, str]] = {"cloud_writer": find_remedy("CloudUploader")}
+    #: Parameters that have one value for all objects of a class, and are not shown.
+    _constants: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__signature__ = _signature_of(cls)
-        own, base = vars(cls).get("format"), super(cls, cls).format
-        if own not in (None, base) and base and not cls.__module__.startswith("mds."):
+        own_format, base_format = vars(cls).get("format"), super(cls, cls).format
+        is_users = not cls.__module__.startswith("mds.")
+        if own_format not in (None, base_format) and base_format and is_users:
             refuse(
-                f"{cls.__name__}.format = {own!r}",
+                f"{cls.__name__}.format = {own_format!r}",
                 "Derive a format of your own from JointWriter or SplitWriter",
             )
 
-    def __init__(
-        self,
-        *,
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        extra_bytes_per_shard: int = 0,
-        extra_bytes_per_sample: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            extra_bytes_per_shard=extra_bytes_per_shard,
-            extra_bytes_per_sample=extra_bytes_per_sample,
-            **kwargs,
-        )
-
-    # ------------------------------------------------------------------ where it goes
+    # ------------------------------------------------------------------ destination
 
     @property
     def local(self) -> str:
-        """The folder where shards are written."""
+        """Folder where shards are written."""
         return self._destination.folder
 
     @property
     def remote(self) -> str | None:
-        """Where they are sent; None where the folder is the end."""
-        return self._destination._spec.remote  # noqa: SLF001 - a writer's other half
+        """URL where files are uploaded; None if they stay in the folder."""
+        return self._destination._spec.remote  # noqa: SLF001 - this class is a part of the writer
 
     @property
     def keep_local(self) -> bool:
-        """Whether what was sent stays in the folder."""
-        spec = self._destination._spec  # noqa: SLF001 - a writer's other half
+        """Whether files stay in the folder after they were uploaded."""
+        spec = self._destination._spec  # noqa: SLF001 - this class is a part of the writer
         return spec.remote is not None and spec.keep_local
 
     @property
     def cloud_writer(self) -> CloudUploader:
-        """What sends files of the folder."""
-        return CloudUploader.of(self.local, self.remote, self.keep_local)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "cloud_writer":
-            refuse("cloud_writer of one writer", find_remedy("CloudUploader"))
-        super().__setattr__(name, value)
+        """Uploader of single files from the folder."""
+        return CloudUploader.for_folder(self.local, self.remote, self.keep_local)
 
     def __getattr__(self, name: str) -> Any:
         refuse_missing(self, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
 
-    @property
-    def executor(self) -> Executor:
-        """The threads that write and send."""
-        return self._pipeline._pool  # noqa: SLF001 - a writer's other half
+    def cancel_future_jobs(self) -> None:
+        """End the writer without an index; see `abort`."""
+        self.abort()
 
-    @property
-    def event(self) -> threading.Event:
-        """Set once a shard could not be written."""
-        found = new_event()
-        if self._pipeline._failure is not None:  # noqa: SLF001 - a writer's other half
-            found.set()
-        return found
-
-    # ------------------------------------------------------------------ what is under way
+    # ------------------------------------------------------------------ shards
 
     @property
     def new_samples(self) -> list[bytes]:
-        """The samples of the shard that is being filled, as far as they are in memory."""
+        """Encoded samples of the shard that is not full yet.
+
+        If samples of one size were already written to the file early, only those in memory.
+        """
         if not hasattr(self, "_body"):
             return []
-        found: list[bytes] = []
+        samples: list[bytes] = []
         end = self._used
         for size in reversed(self._sizes):
             if end < size:
                 break
-            found.append(bytes(self._body[end - size : end]))
+            samples.append(bytes(self._body[end - size : end]))
             end -= size
-        return found[::-1]
+        return samples[::-1]
 
     @property
     def new_shard_size(self) -> int:
-        """The bytes of the shard that is being filled."""
+        """Bytes of the shard that is not full yet."""
         return self._running
 
     @property
     def shards(self) -> list[dict[str, Any]]:
-        """The entries of the full shards, which this waits for."""
+        """Entries of ``index.json`` for all full shards; reading it waits until they are written.
+
+        An entry refuses changes, which the index would not have.
+        """
         entries, _ = self._pipeline.finish()
         remedy = "The index has the keys of its format and no others: keep yours in another file"
-        return [SealedDict("an entry of shards", json.loads(e), remedy) for e in entries]
-
-    def _name_next_shard(self, extension: str | None = None) -> tuple[str, str | None]:
-        """What the next shard is called, raw and compressed."""
-        name = shard_name(self._shards, f"{self.format}.{extension}" if extension else self.format)
-        if not self.compression:
-            return name, None
-        return name, f"{name}.{get_compression_extension(self.compression)}"
-
-    def _hash(self, data: bytes, basename: str) -> dict[str, Any]:
-        """What the index says of a file."""
-        digests = {algo: get_hash(algo, data) for algo in self.hashes}
-        return {"basename": basename, "bytes": len(data), "hashes": digests}
-
-    def cancel_future_jobs(self) -> None:
-        """Stop without an index."""
-        self.abort()
+        return [SealedDict("an entry of shards", json.loads(entry), remedy) for entry in entries]
 
     @property
-    def _is_own(self) -> bool:
-        """Whether a subclass encodes whole shards in its own way."""
+    def _encodes_shards(self) -> bool:
+        """Whether a user's class encodes whole shards."""
         return False
 
     def _plan_header(self) -> bytes | None:
-        return None if self._is_own else super()._plan_header()
+        return None if self._encodes_shards else super()._plan_header()
 
 
 Writer.__signature__ = _signature_of(Writer)
 
 
 class JointWriter(Writer):
-    """A writer of shards in one file."""
+    """Base of writers of shards in one file."""
 
     @property
-    def _is_own(self) -> bool:
+    def _encodes_shards(self) -> bool:
         return not type(self).encode_joint_shard.__module__.startswith("mds.")
 
     @abstractmethod
     def encode_joint_shard(self) -> bytes:
-        """The file of the samples in ``new_samples``."""
+        """Return the content of a file with the samples in ``new_samples``."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
-        if self._is_own:
+        if self._encodes_shards:
             return ((self.encode_joint_shard(),),)
         return super()._files(body, sizes)  # type: ignore[safe-super]
 
 
 class SplitWriter(Writer):
-    """A writer of shards in a data file and a meta file."""
+    """Base of writers of shards in two files: samples, and where each of them begins."""
 
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
-
-    def __init__(
-        self,
-        *,
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            **kwargs,
-        )
+    _constants = ("extra_bytes_per_shard", "extra_bytes_per_sample")
 
     @property
-    def _is_own(self) -> bool:
+    def _encodes_shards(self) -> bool:
         return not type(self).encode_split_shard.__module__.startswith("mds.")
 
     @abstractmethod
     def encode_split_shard(self) -> tuple[bytes, bytes]:
-        """The data and the meta file of the samples in ``new_samples``."""
+        """Return the contents of both files with the samples in ``new_samples``."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
-        if self._is_own:
+        if self._encodes_shards:
             data, meta = self.encode_split_shard()
             return (data,), (meta,)
         return super()._files(body, sizes)  # type: ignore[safe-super]
+
+
+# ---------------------------------------------------------------------- formats
+
+
+class ColumnDict(dict[str, str]):
+    """Columns of an MDSWriter: a dict, as in 0.13, with the attributes that `mds.MDSWriter` uses.
+
+    ``names``, ``encodings``, ``sizes``: one item per column; a size is None if values differ.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(zip(columns.names, columns.encodings, strict=True))
+        self.names, self.encodings, self.sizes = columns
+
+
+class MDSWriter(JointWriter, native.MDSWriter):
+    """Writer of MDS shards; its help is that of `mds.MDSWriter`."""
+
+    __doc__ = native.MDSWriter.__doc__
+    format = "mds"
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        out: Out,
+        lengths: str | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> None:
+        super().__init__(columns=columns, out=out, lengths=lengths, **options)
+        self.columns = ColumnDict(self.columns)  # type: ignore[assignment]
+        self.column_names = list(self.columns.names)
+        self.column_encodings = list(self.columns.encodings)
+        self.column_sizes = list(self.columns.sizes)
+        self.config_data = self._config
+
+    def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
+        return packer_of(encoding)
+
+    def encode_joint_shard(self) -> bytes:
+        """Return the content of a file with the samples in ``new_samples``."""
+        samples = self.new_samples
+        (parts,) = native.MDSWriter._files(self, b"".join(samples), [*map(len, samples)])  # noqa: SLF001
+        return b"".join(parts)
+
+
+class _LinesWriter(SplitWriter):
+    """Base of writers of lines of text."""
+
+    def encode_split_shard(self) -> tuple[bytes, bytes]:
+        """Return the contents of both files with the samples in ``new_samples``."""
+        samples = self.new_samples
+        data, meta = super()._files(b"".join(samples), [*map(len, samples)])
+        return b"".join(data), b"".join(meta)
+
+
+class JSONWriter(_LinesWriter, native_text.JSONWriter):
+    """Writer of JSON lines; its help is that of `mds.JSONWriter`."""
+
+    __doc__ = native_text.JSONWriter.__doc__
+    format = "json"
+
+
+class XSVWriter(_LinesWriter, native_text.XSVWriter):
+    """Writer of lines with a separator; its help is that of `mds.XSVWriter`."""
+
+    __doc__ = native_text.XSVWriter.__doc__
+    format = "xsv"
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, sorted."""
+        return list(self.columns)
+
+    @property
+    def column_encodings(self) -> list[str]:
+        """Encodings of the columns: "str", "int" or "float"."""
+        return list(self.columns.values())
+
+
+class CSVWriter(XSVWriter, native_text.CSVWriter):
+    """Writer of lines with commas; its help is that of `mds.CSVWriter`."""
+
+    __doc__ = native_text.CSVWriter.__doc__
+    format = "csv"
+    separator = ","
+
+
+class TSVWriter(XSVWriter, native_text.TSVWriter):
+    """Writer of lines with tabs; its help is that of `mds.TSVWriter`."""
+
+    __doc__ = native_text.TSVWriter.__doc__
+    format = "tsv"
+    separator = "\t"

@@ -7,6 +7,8 @@ from streaming.base.storage import CloudDownloader, CloudUploader, S3Downloader
 from streaming.base.storage import download as downloads
 from streaming.base.storage import upload as uploads
 
+from mds.errors import SealedNameError
+
 SCHEMES = {
     "s3": "S3",
     "gs": "GCS",
@@ -72,11 +74,18 @@ def test_a_url_without_a_bucket_is_refused():
         CloudUploader.get("s3://")
 
 
-def test_asking_for_a_bucket(tmp_path):
-    """A place that can be listed is there."""
+def test_checks_of_an_uploader_are_not_called(tmp_path):
+    """A check is missing, an override of one warns, and one that is set on a class raises."""
     uploader = CloudUploader.get((str(tmp_path / "here"), str(tmp_path)))
-    uploader.check_bucket_exists(str(tmp_path))
     assert uploader.remote == str(tmp_path)
+    with pytest.raises(AttributeError, match=r"check_bucket_exists through mds.*upload_file"):
+        uploader.check_bucket_exists(str(tmp_path))
+    with pytest.warns(UserWarning, match="Mine overrides check_token"):
+        type("Mine", (uploads.AlipanUploader,), {"check_token": lambda self: None})
+    with pytest.raises(SealedNameError, match=r"S3Uploader\.check_bucket_exists would have no"):
+        uploads.S3Uploader.check_bucket_exists = lambda *_: None
+    with pytest.raises(SealedNameError, match="Mine overrides _create_s3_client"):
+        type("Mine", (uploads.S3Uploader,), {"_create_s3_client": lambda self: None})
 
 
 def test_databricks_have_a_class_in_common():

@@ -496,6 +496,12 @@ def test_writers_refuse_what_the_index_would_not_have(tmp_path):
             writer.cloud_writer = None
         with pytest.raises(AttributeError, match="has no _reset_cache through mds"):
             writer._reset_cache()
+        with pytest.raises(AttributeError, match=r"has no executor through mds.*max_workers="):
+            writer.executor.submit(print)
+        with pytest.raises(SealedNameError, match="_write_index of one MDSWriter"):
+            writer._write_index = print
+        with pytest.warns(UserWarning, match="event of one MDSWriter has no effect"):
+            writer.event = None
     assert len(StreamingDataset(local=str(tmp_path / "out"), batch_size=1)) == 9
 
 

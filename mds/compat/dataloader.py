@@ -1,4 +1,4 @@
-"""The incumbent's ``base.dataloader``: our loader, counting by ``_get_batch_size`` if asked to."""
+"""StreamingDataLoader whose subclasses may count samples: `streaming.base.dataloader`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from typing import Any
 
 from mds.compat.overrides import Overridable
 from mds.errors import ConfigError
-from mds.loader.dataloader import StreamingDataLoader as Loader
+from mds.loader.dataloader import StreamingDataLoader as NativeStreamingDataLoader
 
 
-class StreamingDataLoader(Overridable, Loader):
-    """As `mds.StreamingDataLoader`.
+class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
+    """Loader of the batches of a StreamingDataset; see `mds.StreamingDataLoader`.
 
-    The samples of a batch are counted where it is made. A subclass that overrides
-    ``_get_batch_size`` counts by that instead.
+    mds counts the samples of a batch where it makes the batch. If a subclass overrides
+    ``_get_batch_size``, that method counts them instead.
     """
 
     _is_strict = False
     _live = ("__iter__", "state_dict", "load_state_dict")
 
+    # Shows the parameters of 0.13.
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
     def _get_batch_size(self, batch: Any) -> int:
-        """The samples of a batch, by its first value. Raises ConfigError for an empty one."""
+        """Return the samples of a batch: the length of the first value of a dict, or of the batch.
+
+        Raises ConfigError for an empty dict.
+        """
         if hasattr(batch, "shape") or hasattr(batch, "dtype"):
             return len(batch)
         if hasattr(batch, "values"):
@@ -36,16 +40,13 @@ class StreamingDataLoader(Overridable, Loader):
 
     def __iter__(self) -> Any:
         batches: Iterator[Any] = super().__iter__()
-        return self._recounted(batches) if self._counts_itself else batches
+        own_method = type(self)._get_batch_size is not StreamingDataLoader._get_batch_size  # noqa: SLF001
+        return self._yield_counted(batches) if own_method else batches
 
-    @property
-    def _counts_itself(self) -> bool:
-        return type(self)._get_batch_size is not StreamingDataLoader._get_batch_size  # noqa: SLF001 - its own
-
-    def _recounted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, counted by the subclass."""
-        count = 0
+    def _yield_counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches, and count their samples by `_get_batch_size`."""
+        samples = 0
         for batch in batches:
-            count += self._get_batch_size(batch)
-            self.num_samples_yielded = count
+            samples += self._get_batch_size(batch)
+            self.num_samples_yielded = samples
             yield batch

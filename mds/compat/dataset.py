@@ -1,8 +1,14 @@
-"""The incumbent's ``base.dataset``: our StreamingDataset, as code written for 0.13 expects it.
+"""StreamingDataset and LocalDataset as code written for 0.13 expects them.
 
-Two datasets of one process on one local folder are an error there, and programs have come to rely
-on hearing it. Ours keeps the second one apart in the folder; through the door it is refused as it
-was, unless both read the same remote, as when a trainer makes its dataset again.
+StreamingDataset adds four things to that of `mds`:
+
+- methods that a subclass may override: ``_get_work``, ``resample_streams``, ``prepare_shard``,
+  ``__getitem__`` and ``get_item``;
+- an order made by functions that code has replaced (`mds.compat.orders`);
+- arguments and states that `mds` refuses and 0.13 accepts, each with a warning;
+- an error if another dataset in this process reads another remote through the same local
+  directory. `mds` keeps the two apart, but programs rely on the error. A dataset that is made again
+  for the same remote is accepted.
 """
 
 from __future__ import annotations
@@ -13,19 +19,14 @@ import inspect
 import os
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mds.arguments import find_faults
 from mds.cache.origin import source_of
-from mds.compat.dataset_parts import (
-    GivenWork,
-    NumberedShards,
-    resolve_numbers,
-)
 from mds.compat.orders import (
     batching_methods,
     has_replaced_order,
@@ -39,21 +40,21 @@ from mds.compat.overrides import (
     Overridable,
     load_replacements,
     overrides,
-    refuse,
     refuse_missing,
     save_replacements,
 )
-from mds.compat.ranks import ranks_of
+from mds.compat.ranks import find_current_ranks
 from mds.compat.readers import Array, ShardReaders, Spanner
 from mds.compat.stream import Stream
-from mds.dataset.indexing import normal
+from mds.dataset.indexing import normal, resolve
+from mds.dataset.local import LocalDataset as NativeLocalDataset
 from mds.dataset.order_state import OrderSetting
 from mds.dataset.samples import Samples
 from mds.dataset.settings import DATASET_RULES, raise_fixed
 from mds.dataset.shard_map import ShardMap
 from mds.dataset.stream import Stream as NativeStream
 from mds.dataset.stream import streams_registry
-from mds.dataset.streaming import StreamingDataset as Dataset
+from mds.dataset.streaming import StreamingDataset as NativeStreamingDataset
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
 from mds.errors import ConfigError, NotFoundError, StateError
 from mds.plan.state import KEYS, VERSION, Position, ResumePoint, parse_state
@@ -63,95 +64,110 @@ from mds.world import World, worker_group, worker_place
 if TYPE_CHECKING:
     from mds.plan import EpochPlan
 
-#: Methods whose overrides would change which samples come, and what to use instead.
-_REFUSED = {
-    **dict.fromkeys(
-        ("_each_sample_id", "_share_work", "_attach_work"),
-        "an override of _get_work, which each worker calls",
-    ),
-    **dict.fromkeys(
-        ("_resume", "_resume_incr_epoch"), "state_dict() and load_state_dict(), which are called"
-    ),
-    "_set_shuffle_block_size": "shuffle_block_size=",
-}
-#: Methods whose overrides change nothing.
-_IGNORED = {
-    **dict.fromkeys(
-        ("_prepare_thread", "_ready_thread", "on_exception"),
-        "predownload=, and errors that are raised where the next sample is asked for",
-    ),
-    **dict.fromkeys(
-        ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
-        "the event mds.events.Evicted",
-    ),
-}
+SampleIds = npt.NDArray[np.int64]
+
+#: Methods that are called if a subclass overrides them, or if code sets them on the class.
 _LIVE = ("__getitem__", "_get_work", "get_item", "prepare_shard", "resample_streams")
-#: Methods that are looked up on the class, so that one set on an object would not be called.
-_OF_CLASS = {*_LIVE, *_REFUSED}
-#: What a state remembers of the size of global batches.
-_OF_BATCHES = ("global_batch_size", "batch_size", "ranks_per_node", "batches_of_streams")
-#: What is settled when a dataset is made.
-_SETTLED = ("allow_unsafe_types", "cache_limit", "epoch_size", "initial_physical_nodes", "topology")
-
-
-#: What 0.13 takes as it comes, whatever it is.
-_TAKEN = ("keep_zip", "allow_unsafe_types", "num_canonical_nodes", "shuffle_block_size")
+#: Fields of the order in a state that depend on the size of global batches.
+_BATCH_FIELDS = ("global_batch_size", "batch_size", "ranks_per_node", "batches_of_streams")
+#: Settings that 0.13 lets code set on a finished dataset, although it has used them already.
+_CONSTRUCTOR_ONLY = (
+    "allow_unsafe_types",
+    "cache_limit",
+    "epoch_size",
+    "initial_physical_nodes",
+    "topology",
+)
+#: Arguments whose values 0.13 does not check.
+_UNCHECKED = ("keep_zip", "allow_unsafe_types", "num_canonical_nodes", "shuffle_block_size")
 
 
 class NoSamplesError(ConfigError, RuntimeError):
-    """A dataset whose index names no samples."""
+    """Dataset whose index names no samples."""
 
 
 class MissingShardError(NotFoundError, ValueError):
-    """A shard that is neither in the folder nor anywhere else."""
+    """Shard that is neither in the local folder nor at the remote."""
 
 
-class _OwnName(OrderSetting[str]):
+class SliceError(ConfigError, TypeError):
+    """Slice of samples whose bounds are not integers."""
+
+
+class _NamedSetting(OrderSetting[str]):
     """Order setting that may name a function that code has put into a live registry.
 
-    Plans then have ``native`` instead, and the function makes the order.
+    The plan then has the setting ``native``, and the function makes the order.
     """
 
     def __init__(self, registry: LiveRegistry[str, Any], native: str) -> None:
         self._registry, self._native = registry, native
 
-    def names_own(self, name: object) -> bool:
+    def names_user_function(self, name: object) -> bool:
         """Whether a name is that of a function which code has put into the registry."""
         return name in self._registry and not self._registry.is_original(str(name))
 
     def __get__(self, dataset: Any, owner: type | None = None) -> Any:
-        own = {} if dataset is None else vars(dataset).get("_own_names", {})
-        return own[self._name] if self._name in own else super().__get__(dataset, owner)
+        user_names = {} if dataset is None else vars(dataset).get("_user_names", {})
+        if self._name in user_names:
+            return user_names[self._name]
+        return super().__get__(dataset, owner)
 
     def __set__(self, dataset: Any, value: str) -> None:
-        own = {k: v for k, v in vars(dataset).get("_own_names", {}).items() if k != self._name}
-        if self.names_own(value):
-            own[self._name], value = value, self._native
-        vars(dataset)["_own_names"] = own
+        user_names = dict(vars(dataset).get("_user_names", {}))
+        user_names.pop(self._name, None)
+        if self.names_user_function(value):
+            user_names[self._name], value = value, self._native
+        vars(dataset)["_user_names"] = user_names
         super().__set__(dataset, value)
 
 
-class StreamingDataset(Overridable, Dataset, Array):
-    """As `mds.StreamingDataset`; a local directory has one remote in a process.
+class StreamingDataset(Overridable, NativeStreamingDataset, Array):
+    """Dataset of shards in remote or local folders; see `mds.StreamingDataset`.
 
-    Raises ConfigError (a ValueError) when another living dataset reads another remote through it.
+    Raises ConfigError (a ValueError) if another dataset of this process reads another remote
+    through the same local directory.
     """
 
     _is_strict = False
-    _live, _refused, _ignored = _LIVE, _REFUSED, _IGNORED
+    _live = _LIVE
+    _refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("_each_sample_id", "_share_work", "_attach_work"),
+            "an override of _get_work, which each worker calls",
+        ),
+        **dict.fromkeys(
+            ("_resume", "_resume_incr_epoch"),
+            "state_dict() and load_state_dict(), which are called",
+        ),
+        "_set_shuffle_block_size": "shuffle_block_size=",
+    }
+    _ignored: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("_prepare_thread", "_ready_thread", "on_exception"),
+            "predownload=, and errors that are raised where the next sample is asked for",
+        ),
+        **dict.fromkeys(
+            ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
+            "the event mds.events.Evicted",
+        ),
+    }
+    _fixed: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        _LIVE, "Derive a class that overrides it, and use that class"
+    )
 
-    batching_method = _OwnName(batching_methods, "random")
-    partition_algo = _OwnName(partition_algos, "relaxed")
+    batching_method = _NamedSetting(batching_methods, "random")
+    partition_algo = _NamedSetting(partition_algos, "relaxed")
 
     def __init__(self, **kwargs: Any) -> None:
-        arguments = _accepted(kwargs)
-        own_names = {
+        arguments = _to_native_arguments(kwargs)
+        user_names = {
             name: arguments.pop(name)
             for name in ("batching_method", "partition_algo")
-            if vars(StreamingDataset)[name].names_own(arguments.get(name))
+            if vars(StreamingDataset)[name].names_user_function(arguments.get(name))
         }
         super().__init__(**arguments)
-        for name, value in own_names.items():
+        for name, value in user_names.items():
             setattr(self, name, value)
         if self.batch_size is not None and self.predownload < self.batch_size:
             warnings.warn(
@@ -159,34 +175,34 @@ class StreamingDataset(Overridable, Dataset, Array):
                 "result in slower batch time. Set predownload to at least batch_size.",
                 stacklevel=2,
             )
-        self._world()  # 0.13 keeps the world in which a dataset is made
-        _living[self] = os.getpid()
+        self._world()  # keeps the ranks of this moment, as 0.13 does
+        _datasets[self] = os.getpid()
 
     def _check_streams(self) -> None:
-        """Refuse a local directory that another remote has."""
-        mine = _sources(self.streams)
-        for folder, source in mine:
-            if any(there == folder and other != source for there, other in mine):
-                raise _reused([folder], [folder])
-        if _conflict(mine):
-            gc.collect()  # a dataset in a reference cycle outlives its last user
-        theirs = _conflict(mine)
-        if theirs:
-            raise _reused([folder for folder, _ in mine], [folder for folder, _ in theirs])
+        """Raise ConfigError if another remote is read through one of the local directories."""
+        sources = _sources_of(self.streams)
+        for folder, source in sources:
+            if any(other == folder and remote != source for other, remote in sources):
+                raise _reused_error([folder], [folder])
+        if _find_conflict(sources):
+            gc.collect()  # a dataset in a reference cycle still exists after its last use
+        conflict = _find_conflict(sources)
+        if conflict:
+            raise _reused_error(
+                [folder for folder, _ in sources], [folder for folder, _ in conflict]
+            )
 
     def _reset(self, shards: ShardMap) -> None:
         if self._has_own_items:
-            shards = NumberedShards.of(shards)
+            shards = _NumPyShardMap.of(shards)
         if not shards.num_samples and shards.selection is None:
             raise NoSamplesError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
         super()._reset(shards)
         self.__dict__.pop("_shard_readers", None)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_CLASS:
-            instead = _REFUSED.get(name, f"a subclass that overrides {name}, which is called")
-            refuse(f"{name} of one dataset", f"Use {instead}")
-        if name in _SETTLED and "_shards" in vars(self) and value != vars(self).get(name):
+        is_made = "_shards" in vars(self)
+        if name in _CONSTRUCTOR_ONLY and is_made and value != vars(self).get(name):
             raise_fixed(self, name, value)
         super().__setattr__(name, value)
 
@@ -196,32 +212,34 @@ class StreamingDataset(Overridable, Dataset, Array):
             return False
         return super().__getattr__(name)
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ shards and ranks
 
     @property
     def shards(self) -> Sequence[Any]:  # type: ignore[override]
-        """A reader of each shard, made when it is first asked for."""
-        found: ShardReaders | None = self.__dict__.get("_shard_readers")
-        if found is None:
-            found = self._shard_readers = ShardReaders(self._shards, self._cache)
-        return found
+        """Readers of the shards; each is made when it is first asked for."""
+        readers: ShardReaders | None = self.__dict__.get("_shard_readers")
+        if readers is None:
+            readers = self._shard_readers = ShardReaders(self._shards, self._cache)
+        return readers
 
     @property
     def spanner(self) -> Spanner:  # type: ignore[override]
-        """``spanner[sample]`` is (shard, row)."""
+        """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
         return Spanner(self._shards.samples_per_shard)
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
         if self._ranks is None:
-            self._ranks = ranks_of(self.topology)
+            self._ranks = find_current_ranks(self.topology)
         return super()._world(workers, worker)
 
     @property
     def _unique_rank_world(self) -> World:
+        """World of ranks that see different samples: after replication."""
         return self._world()
 
     @property
     def _parallel_rank_world(self) -> World:
+        """World of all ranks: before replication."""
         self._world()
         assert self._ranks is not None
         return self._ranks.world(1, 0)
@@ -229,26 +247,29 @@ class StreamingDataset(Overridable, Dataset, Array):
     # ------------------------------------------------------------------ samples by number
 
     def __getitem__(self, at: Any) -> Any:
-        """The sample of that number, or lists of samples for slices, lists and arrays."""
+        """Return the sample of a number, or lists of samples for slices, lists and arrays.
+
+        True and False are samples 1 and 0, as in 0.13.
+        """
         if isinstance(at, bool):
-            at = int(at)  # 0.13 takes True for sample 1
+            at = int(at)
         if type(at) is int and 0 <= at < self._shards.num_samples:
             return self.get_item(at)
-        return resolve_numbers(at, self._shards.num_samples, self.get_item)
+        return _get_many(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """Return one sample by its number; subclasses override this to change what a sample is."""
         try:
             if type(self).prepare_shard is not _PREPARE_SHARD:
-                self._prepare_shard_of(int(sample_id))
+                self._call_prepare_shard(int(sample_id))
             return super().get_item(int(sample_id), retry)
         except NotFoundError as error:
             if isinstance(error, ValueError):
                 raise
             raise MissingShardError(str(error), url=error.url, verb=error.verb) from error
 
-    def _prepare_shard_of(self, sample_id: int) -> None:
-        """Call the override of `prepare_shard` before samples of another shard are read."""
+    def _call_prepare_shard(self, sample_id: int) -> None:
+        """Call the override of `prepare_shard`, unless the last sample was of the same shard."""
         shard, _ = self._shards.locate(sample_id)
         if shard != vars(self).get("_prepared_shard"):
             self.prepare_shard(shard)
@@ -259,11 +280,12 @@ class StreamingDataset(Overridable, Dataset, Array):
         super().prepare_shard(shard_id, blocking)
 
     def evict_shard(self, shard_id: int) -> None:
-        """Take a shard out of the cache folder; what the library did not fetch stays."""
+        """Delete a shard from the cache folder, unless the library did not fetch it."""
         super().evict_shard(normal(shard_id, self.num_shards))
 
     @property
     def _has_own_items(self) -> bool:
+        """Whether samples come from a method that is overridden or replaced."""
         names = ("__getitem__", "get_item", "prepare_shard")
         return any(overrides(type(self), StreamingDataset, name) for name in names)
 
@@ -271,10 +293,11 @@ class StreamingDataset(Overridable, Dataset, Array):
     def _is_plain(self) -> bool:
         return super()._is_plain and not self._has_own_work
 
-    # ------------------------------------------------------------------ an epoch
+    # ------------------------------------------------------------------ order of an epoch
 
     @property
     def _has_own_work(self) -> bool:
+        """Whether ids come from a method or function that is overridden or replaced."""
         return overrides(type(self), StreamingDataset, "_get_work") or has_replaced_order(self)
 
     @property
@@ -283,32 +306,36 @@ class StreamingDataset(Overridable, Dataset, Array):
 
     def resample_streams(
         self, epoch: int, stream_id: int | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the samples of each shard to shuffle, and the sample id of each place before it.
+    ) -> tuple[SampleIds, SampleIds]:
+        """Return the samples that an epoch takes, before they are shuffled.
 
-        Both int64: (shards,) and (samples,), of one stream or of all.
+        ``stream_id``: index of one stream; None for all. Returns two int64 arrays: the number of
+        samples taken from each shard, and the ids of the samples, in the order of the shards.
         """
         return resample(self, epoch, stream_id)
 
     def _resume_incr_epoch(self) -> tuple[int, int]:
-        """Begin the next epoch; return it, and how many samples of it all ranks have seen."""
+        """Begin the next epoch; return it, and its samples that all ranks have seen already."""
         worker, _ = worker_place()
         position = self._order.epochs.begin_epoch(worker_group(), worker).position
         return max(position.epoch, 0), position.place
 
-    def _get_work(self, epoch: int, sample_in_epoch: int) -> npt.NDArray[np.int64]:
-        """Return the ids of this worker in an epoch from a sample on, -1 for padding."""
+    def _get_work(self, epoch: int, sample_in_epoch: int) -> SampleIds:
+        """Return the ids of this worker's samples in an epoch, int64, where -1 is padding.
+
+        ``sample_in_epoch``: samples of the epoch that all ranks have seen already.
+        """
         worker, workers = worker_place()
         world = self._world(workers, worker)
         plan: Any = vars(self).get("_starting_plan")
-        is_other = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
-        if is_other or has_replaced_order(self):
-            self._settle(self._order.plan(ResumePoint(Position(epoch)), world))
+        is_other_start = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
+        if is_other_start or has_replaced_order(self):
+            self._resolve_settings(self._order.plan(ResumePoint(Position(epoch)), world))
             return ids_of_worker(self, world, epoch, sample_in_epoch)
-        place = (world.node, world.rank_of_node, world.worker_of_rank)
-        return np.concatenate([np.zeros(0, np.int64), *plan.blocks(*place)])
+        blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
+        return np.concatenate([np.zeros(0, np.int64), *blocks])
 
-    def _settle(self, plan: EpochPlan) -> None:
+    def _resolve_settings(self, plan: EpochPlan) -> None:
         """Set the defaults that 0.13 sets when an epoch begins, for functions that read them."""
         if self.num_canonical_nodes is None:
             self.num_canonical_nodes = plan.num_canonical_nodes
@@ -321,7 +348,7 @@ class StreamingDataset(Overridable, Dataset, Array):
         if self._has_own_work:
             return self._own_worker_epoch(start, world, position, for_loader)
         if self.shuffle and not shuffle_algos.is_original(self.shuffle_algo):
-            # An order file, shared by name, would outlive the function that made it.
+            # Without the order file of the node, whose name does not depend on the function.
             kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
             order = self._order.order(start, world)
             return kind(order, world, position, is_counted=for_loader)
@@ -330,7 +357,7 @@ class StreamingDataset(Overridable, Dataset, Array):
     def _own_worker_epoch(
         self, start: ResumePoint, world: World, position: int, for_loader: bool
     ) -> WorkerEpoch:
-        """Return this worker's part of an epoch by `_get_work`."""
+        """Return this worker's part of an epoch with the ids of `_get_work`."""
         plan = self._order.plan(start, world)
         self._starting_plan = plan
         try:
@@ -338,22 +365,27 @@ class StreamingDataset(Overridable, Dataset, Array):
         finally:
             del self._starting_plan
         ids = np.asarray(ids, np.int64).reshape(-1)
-        return GivenWork(plan, world, ids, position, is_counted=for_loader)
+        return _OwnWorkerEpoch(plan, world, ids, position, is_counted=for_loader)
+
+    # ------------------------------------------------------------------ states
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
-        """Go on from a state, as 0.13 does also where global batches have another size.
+        """Load a state, also one whose global batches had another size, as 0.13 does.
 
-        Where batches are made by stream, a state of another number of ranks then repeats and misses
-        samples, and a warning says how many. Raises StateError for a state that does not fit.
+        If batches are made by stream, such a state makes the epoch repeat and miss samples, and a
+        warning gives their numbers. Raises StateError for a state that does not fit.
         """
         try:
             super().load_state_dict(obj)
         except StateError:
-            if not self._take_other_batches(obj):
+            if not self._load_other_batches(obj):
                 raise
 
-    def _take_other_batches(self, obj: Any) -> bool:
-        """Load a state whose global batches alone differ; return whether it is one."""
+    def _load_other_batches(self, obj: Any) -> bool:
+        """Load a state that differs only in the size of global batches.
+
+        Returns False, without loading it, if the state differs otherwise.
+        """
         if not isinstance(obj, Mapping) or obj.get("version") != VERSION:
             return False
         order, data = obj.get("order"), obj.get("data")
@@ -362,14 +394,14 @@ class StreamingDataset(Overridable, Dataset, Array):
         sizes = [data.get(name) for name in ("ranks", "nodes", "batch_size")]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             return False
-        same = {name: value for name, value in order.items() if name not in _OF_BATCHES}
+        same = {name: value for name, value in order.items() if name not in _BATCH_FIELDS}
         try:
             super().load_state_dict({**obj, "order": same})
         except StateError:
             return False
         super().load_state_dict({name: obj[name] for name in KEYS if name in obj})
         if self._world().is_leader:
-            repeated, missed = self._count_lost(parse_state(obj), data)
+            repeated, missed = self._count_repeated_and_missed(parse_state(obj), data)
             warnings.warn(
                 f"the state is of {data['ranks']} ranks with batch_size={data['batch_size']}, and "
                 f"this run has {self.num_ranks} ranks with batch_size={self.batch_size}. "
@@ -380,29 +412,35 @@ class StreamingDataset(Overridable, Dataset, Array):
             )
         return True
 
-    def _count_lost(self, point: ResumePoint, data: Mapping[str, Any]) -> tuple[int, int]:
-        """Return how many samples come twice and never, after a state of another world."""
+    def _count_repeated_and_missed(
+        self, point: ResumePoint, data: Mapping[str, Any]
+    ) -> tuple[int, int]:
+        """Return how many samples an epoch repeats and misses after a state of another world.
+
+        ``data``: field of the state with its nodes, ranks and batch size. A sample is repeated if
+        it comes more often before the state and after it than in one epoch, and missed if it comes
+        less often.
+        """
         nodes, ranks = int(data["nodes"]), int(data["ranks"])
         spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
-        then = World(nodes, ranks // nodes, 1, 0)
+        old_world = World(nodes, ranks // nodes, 1, 0)
         epoch, order = max(point.position.epoch, 0), self._order
-        whole = order.plan(point.at(Position(epoch)), then, spec)
-        rest = order.plan(order.epochs.pending or ResumePoint(Position(epoch)), self._world())
-        count = self.num_samples
-        counts = [
-            _count_samples(plan, world, stop, count)
-            for plan, world, stop in (
-                (whole, then, point.position.place // ranks),
-                (rest, self._world(), None),
-                (whole, then, None),
+        old_plan = order.plan(point.at(Position(epoch)), old_world, spec)
+        new_plan = order.plan(order.epochs.pending or ResumePoint(Position(epoch)), self._world())
+        counts_before, counts_after, counts_of_epoch = [
+            _count_samples(plan, world, limit, self.num_samples)
+            for plan, world, limit in (
+                (old_plan, old_world, point.position.place // ranks),
+                (new_plan, self._world(), None),
+                (old_plan, old_world, None),
             )
         ]
-        excess = counts[0] + counts[1] - counts[2]
+        excess = counts_before + counts_after - counts_of_epoch
         return int(excess[excess > 0].sum()), int(-excess[excess < 0].sum())
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
-        if saved := save_replacements():  # a spawned process has not made them
+        if saved := save_replacements():  # a spawned process has none
             state["_replacements"] = saved
         return state
 
@@ -413,104 +451,237 @@ class StreamingDataset(Overridable, Dataset, Array):
 
 _PREPARE_SHARD = StreamingDataset.prepare_shard
 
-
-# Programs cut their configurations down to the parameters that they see.
+# Programs pass on those of their settings that are parameters in this signature.
 StreamingDataset.__init__.__signature__ = inspect.signature(Samples.__init__)  # type: ignore[attr-defined]
 
 
-def _accepted(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with a warning for what 0.13 takes and the library refuses."""
-    made = dict(given)
-    if "streams" in given and given["streams"] is not None:
-        _take_streams(made, given["streams"])
-    if given.get("remote") == "" and given.get("local"):
-        made["remote"] = None  # no remote in 0.13, as code writes it in configurations
+class LocalDataset(NativeLocalDataset, Array):
+    """Samples of the raw shards in a folder; its help is that of `mds.LocalDataset`."""
+
+    __doc__ = NativeLocalDataset.__doc__
+    size = 0  # each object sets its own
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return a sample, or lists of samples for slices, lists and arrays; True is sample 1."""
+        return super().__getitem__(int(at) if isinstance(at, bool) else at)
+
+    @property
+    def shards(self) -> Sequence[Any]:  # type: ignore[override]
+        """Readers of the shards; each is made when it is first asked for."""
+        readers: ShardReaders | None = self.__dict__.get("_shard_readers")
+        if readers is None:
+            readers = ShardReaders(ShardMap([self._index]), folder=self._folder)
+            self._shard_readers = readers
+        return readers
+
+    @property
+    def spanner(self) -> Spanner:  # type: ignore[override]
+        """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
+        return Spanner(self._index.samples)
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _to_native_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments for `mds.StreamingDataset`.
+
+    Warns of values that 0.13 accepts and `mds` refuses, and makes the only Stream of a dataset a
+    Stream of this package.
+    """
+    native = dict(arguments)
+    if arguments.get("streams") is not None:
+        streams = arguments["streams"]
+        if hasattr(streams, "__len__") and not len(streams):
+            del native["streams"]  # an empty list means "not given" in 0.13
+        else:
+            _check_stream_types(streams)
+    if arguments.get("remote") == "" and arguments.get("local"):
+        native["remote"] = None  # configurations write an empty text for no remote
     for name in ("epoch_size", "cache_limit"):
-        if not given.get(name):  # 0 and '' are "not given" in 0.13
-            made.pop(name, None)
-    shuffle = given.get("shuffle", False)
+        if not arguments.get(name):  # 0 and "" mean "not given" in 0.13
+            native.pop(name, None)
+    shuffle = arguments.get("shuffle", False)
     if not isinstance(shuffle, (bool, np.bool_)):
         warnings.warn(f"shuffle={shuffle!r} is taken for {bool(shuffle)}.", stacklevel=3)
-        made["shuffle"] = bool(shuffle)
-    algo = given.get("shuffle_algo")
-    if not made.get("shuffle") and algo is not None and algo not in algos:
+        native["shuffle"] = bool(shuffle)
+    algo = arguments.get("shuffle_algo")
+    if not native.get("shuffle") and algo is not None and algo not in algos:
         warnings.warn(
-            f"there is no shuffle_algo {algo!r}, and nothing is shuffled: it is left out.",
+            f"shuffle_algo {algo!r} is unknown; it is left out, since shuffle is False.",
             stacklevel=3,
         )
-        del made["shuffle_algo"]
-    taken = {name: DATASET_RULES[name] for name in _TAKEN}
-    for fault in find_faults("StreamingDataset", given, taken):
-        warnings.warn(f"{fault} It is taken as 0.13 takes it.", stacklevel=3)
-    is_usual = given.get("stream_name", "stream") == "stream"
-    if is_usual and made.get("streams") is None and streams_registry.get("stream") is NativeStream:
-        place = {name: made.pop(name, None) for name in ("remote", "local", "split")}
+        del native["shuffle_algo"]
+    rules = {name: DATASET_RULES[name] for name in _UNCHECKED}
+    for fault in find_faults("StreamingDataset", arguments, rules):
+        warnings.warn(f"{fault} 0.13 accepts the value, so it is used.", stacklevel=3)
+    has_default_class = arguments.get("stream_name", "stream") == "stream"
+    is_native_class = streams_registry.get("stream") is NativeStream
+    if has_default_class and is_native_class and native.get("streams") is None:
+        place = {name: native.pop(name, None) for name in ("remote", "local", "split")}
         if place["remote"] is None and place["local"] is None:
             raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
-        made["streams"] = [Stream(**{**place, **(made.pop("stream_config", None) or {})})]
-    return made
+        native["streams"] = [Stream(**{**place, **(native.pop("stream_config", None) or {})})]
+    return native
 
 
-def _take_streams(made: dict[str, Any], streams: Any) -> None:
-    """Leave out an empty list, which is no list in 0.13, and refuse what is not a Stream."""
-    if hasattr(streams, "__len__") and not len(streams):
-        del made["streams"]
-        return
-    for at, stream in enumerate(streams):
+def _check_stream_types(streams: Any) -> None:
+    """Raise ConfigError (a ValueError) for an object that is no Stream."""
+    for index, stream in enumerate(streams):
         if not isinstance(stream, NativeStream):
             raise ConfigError(
-                f"streams[{at}] is a {type(stream).__name__}; derive its class from "
+                f"streams[{index}] is a {type(stream).__name__}; derive its class from "
                 "streaming.Stream, whose methods mds calls."
             )
 
 
-def _count_samples(
-    plan: EpochPlan, world: World, stop: int | None, num_samples: int
-) -> npt.NDArray[np.int64]:
-    """Return how often each sample comes in the first ``stop`` samples of every rank."""
-    counts = np.zeros(num_samples, np.int64)
-    for node in range(world.num_nodes):
-        for rank in range(world.ranks_per_node):
-            blocks = [plan.blocks(node, rank, w) for w in range(world.workers_per_rank)]
-            for ids in blocks:
-                mine = np.concatenate([np.zeros(0, np.int64), *ids])[:stop]
-                counts += np.bincount(mine[mine >= 0], minlength=num_samples)
-    return counts
+# ---------------------------------------------------------------------- local directories
 
-
+#: Local folder and source of each stream; the source is None if data are read in place.
 Sources = list[tuple[str, str | None]]
 
 
-def _sources(streams: Sequence[NativeStream]) -> Sources:
-    """The folder of each stream, and what is read through it; None where it is read in place."""
-    found: Sources = []
+def _sources_of(streams: Sequence[NativeStream]) -> Sources:
+    sources: Sources = []
     for stream in streams:
         remote = stream.remote_folder
         source = source_of(remote, stream.storage_options) if remote is not None else None
-        found.append((os.path.abspath(stream.folder), source))
-    return found
+        sources.append((os.path.abspath(stream.folder), source))
+    return sources
 
 
-def _conflict(mine: Sources) -> Sources:
-    """The sources of a living dataset of which one is in the way; none when none is."""
-    for dataset, process in list(_living.items()):
+def _find_conflict(sources: Sources) -> Sources:
+    """Return the sources of another dataset that reads another remote through a folder of ours.
+
+    Returns an empty list if there is no such dataset in this process.
+    """
+    for dataset, process in list(_datasets.items()):
         if process != os.getpid():
-            continue  # the parent's, in a forked child
-        theirs = _sources(dataset.streams)
-        # What is read in place is in no one's way there either.
+            continue  # a dataset of the parent, in a forked child
+        other_sources = _sources_of(dataset.streams)
         if any(
-            folder == there and source is not None and source != other
-            for folder, source in mine
-            for there, other in theirs
+            folder == other_folder and source is not None and source != other_source
+            for folder, source in sources
+            for other_folder, other_source in other_sources
         ):
-            return theirs
+            return other_sources
     return []
 
 
-def _reused(mine: list[str], theirs: list[str]) -> ConfigError:
+def _reused_error(folders: list[str], other_folders: list[str]) -> ConfigError:
     return ConfigError(
-        f"Reused local directory: {sorted(mine)} vs {sorted(theirs)}. Provide a different one."
+        f"Reused local directory: {sorted(folders)} vs {sorted(other_folders)}. Provide a "
+        "different one."
     )
 
 
-_living: weakref.WeakKeyDictionary[StreamingDataset, int] = weakref.WeakKeyDictionary()
+#: All datasets, with the process that made each.
+_datasets: weakref.WeakKeyDictionary[StreamingDataset, int] = weakref.WeakKeyDictionary()
+
+
+# ---------------------------------------------------------------------- ids and numbers
+
+
+def _count_samples(
+    plan: EpochPlan, world: World, limit: int | None, num_samples: int
+) -> npt.NDArray[np.int64]:
+    """Return how often each sample comes in the first ``limit`` samples of every rank (None: all).
+
+    Returns int64 of shape (num_samples,).
+    """
+    counts = np.zeros(num_samples, np.int64)
+    for node in range(world.num_nodes):
+        for rank in range(world.ranks_per_node):
+            for worker in range(world.workers_per_rank):
+                blocks = plan.blocks(node, rank, worker)
+                ids = np.concatenate([np.zeros(0, np.int64), *blocks])[:limit]
+                counts += np.bincount(ids[ids >= 0], minlength=num_samples)
+    return counts
+
+
+def _get_many(index: Any, count: int, get_item: Callable[[int], Any]) -> Any:
+    """Return a sample or lists of samples, as `mds.dataset.indexing.resolve` does.
+
+    Numbers of a NumPy type are passed on to ``get_item`` as np.int64, since subclasses call
+    ``.item()`` on them, and True and False are 1 and 0. ``count``: samples of the dataset.
+    """
+    if isinstance(index, bool):
+        return get_item(normal(int(index), count))
+    if isinstance(index, list) and any(isinstance(number, bool) for number in index):
+        return [_get_many(number, count, get_item) for number in index]
+    if isinstance(index, np.integer):
+        return get_item(np.int64(normal(int(index), count)))
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and index.size:
+        return [_get_many(number, count, get_item) for number in index]
+    if isinstance(index, slice):
+        try:
+            index.indices(count)
+        except TypeError as error:
+            raise SliceError(f"a slice of samples is made of integers, got {index!r}.") from error
+    return resolve(index, count, get_item)
+
+
+class _NumPyIds:
+    """Array of ids whose ``tolist`` gives np.int64, since subclasses call ``.item()`` on them."""
+
+    def __init__(self, ids: SampleIds) -> None:
+        self._ids = ids
+
+    def tolist(self) -> list[Any]:
+        """Return the ids as np.int64."""
+        return list(self._ids)
+
+
+class _NumPyShardMap(ShardMap):
+    """ShardMap that gives the iteration ids of NumPy's type."""
+
+    @classmethod
+    def of(cls, shards: ShardMap) -> ShardMap:
+        """Return a map of the same shards."""
+        if isinstance(shards, cls):
+            return shards
+        copied = cls.__new__(cls)
+        copied.__dict__.update(shards.__dict__)
+        return copied
+
+    def selected(self, stored: SampleIds) -> Any:
+        """Return the numbers in the selection of stored samples."""
+        return _NumPyIds(super().selected(stored))
+
+
+class _OwnWorkerEpoch(WorkerEpoch):
+    """Part of a worker in an epoch, with the ids that `_get_work` returned; no order hash.
+
+    ``ids``: int64, where -1 is padding. ``start``: number of those ids that were read already.
+    """
+
+    def __init__(
+        self,
+        plan: EpochPlan,
+        world: World,
+        ids: SampleIds,
+        start: int = 0,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        super().__init__(plan, world, start, is_counted=is_counted)
+        self._ids = ids
+
+    @property
+    def most_samples(self) -> int:
+        """Number of samples of this worker."""
+        return int((self._ids >= 0).sum())
+
+    def blocks(self) -> Iterator[SampleIds]:
+        """Yield the ids without padding, in blocks that the cache looks ahead."""
+        for position in range(self.start, len(self._ids), 1 << 14):
+            block = self._ids[position : position + (1 << 14)]
+            is_sample = block >= 0
+            for stream in self._key_streams:
+                stream.note(position, is_sample, block[is_sample])
+            yield block[is_sample]
+
+    def checksum_until(self, position: int) -> int:
+        """Return 0: an order of the subclass has no order hash."""
+        del position
+        return 0

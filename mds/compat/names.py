@@ -149,7 +149,7 @@ _TABLE = (
         "mds.compat.compressions",
         "get_hash get_hashes is_hash _hashes _collect=_collect_hashes",
     ),
-    (f"streaming {_BASE} {_BASE}.local", "mds.compat.local", "LocalDataset"),
+    (f"streaming {_BASE} {_BASE}.local", "mds.compat.dataset", "LocalDataset"),
     (f"{_BASE}.partition", "mds.compat.orders", "get_partitions algos=partition_algos"),
     *(
         (

@@ -1,8 +1,8 @@
 """Ranks of this process, and collectives: `streaming.base.distributed` and `streaming.base.world`.
 
-The getters are live: code that replaces one of them moves a dataset to another rank or world. No
-process group is ever made here, and datasets call no collective. Without a group a collective does
-what it does in a single process.
+The getters are live: code that replaces one of them gives a dataset another rank or world. mds
+makes no process group, and its datasets call no collective. Without a process group, a collective
+returns what it would return in a single process.
 """
 
 from __future__ import annotations
@@ -21,26 +21,32 @@ T = TypeVar("T")
 
 
 class World(mds.world.World, metaclass=Sealed):
-    """Place among nodes, ranks and workers, whose methods are not replaced from outside."""
+    """Nodes, ranks and workers, and the place of this process among them; see `mds.World`."""
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> mds.world.World:
-        """Return the world of this process, by the getters that code has replaced."""
+        """Return the world of this process.
+
+        ``environ``: environment with the variables of a launcher; None for the replaced getters,
+        or this process's environment if none is replaced.
+        """
         ranks = _replaced_ranks() if environ is None else None
         return super().detect(environ) if ranks is None else ranks.world(*worker_place()[::-1])
 
 
-def ranks_of(topology: Any) -> Ranks:
-    """Return the ranks of this process: by ``topology``, else by getters that code has replaced.
+def find_current_ranks(topology: Any) -> Ranks:
+    """Return the ranks of this process.
 
-    Raises ConfigError when the numbers contradict each other.
+    ``topology``: argument of a dataset, such as (rank, world_size); None for the replaced getters,
+    or the launcher's environment if none is replaced. Raises ConfigError for numbers that
+    contradict each other.
     """
     ranks = _replaced_ranks() if topology is None else None
     return find_ranks(topology) if ranks is None else ranks
 
 
 def _replaced_ranks() -> Ranks | None:
-    """Return what the getters give if code has replaced one of them."""
+    """Return the ranks that the getters give if code has replaced one of them, else None."""
     getters = {
         getter.__name__: _replacement_of(getter.__name__) or getter
         for getter in (get_rank, get_world_size, get_local_world_size)
@@ -73,7 +79,7 @@ def get_world_size() -> int:
 
 
 def get_local_world_size() -> int:
-    """Return the number of ranks on this node."""
+    """Return the number of ranks on the node of this process."""
     return find_ranks(has_defaults=True).local_world_size
 
 
@@ -85,7 +91,7 @@ def get_local_rank() -> int:
 
 
 def maybe_init_dist() -> bool:
-    """Return False: no process group was made, so the caller has none to destroy."""
+    """Return False: this call has made no process group that the caller has to destroy."""
     return False
 
 
@@ -96,7 +102,7 @@ def barrier() -> None:
 
 
 def broadcast(tensor: Any, src: int) -> None:
-    """Overwrite ``tensor`` with that of rank ``src``, if there is a process group."""
+    """Overwrite ``tensor`` with the tensor of rank ``src``, if there is a process group."""
     if (group := _group()) is not None:
         group.broadcast(tensor, src)
 
@@ -119,7 +125,7 @@ def all_gather_object(obj: T) -> list[T]:
 
 
 def _group() -> Any:
-    """Return torch.distributed, or what code has put in its place, if a process group is up."""
+    """Return torch.distributed, or its replacement, if a process group exists, else None."""
     distributed = replacement("streaming.base.distributed", "dist")
     distributed = distributed or sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -309,7 +309,7 @@ class KnownFormatReader(Reader):
         for key in _FILE_KEYS:
             if arguments.get(key) is not None:
                 arguments[key] = FileInfo(**arguments[key])
-        kind: Any = cls  # each format has arguments of its own, which are the keys of its entries
+        kind: Any = cls  # the keys of an entry are the arguments of its format's class
         reader: Self = kind(dirname=dirname, split=split, **arguments)
         return reader
 
@@ -624,16 +624,16 @@ class ShardReaders(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._infos)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[shard] for shard in range(*at.indices(len(self)))]
-        shard = normal(int(at), len(self))
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[shard] for shard in range(*index.indices(len(self)))]
+        shard = normal(int(index), len(self))
         if shard not in self._readers:
             self._readers[shard] = self._make_reader(shard)
         return self._readers[shard]
 
-    def __setitem__(self, at: Any, reader: Any) -> NoReturn:
-        refuse(f"dataset.shards[{at!r}]", find_remedy("Reader"))
+    def __setitem__(self, index: Any, reader: Any) -> NoReturn:
+        refuse(f"dataset.shards[{index!r}]", find_remedy("Reader"))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[shard] for shard in range(len(self)))

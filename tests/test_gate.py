@@ -58,11 +58,12 @@ def ask(*arguments):
     return done.returncode, done.stdout.splitlines()
 
 
-@pytest.fixture
-def results(tmp_path):
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
     """The results of an environment without a peer, and of one that has it."""
+    folder = tmp_path_factory.mktemp("results")
     with_peer = PROGRAM.replace('@pytest.mark.skip(reason="pip install a_peer")', "")
-    return run_tests(tmp_path, "bare", PROGRAM), run_tests(tmp_path, "peer", with_peer)
+    return run_tests(folder, "bare", PROGRAM), run_tests(folder, "peer", with_peer)
 
 
 def test_a_skip_in_every_environment_fails_the_gate(results):
@@ -119,6 +120,7 @@ def test_files_with_skips_are_run_again(results):
 def test_files_with_slow_tests_are_run_again(results, tmp_path):
     """README's command leaves these tests out, so the gate names their files."""
     files_marked_slow = runpy.run_path(str(GATE / "skips.py"))["files_marked_slow"]
+    (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_slow.py").write_text(SLOW_PROGRAM)
     assert files_marked_slow(tmp_path / "tests") == {"tests/test_slow.py"}
     slow_files = files_marked_slow()

@@ -1,7 +1,7 @@
 """Servers of this machine in place of the clouds that a page of the docs names.
 
-A page speaks of `my-bucket` and the like. What leads it to the servers (variables of the
-environment, and other addresses where there is no such variable) follows from its text.
+Pages use addresses such as `s3://my-bucket`. A `StandIn` directs them to a local server, by
+variables of the environment or by another address if the client reads no such variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from devtools.httpserver import http_server
 
 
 class StandIn(NamedTuple):
-    """What leads a page to a server: variables to set, and addresses to write for others."""
+    """Variables of the environment to set, and addresses of the page with their replacements."""
 
     variables: dict[str, str]
     addresses: dict[str, str]
@@ -41,7 +41,7 @@ def _gcs(folder: pathlib.Path) -> Iterator[StandIn]:
 
 @contextmanager
 def _azure(folder: pathlib.Path) -> Iterator[StandIn]:
-    del folder  # Azurite has one of its own
+    del folder  # Azurite makes its own
     from azure.storage.blob import BlobServiceClient
 
     with servers.azure_server() as connection:
@@ -67,18 +67,18 @@ def _sftp(folder: pathlib.Path) -> Iterator[StandIn]:
     from devtools.sftpserver import sftp_server
 
     with sftp_server(str(folder)) as server:
-        known = folder.parent / "known_hosts"
-        known.write_text(server.known_hosts)
+        known_hosts = folder.parent / "known_hosts"
+        known_hosts.write_text(server.known_hosts)
         yield StandIn(
             {
                 "COMPOSER_SFTP_KEY_FILE": os.path.abspath(server.key),
-                "COMPOSER_SFTP_KNOWN_HOSTS_FILE": str(known),
+                "COMPOSER_SFTP_KNOWN_HOSTS_FILE": str(known_hosts),
             },
             {"sftp://anna@my-host/": f"sftp://{server.user}@127.0.0.1:{server.port}/"},
         )
 
 
-#: How an address on a page begins, and the server that stands for it.
+#: Prefix of an address in the docs, and the local server that replaces it.
 CLOUDS = {
     "s3://my-bucket": _s3,
     "gs://my-bucket": _gcs,
@@ -91,17 +91,17 @@ CLOUDS = {
 
 @contextmanager
 def stand_ins(text: str, folder: pathlib.Path) -> Iterator[StandIn]:
-    """Servers for the clouds that a text names, each in a folder of its own below ``folder``.
+    """Run a server for each cloud that a text names, with its files in a folder below ``folder``.
 
-    Raises `servers.ServerMissing` where the program of one is not installed.
+    Raises `servers.ServerMissing` if the program of a server is not installed.
     """
-    whole = StandIn({}, {})
+    combined = StandIn({}, {})
     with contextlib.ExitStack() as stack:
         for number, (address, serve) in enumerate(CLOUDS.items()):
             if address in text:
                 place = folder / str(number) / "files"
                 place.mkdir(parents=True)
-                found = stack.enter_context(serve(place))
-                whole.variables.update(found.variables)
-                whole.addresses.update(found.addresses)
-        yield whole
+                stand_in = stack.enter_context(serve(place))
+                combined.variables.update(stand_in.variables)
+                combined.addresses.update(stand_in.addresses)
+        yield combined

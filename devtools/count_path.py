@@ -1,11 +1,11 @@
-"""How far it is from ``next(iter(loader))`` to the byte of a cold remote shard.
+"""Count the files and frames between ``next(iter(loader))`` and the bytes of a cold remote shard.
 
 Run ``python -m devtools.count_path``. It writes a small dataset of raw shards, serves it over http
 from another process, imports everything, and traces one cold ``next(iter(loader))`` with the
-defaults and no worker. It prints the files of ours in which a line runs down to the first read of
-the remote, and those that follow until the batch is there (a thread fetches the next shards
-meanwhile); then the frames of ours on the stack of the thread that reads the remote, at the deepest
-such read. ``--shuffle`` traces a shuffled dataset, whose first rows come by ranges.
+defaults and no worker. It prints the files of mds in which a line runs before the first remote
+read, and those that follow until the batch is complete (a thread fetches the next shards
+meanwhile); then the frames of mds on the stack of the reading thread, at its deepest remote read.
+``--shuffle`` traces a shuffled dataset, which fetches its first rows by ranges.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Trace:
         self.deepest: list[str] = []
 
     def on_event(self, frame: FrameType, event: str, _: Any) -> Any:
-        """Note the file of a line; at a call of the HTTP client note the frames above it."""
+        """Record the file of a line, and at a call of the HTTP client the frames above it."""
         if self.is_over:
             return None
         name = frame.f_code.co_filename
@@ -57,13 +57,13 @@ class Trace:
 
 
 def _stack_of_ours(frame: FrameType | None) -> list[str]:
-    found = []
+    frames = []
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
-            found.append(f"{name.removeprefix(PACKAGE)}:{frame.f_code.co_name}")
+            frames.append(f"{name.removeprefix(PACKAGE)}:{frame.f_code.co_name}")
         frame = frame.f_back
-    return found[::-1]
+    return frames[::-1]
 
 
 def _serve(folder: str, port: Any) -> None:
@@ -117,13 +117,13 @@ def _loader(url: str, local: str, is_shuffled: bool) -> Any:
 
 
 def main() -> None:
-    """Print what was counted."""
+    """Print files and frames of one cold first batch."""
     trace = count(is_shuffled="--shuffle" in sys.argv[1:])
     print(*sorted(trace.files_to_read), sep="\n")
     print(f"{len(trace.files_to_read)} files in which a line runs down to the remote read\n")
     later = sorted(trace.files - trace.files_to_read)
     print(*later, sep="\n")
-    print(f"{len(later)} more until the batch is there\n")
+    print(f"{len(later)} more until the batch is complete\n")
     print(*trace.deepest, sep="\n")
     print(f"{len(trace.deepest)} frames at the remote read")
 

@@ -1,7 +1,7 @@
-"""Small servers that speak as the clouds do for which no emulator exists: OCI, the Hub, Databricks.
+"""Small servers with the REST interfaces of clouds without an emulator: OCI, the Hub, Databricks.
 
-The bytes go through the same handler as those of the web server; what is here is the dialect:
-paths, listings, commits. They stand for the documented REST interfaces of the three.
+`FolderHandler` of the web server sends the bytes. This file adds paths, listings and commits, as
+the three providers document them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mds.storage.files import publish, write_file
 
 
 class Dialect(FolderHandler):
-    """What the three have in common."""
+    """Base class of the three: parts of a request, JSON answers, files of the folder."""
 
     @property
     def query(self) -> dict[str, str]:
@@ -50,7 +50,7 @@ class Dialect(FolderHandler):
         return os.path.join(self.root, path.lstrip("/"))
 
     def files(self, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
-        """Every file of the folder: name, state."""
+        """Yield the name and state of each file of the folder whose name starts with ``below``."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = os.path.join(folder, name)
@@ -78,10 +78,10 @@ class Oci(Dialect):
     do_HEAD = do_GET
 
     def listing(self) -> None:
-        """Objects below a prefix, three at a time."""
+        """Answer with three objects below a prefix, and the name at which the next page starts."""
         names = sorted(self.files(self.query.get("prefix", "")))
         names = [entry for entry in names if entry[0] >= self.query.get("start", "")]
-        page, rest = names[:3], names[3:]  # small pages, so that the next one matters
+        page, next_page = names[:3], names[3:]  # small pages, so that the next one matters
         objects = [
             {
                 "name": name,
@@ -90,11 +90,11 @@ class Oci(Dialect):
             }
             for name, state in page
         ]
-        self.answer({"objects": objects, "nextStartWith": rest[0][0] if rest else None})
+        self.answer({"objects": objects, "nextStartWith": next_page[0][0] if next_page else None})
 
 
 def oci_config(folder: pathlib.Path) -> pathlib.Path:
-    """Return a configuration file of the SDK with a key of its own."""
+    """Write a configuration file for the SDK, with a new key, and return its path."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -118,9 +118,9 @@ def oci_config(folder: pathlib.Path) -> pathlib.Path:
 class Hub(Dialect):
     """The Hugging Face Hub: revision, resolve, tree, preupload and commit; files are elsewhere.
 
-    ``root`` is the branch main. A folder ``.commits/SHA`` below it is that commit, a file
-    ``.refs/NAME`` has the commit of a branch or tag, and ``.limit`` how many requests there may be
-    in how many seconds; above that the answer is 429. None of them has to be there.
+    ``root`` is the branch main. Below it, a folder ``.commits/SHA`` holds the files of that commit,
+    and a file ``.refs/NAME`` the commit of a branch or tag. A file ``.limit`` holds a number of
+    requests and seconds; more requests in that time are answered with 429. All are optional.
     """
 
     page_entries: ClassVar[int] = 3  # small pages, so that the next one matters
@@ -143,14 +143,14 @@ class Hub(Dialect):
         return revision
 
     def folder_of(self, revision: str) -> str | None:
-        """Return the folder of a revision below the root; None for one that is not there."""
+        """Return the folder of a revision below the root; None if there is no such revision."""
         commit = self.commit_of(revision)
         if os.path.isdir(self.real(f".commits/{commit}")):
             return f".commits/{commit}/"
         return "" if commit == self.commit_of("main") else None
 
     def entries(self, below: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Files below a folder, without what is the server's own."""
+        """Yield files below a folder, without the files that configure this server."""
         for key, state in self.files(below):
             if not key[len(below) :].startswith("."):
                 yield key, state
@@ -163,21 +163,21 @@ class Hub(Dialect):
         return self.real(f"{self.folder_of(revision) or ''}{name}")
 
     def is_refused(self) -> bool:
-        """Whether there were too many requests, which is answered."""
+        """Whether there were too many requests; if so, answer with 429."""
         path = self.real(".limit")
         if not os.path.isfile(path):
             return False
-        most, seconds = map(float, pathlib.Path(path).read_text(encoding="utf-8").split())
+        limit, seconds = map(float, pathlib.Path(path).read_text(encoding="utf-8").split())
         now = time.monotonic()
         with self._lock:
             since, count = self._counts.get(self.root, (now, 0))
             if now - since >= seconds:
                 since, count = now, 0
             self._counts[self.root] = (since, count + 1)
-        if count < most:
+        if count < limit:
             return False
-        left = math.ceil(since + seconds - now)
-        self.end(429, b"{}", RateLimit=f'"api";r=0;t={left}')
+        wait_seconds = math.ceil(since + seconds - now)
+        self.end(429, b"{}", RateLimit=f'"api";r=0;t={wait_seconds}')
         return True
 
     def do_GET(self) -> None:
@@ -207,14 +207,14 @@ class Hub(Dialect):
 
     def ask(self) -> None:
         """Answer a question about a revision."""
-        found = re.search(r"/(tree|revision)/([^/]+)/?(.*)", self.route)
-        folder = self.folder_of(found[2]) if found else None
-        if found is None or folder is None:
+        question = re.search(r"/(tree|revision)/([^/]+)/?(.*)", self.route)
+        folder = self.folder_of(question[2]) if question else None
+        if question is None or folder is None:
             self.end(404, b"{}", X_Error_Code="RevisionNotFound")
-        elif found[1] == "revision":
-            self.answer({"sha": self.commit_of(found[2])})
+        elif question[1] == "revision":
+            self.answer({"sha": self.commit_of(question[2])})
         else:
-            self.tree(folder, found[3])
+            self.tree(folder, question[3])
 
     def tree(self, root: str, below: str) -> None:
         """Return a page of the files below a folder of a revision."""
@@ -239,26 +239,26 @@ class Hub(Dialect):
         start = int(self.query.get("cursor", 0))
         end = start + self.page_entries
         body = json.dumps(every[start:end]).encode()
-        more = {}
+        headers = {}
         if end < len(every):
             place = f"http://{self.headers['Host']}{urlsplit(self.path).path}"
-            more["Link"] = f'<{place}?recursive=true&cursor={end}>; rel="next"'
-        self.end(200, body, Content_Type="application/json", **more)
+            headers["Link"] = f'<{place}?recursive=true&cursor={end}>; rel="next"'
+        self.end(200, body, Content_Type="application/json", **headers)
 
     def do_POST(self) -> None:
-        said = self.body()
+        body = self.body()
         if "/preupload/" in self.route:
-            asked = json.loads(said)["files"]
+            files = json.loads(body)["files"]
             self.answer(
                 {
                     "files": [
                         {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                        for file in asked
+                        for file in files
                     ]
                 }
             )
             return
-        for line in said.splitlines():
+        for line in body.splitlines():
             step = json.loads(line)
             if step["key"] == "file":
                 data = base64.b64decode(step["value"]["content"])
@@ -288,7 +288,7 @@ class Databricks(Dialect):
         return self.real(self.route.removeprefix("/api/2.0/fs/files"))
 
     def parse_request(self) -> bool:
-        """Turn away requests without the token."""
+        """Refuse requests without the token."""
         good = super().parse_request()
         if good and self.headers.get("Authorization") != "Bearer token":
             self.end(401)
@@ -328,21 +328,21 @@ class Databricks(Dialect):
             super().do_PUT()
 
     def do_POST(self) -> None:
-        call, told = self.route.removeprefix("/api/2.0/dbfs/"), json.loads(self.body())
+        call, arguments = self.route.removeprefix("/api/2.0/dbfs/"), json.loads(self.body())
         if call == "create":
             handle = len(self.handles) + 1
-            self.handles[handle] = self.real(told["path"])
+            self.handles[handle] = self.real(arguments["path"])
             write_file(self.handles[handle], b"")
             self.answer({"handle": handle})
             return
         if call == "add-block":
-            with open(self.handles[told["handle"]], "ab") as file:
-                file.write(base64.b64decode(told["data"]))
-        elif call == "delete" and os.path.exists(self.real(told["path"])):
-            os.unlink(self.real(told["path"]))
+            with open(self.handles[arguments["handle"]], "ab") as file:
+                file.write(base64.b64decode(arguments["data"]))
+        elif call == "delete" and os.path.exists(self.real(arguments["path"])):
+            os.unlink(self.real(arguments["path"]))
         elif call == "move":
-            with publish(self.real(told["destination_path"])) as temporary:
-                shutil.move(self.real(told["source_path"]), temporary)
+            with publish(self.real(arguments["destination_path"])) as temporary:
+                shutil.move(self.real(arguments["source_path"]), temporary)
         self.answer({})
 
     def folder(self, path: str) -> None:
@@ -362,8 +362,8 @@ class Databricks(Dialect):
     def entry(self, path: str) -> dict[str, Any]:
         """Describe a file or folder as the Files interface does."""
         state, is_folder = os.stat(path), os.path.isdir(path)
-        shown = "/" + os.path.relpath(path, self.root)
-        facts: dict[str, Any] = {"path": shown, "is_directory": is_folder}
+        shown_path = "/" + os.path.relpath(path, self.root)
+        facts: dict[str, Any] = {"path": shown_path, "is_directory": is_folder}
         if not is_folder:
             facts |= {"file_size": state.st_size, "last_modified": state.st_mtime_ns // 10**6}
         return facts

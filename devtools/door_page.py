@@ -74,10 +74,12 @@ def compare(theirs: list[list[str]] | None, ours: list[list[str]] | None) -> str
         return "the same"
     # By name, the order means nothing.
     theirs, ours = sorted(theirs, key=_place), sorted(ours, key=_place)
-    known = {name for name, _, _ in theirs}
-    more = [p for p in ours if p[0] not in known]
-    if [p for p in ours if p[0] in known] == theirs and all(d or k[0] == "V" for _, k, d in more):
-        return f"more: {', '.join(f'`{name}`' for name, _, _ in more)}" if more else "the same"
+    their_names = {name for name, _, _ in theirs}
+    added = [p for p in ours if p[0] not in their_names]
+    if [p for p in ours if p[0] in their_names] == theirs and all(
+        d or k[0] == "V" for _, k, d in added
+    ):
+        return f"more: {', '.join(f'`{name}`' for name, _, _ in added)}" if added else "the same"
     return f"other: `({', '.join(_written(p) for p in ours)})`"
 
 
@@ -92,27 +94,27 @@ def _written(parameter: list[str]) -> str:
 
 
 def answer(name: str, theirs: dict[str, Any], module: Any) -> list[tuple[str, str]]:
-    """Rows of a name: its own, and those of its members that are not the same."""
-    found = getattr(module, name, None)
-    if found is None:
+    """Return the rows of a name: its own, and those of its members that differ."""
+    ours = getattr(module, name, None)
+    if ours is None:
         return [(name, "nothing")]
     if theirs["kind"] == "value":
         return [(name, "the same")]
-    rows = [(name, compare(theirs["parameters"], parameters_of(found)))]
-    if theirs["kind"] == "class" and not inspect.isclass(found):
+    rows = [(name, compare(theirs["parameters"], parameters_of(ours)))]
+    if theirs["kind"] == "class" and not inspect.isclass(ours):
         return [(name, "other: a function")]
-    uncalled = uncalled_of(found) if inspect.isclass(found) else {}
-    refused = {name for kind in getattr(found, "__mro__", ()) for name in _refused(kind)}
+    uncalled = uncalled_of(ours) if inspect.isclass(ours) else {}
+    refused = {name for kind in getattr(ours, "__mro__", ()) for name in _refused(kind)}
     for member, facts in sorted(theirs.get("members", {}).items()):
         if member == "__init__":
             continue
-        said = _member(found, member, facts)
+        difference = _member(ours, member, facts)
         if member in uncalled:
-            lost = "" if hasattr(found, member) else ", and it is not there itself"
+            absence = "" if hasattr(ours, member) else ", and it is not there itself"
             kind = "refused" if member in refused else "a warning"
-            said = f"{kind}{lost}; in its place there is {uncalled[member]}"
-        if said != "the same":
-            rows.append((f"{name}.{member}", said))
+            difference = f"{kind}{absence}; in its place there is {uncalled[member]}"
+        if difference != "the same":
+            rows.append((f"{name}.{member}", difference))
     return rows
 
 
@@ -122,13 +124,13 @@ def _refused(kind: type) -> dict[str, str]:
 
 
 def _member(kind: type, member: str, facts: dict[str, Any]) -> str:
-    found = inspect.getattr_static(kind, member, None)
-    if found is None:
+    ours = inspect.getattr_static(kind, member, None)
+    if ours is None:
         # Attributes that each object gets when it is made are not seen on the class.
         return "nothing" if facts["kind"] == "method" else "the same"
     if facts["kind"] != "method":
         return "the same"
-    function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    function = ours.__func__ if isinstance(ours, (classmethod, staticmethod)) else ours
     if not callable(function):
         return "the same"
     return compare(_unbound(facts["parameters"]), _unbound(parameters_of(function)))
@@ -155,10 +157,10 @@ def make_page() -> str:
             absent.append(module)
             continue
         rows = [row for name, f in sorted(facts["names"].items()) for row in answer(name, f, door)]
-        lost = [name for name in sorted(facts["imported"]) if not hasattr(door, name)]
-        rows += [(name, "nothing, at this place") for name in lost]
+        missing_names = [name for name in sorted(facts["imported"]) if not hasattr(door, name)]
+        rows += [(name, "nothing, at this place") for name in missing_names]
         if rows:
-            lines = "".join(f"| `{name}` | {said} |\n" for name, said in rows)
+            lines = "".join(f"| `{name}` | {difference} |\n" for name, difference in rows)
             parts.append(f"## {module}\n\n| name | answer |\n|---|---|\n{lines}\n")
     parts.append("## Modules that are not there\n\n| module | in its place |\n|---|---|\n")
     for module in absent:
@@ -168,12 +170,12 @@ def make_page() -> str:
     parts.append("\n## Modules that were not compared\n\n")
     parts.append(f"0.13 needs further packages to import them: {', '.join(unseen)}.\n")
     parts.append("\n## Calls that end otherwise\n\n| call | here |\n|---|---|\n")
-    parts += [f"| `{call}` | {said} |\n" for call, said in DIFFERENT_CALLS.items()]
+    parts += [f"| `{call}` | {difference} |\n" for call, difference in DIFFERENT_CALLS.items()]
     return "".join(parts)
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it with the one that there is."""
+    """Write the page, or compare it with the existing one."""
     page = make_page()
     if "--check" not in arguments:
         PAGE.write_text(page, encoding="utf-8")

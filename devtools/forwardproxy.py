@@ -1,4 +1,4 @@
-"""A forward proxy that wants a login, as companies have them: plain requests and CONNECT tunnels.
+"""A forward proxy that requires a login, as in companies: plain requests and CONNECT tunnels.
 
 with forward_proxy("user", "p@ss") as proxy:
 os.environ["http_proxy"] = "http://user:p%40ss@" + proxy.address
@@ -21,7 +21,7 @@ from devtools.httpserver import QuietHandler, QuietServer, running
 
 @dataclass(slots=True)
 class ForwardProxy:
-    """Where it listens, and what it was asked: method, target, and whether the login was right."""
+    """Address of the proxy, and its requests: method, target, and whether the login was right."""
 
     address: str
     seen: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -49,23 +49,23 @@ class _Handler(QuietHandler):
         if not self._may_pass():
             return
         host, _, port = self.path.rpartition(":")
-        with socket.create_connection((host.strip("[]"), int(port))) as there:
+        with socket.create_connection((host.strip("[]"), int(port))) as target:
             self.send_response(200)
             self.end_headers()
             self.wfile.flush()
-            self._relay(there)
+            self._relay(target)
         self.close_connection = True
 
     def do_GET(self) -> None:
         if not self._may_pass():
             return
         place = urlsplit(self.path)
-        there = http.client.HTTPConnection(place.netloc, timeout=20)
+        origin = http.client.HTTPConnection(place.netloc, timeout=20)
         target = place._replace(scheme="", netloc="").geturl()
-        with contextlib.closing(there):
-            kept = {k: v for k, v in self.headers.items() if not k.lower().startswith("proxy-")}
-            there.request(self.command, target, headers=kept)
-            answer = there.getresponse()
+        with contextlib.closing(origin):
+            headers = {k: v for k, v in self.headers.items() if not k.lower().startswith("proxy-")}
+            origin.request(self.command, target, headers=headers)
+            answer = origin.getresponse()
             body = answer.read()
             self.send_response(answer.status)
             for name, value in answer.getheaders():
@@ -86,8 +86,8 @@ class _Handler(QuietHandler):
             self.end_headers()
         return is_right
 
-    def _relay(self, there: socket.socket) -> None:
-        ends = {self.connection: there, there: self.connection}
+    def _relay(self, target: socket.socket) -> None:
+        ends = {self.connection: target, target: self.connection}
         while True:
             ready, _, _ = select.select(list(ends), [], [], 20)
             for each in ready:

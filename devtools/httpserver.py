@@ -1,7 +1,7 @@
 """A small web server over a folder, with ranges, PUT and DELETE, for tests.
 
-It answers as a good static server does: etags, 206 for one range, 416 for a range outside.
-``ranges=False`` makes it one of those that ignore Range and send everything.
+It sends etags, 206 for one range and 416 for a range outside the file. With ``ranges=False`` it
+ignores Range and sends whole files, as some servers do.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 def http_server(
     folder: str, *, ranges: bool = True, handler: type[FolderHandler] | None = None
 ) -> Iterator[str]:
-    """Serve a folder in threads of this process; gives the URL of its root.
+    """Serve a folder in threads of this process; yield the URL of its root.
 
-    ``handler`` is a kind of FolderHandler that speaks some dialect.
+    ``handler`` is a subclass of FolderHandler, for another protocol.
     """
-    known = {"root": folder, "has_ranges": ranges}
-    server = QuietServer(("127.0.0.1", 0), type("Handler", (handler or FolderHandler,), known))
+    attributes = {"root": folder, "has_ranges": ranges}
+    server = QuietServer(("127.0.0.1", 0), type("Handler", (handler or FolderHandler,), attributes))
     with running(server, "mds-http-server"):
         yield f"http://127.0.0.1:{server.server_address[1]}"
 
 
 @contextmanager
 def running(server: http.server.HTTPServer, name: str) -> Iterator[None]:
-    """Have a server answer for the block, in a thread of that name."""
+    """Run a server during the block, in a thread with that name."""
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name=name)
     thread.start()
     try:
@@ -60,7 +60,7 @@ class QuietServer(http.server.ThreadingHTTPServer):
 
 
 class QuietHandler(http.server.BaseHTTPRequestHandler):
-    """Speaks HTTP/1.1 and says nothing: tests read their own output."""
+    """Handler for HTTP/1.1 that logs nothing: tests read their own output."""
 
     protocol_version = "HTTP/1.1"
 
@@ -69,7 +69,7 @@ class QuietHandler(http.server.BaseHTTPRequestHandler):
 
 
 class FolderHandler(QuietHandler):
-    """Answers from a folder; `locate` says which file a request means."""
+    """Handler that serves a folder; `locate` maps a request to a file."""
 
     disable_nagle_algorithm = True
     root: str
@@ -127,13 +127,13 @@ class FolderHandler(QuietHandler):
         return os.path.join(self.root, *[part for part in parts if part not in ("", ".", "..")])
 
     def _wanted(self, size: int) -> tuple[int, int, int]:
-        found = _RANGE.match(self.headers.get("Range", "")) if self.has_ranges else None
-        if found is None or (not found[1] and not found[2]):
+        bounds = _RANGE.match(self.headers.get("Range", "")) if self.has_ranges else None
+        if bounds is None or (not bounds[1] and not bounds[2]):
             return 0, size, 200
-        if not found[1]:
-            return max(0, size - int(found[2])), size, 206
-        start = int(found[1])
-        end = min(size, int(found[2]) + 1) if found[2] else size
+        if not bounds[1]:
+            return max(0, size - int(bounds[2])), size, 206
+        start = int(bounds[1])
+        end = min(size, int(bounds[2]) + 1) if bounds[2] else size
         return (0, 0, 416) if start >= size else (start, end, 206)
 
     def end(self, status: int, body: bytes = b"", **headers: str) -> None:

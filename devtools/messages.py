@@ -1,4 +1,4 @@
-"""HTTP messages as they are on the wire, for the proxy: heads, bodies, and bodies gone wrong."""
+"""HTTP messages as bytes, for the proxy: heads, bodies, and bodies with a fault."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ class Head:
 
 
 class Reader:
-    """What a connection brings, cut into heads and bodies."""
+    """Reader that cuts the bytes of a connection into heads and bodies."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._rest = b""
+        self._buffer = b""
 
     def head(self) -> bytes:
         """Return the bytes up to an empty line; b'' at the end of the connection."""
         return self._until(b"\r\n\r\n")[:-4]
 
     def body(self, head: Head, method: bytes) -> Iterator[bytes]:
-        """Return the raw body of a head; ``method`` is that of the request if it is an answer.
+        """Yield the raw body of a head, less if the connection ends; ``method`` is the request's.
 
-        Ends early when the connection does.
+        For a request itself ``method`` is empty.
         """
         is_answer = head.first[0].startswith("HTTP/")
         if method == b"HEAD" or (is_answer and head.first[1] in ("204", "304")):
@@ -99,45 +99,45 @@ class Reader:
         length = head.get("content-length")
         if not length and not is_answer:
             return
-        left = int(length) if length else None
-        while left is None or left > 0:
-            piece = self._some(_PIECE if left is None else min(_PIECE, left))
+        remaining = int(length) if length else None
+        while remaining is None or remaining > 0:
+            piece = self._receive(_PIECE if remaining is None else min(_PIECE, remaining))
             if not piece:
                 return
-            if left is not None:
-                left -= len(piece)
+            if remaining is not None:
+                remaining -= len(piece)
             yield piece
 
     def _chunks(self) -> Iterator[bytes]:
         while line := self._until(b"\r\n"):
             yield line
             size = int(line.split(b";")[0], 16)
-            left = size + 2  # and the line end after the chunk
+            remaining = size + 2  # and the line end after the chunk
             if size == 0:
                 yield self._until(b"\r\n")
                 return
-            while left > 0:
-                piece = self._some(min(_PIECE, left))
+            while remaining > 0:
+                piece = self._receive(min(_PIECE, remaining))
                 if not piece:
                     return
-                left -= len(piece)
+                remaining -= len(piece)
                 yield piece
 
-    def _some(self, most: int) -> bytes:
-        if self._rest:
-            piece, self._rest = self._rest[:most], self._rest[most:]
+    def _receive(self, max_bytes: int) -> bytes:
+        if self._buffer:
+            piece, self._buffer = self._buffer[:max_bytes], self._buffer[max_bytes:]
             return piece
-        return self._connection.recv(most)
+        return self._connection.recv(max_bytes)
 
     def _until(self, mark: bytes) -> bytes:
-        while mark not in self._rest:
-            more = self._connection.recv(_PIECE)
-            if not more:
+        while mark not in self._buffer:
+            received = self._connection.recv(_PIECE)
+            if not received:
                 return b""
-            self._rest += more
-        at = self._rest.index(mark) + len(mark)
-        found, self._rest = self._rest[:at], self._rest[at:]
-        return found
+            self._buffer += received
+        end = self._buffer.index(mark) + len(mark)
+        head, self._buffer = self._buffer[:end], self._buffer[end:]
+        return head
 
 
 def pump(
@@ -148,7 +148,7 @@ def pump(
     rate: float,
     ends: socket.socket,
 ) -> tuple[int, bool]:
-    """Send an answer as the fault has it: bytes of the body sent, and whether all is in order.
+    """Send an answer with its fault; return the sent bytes of the body, and whether it is complete.
 
     ``ends`` becomes readable when the proxy ends; a stalled answer waits for that.
     """
@@ -162,33 +162,33 @@ def pump(
         size = min(after, int(announced)) if kind == "short" else int(announced) + 64
         answer.add("Content-Length", str(size))
     client.sendall(answer.encode())
-    sent = 0
-    for whole in body:
-        piece = whole
+    sent_bytes = 0
+    for expected in body:
+        piece = expected
         if kind in ("cut", "reset", "stall", "short"):
-            piece = whole[: max(0, after - sent)]
-        elif kind == "damage" and sent <= after < sent + len(whole):
-            at = after - sent
-            piece = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
-        slow = fault.rate if fault and kind == "slow" and sent >= after else rate
-        _send(client, piece, slow)
-        sent += len(piece)
-        if len(piece) < len(whole):
-            return sent, _end(client, kind, ends)
+            piece = expected[: max(0, after - sent_bytes)]
+        elif kind == "damage" and sent_bytes <= after < sent_bytes + len(expected):
+            offset = after - sent_bytes
+            piece = expected[:offset] + bytes([expected[offset] ^ 0xFF]) + expected[offset + 1 :]
+        piece_rate = fault.rate if fault and kind == "slow" and sent_bytes >= after else rate
+        _send(client, piece, piece_rate)
+        sent_bytes += len(piece)
+        if len(piece) < len(expected):
+            return sent_bytes, _end(client, kind, ends)
     if kind in ("cut", "reset", "stall"):
-        return sent, _end(client, kind, ends)
+        return sent_bytes, _end(client, kind, ends)
     if kind == "long":
         client.sendall(b"x" * 64)
-    return sent, answer.get("connection").lower() != "close"
+    return sent_bytes, answer.get("connection").lower() != "close"
 
 
 def _send(client: socket.socket, piece: bytes, rate: float) -> None:
     if not rate:
         client.sendall(piece)
         return
-    step = max(1, min(16384, int(rate / 10)))  # a trickle, and not lumps with long silence between
-    for at in range(0, len(piece), step):
-        part = piece[at : at + step]
+    step = max(1, min(16384, int(rate / 10)))  # steady, and not large pieces with long pauses
+    for offset in range(0, len(piece), step):
+        part = piece[offset : offset + step]
         client.sendall(part)
         threading.Event().wait(len(part) / rate)
 

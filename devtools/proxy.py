@@ -1,9 +1,9 @@
-"""A proxy between an HTTP client and its server that breaks what it is told to.
+"""A proxy between an HTTP client and its server that injects faults.
 
-It delays, throttles, cuts, stalls, answers errors of its own, and sends bodies that are damaged,
-too short or too long. In a test it runs in threads of the process and is told more as it goes;
-`proxy_process` (or ``python -m devtools.proxy``) runs one in a process of its own, which a
-measurement wants.
+It delays, throttles, cuts and stalls connections, answers with errors, and sends bodies that are
+damaged, too short or too long. A test runs it in threads of the test process and can add faults at
+any time. `proxy_process` (or ``python -m devtools.proxy``) runs it in a separate process, for
+measurements.
 
     with FaultProxy(server_url) as proxy:
         proxy.add(Fault("cut", after=1000, times=2))
@@ -33,7 +33,7 @@ from mds.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with some requests.
+    """A fault, and the requests that it affects.
 
     ``kind`` is one of: ``drop`` (the connection ends without an answer), ``status`` (an answer of
     ``status``, with ``retry_after`` seconds), ``cut`` and ``reset`` (the connection ends after
@@ -64,13 +64,13 @@ class Fault:
 @dataclass(slots=True)
 class _Planned:
     fault: Fault
-    seen: int = 0
-    done: int = 0
+    matches: int = 0
+    hits: int = 0
 
 
 @dataclass(slots=True)
 class Seen:
-    """What passed: "METHOD /path" with its range, headers by lower name, bytes of bodies back."""
+    """Requests ("METHOD /path", range), their headers by lower name, and bytes of sent bodies."""
 
     requests: list[tuple[str, str]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -78,31 +78,31 @@ class Seen:
 
 
 class _Onward:
-    """The way from the proxy to the server, as a context manager: made when a request takes it.
+    """Connection from the proxy to the server, as a context manager; opened by the first request.
 
-    A server that answers one connection after another waits on one that asks nothing.
+    A server that handles one connection at a time would wait for a connection without requests.
     """
 
-    def __init__(self, server: tuple[str, int], known: set[socket.socket]) -> None:
-        self._server, self._known = server, known
-        self._made: tuple[socket.socket, Reader] | None = None
+    def __init__(self, server: tuple[str, int], open_connections: set[socket.socket]) -> None:
+        self._server, self._open = server, open_connections
+        self._connection: tuple[socket.socket, Reader] | None = None
 
     def connection(self) -> tuple[socket.socket, Reader]:
         """Return the connection and the reader of its answers."""
-        if self._made is None:
-            made = socket.create_connection(self._server)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._known.add(made)
-            self._made = made, Reader(made)
-        return self._made
+        if self._connection is None:
+            connection = socket.create_connection(self._server)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open.add(connection)
+            self._connection = connection, Reader(connection)
+        return self._connection
 
     def __enter__(self) -> _Onward:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._made is not None:
-            self._known.discard(self._made[0])
-            self._made[0].close()
+        if self._connection is not None:
+            self._open.discard(self._connection[0])
+            self._connection[0].close()
 
 
 class FaultProxy:
@@ -142,17 +142,17 @@ class FaultProxy:
         self._wake.close()
 
     def add(self, *faults: Fault) -> None:
-        """Plan faults; the earliest one that fits a request is taken."""
+        """Plan faults; a request gets the earliest one that matches it."""
         with self._lock:
             self._planned += [_Planned(fault) for fault in faults]
 
     def clear(self) -> None:
-        """Forget all faults; what is stalled stays stalled."""
+        """Remove all faults; stalled connections stay stalled."""
         with self._lock:
             self._planned = []
 
     def cut(self) -> None:
-        """End every connection now, in the middle of whatever it does."""
+        """Close every connection now, also in the middle of a transfer."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -160,8 +160,8 @@ class FaultProxy:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def count(self, pattern: str = "") -> int:
-        """How many requests so far match a pattern in "METHOD /path"."""
-        return sum(1 for what, _ in self.seen.requests if re.search(pattern, what))
+        """Count the requests so far in whose "METHOD /path" a pattern occurs."""
+        return sum(1 for request, _ in self.seen.requests if re.search(pattern, request))
 
     def _accept(self) -> None:
         while True:
@@ -185,14 +185,14 @@ class FaultProxy:
                 self._connections.discard(client)
 
     def _exchange(self, client: socket.socket, asking: Reader, onward: _Onward) -> bool:
-        """One request and its answer; whether the connection goes on."""
+        """Pass on a request and its answer; return whether the connection stays open."""
         request = Head.read(asking)
         if request is None:
             return False
-        what = f"{request.first[0]} {request.first[1]}"
-        self.seen.requests.append((what, request.get("range")))
+        request_line = f"{request.first[0]} {request.first[1]}"
+        self.seen.requests.append((request_line, request.get("range")))
         self.seen.headers.append({name.lower(): value for name, value in request.headers})
-        fault = self._choose(what)
+        fault = self._choose(request_line)
         if fault is not None and fault.kind == "drop":
             return False
         if request.take("expect"):
@@ -214,24 +214,24 @@ class FaultProxy:
         if answer is None:
             return False
         body = answering.body(answer, request.first[0].encode())
-        sent, goes_on = pump(client, answer, body, fault, self.rate, self._wake)
-        self.seen.bytes_sent += sent
+        sent_bytes, goes_on = pump(client, answer, body, fault, self.rate, self._wake)
+        self.seen.bytes_sent += sent_bytes
         return goes_on
 
-    def _choose(self, what: str) -> Fault | None:
+    def _choose(self, request_line: str) -> Fault | None:
         with self._lock:
             for planned in self._planned:
                 fault = planned.fault
-                if not re.search(fault.match, what):
+                if not re.search(fault.match, request_line):
                     continue
-                planned.seen += 1
-                if planned.seen <= fault.skip:
+                planned.matches += 1
+                if planned.matches <= fault.skip:
                     continue
-                if fault.times is not None and planned.done >= fault.times:
+                if fault.times is not None and planned.hits >= fault.times:
                     continue
                 if fault.chance < 1.0 and self._random.random() >= fault.chance:
                     continue
-                planned.done += 1
+                planned.hits += 1
                 return fault
         return None
 
@@ -249,11 +249,11 @@ def proxy_process(server: str, *, latency: float = 0.0, rate: float = 0.0) -> It
 def _bend_range(request: Head, fault: Fault | None) -> None:
     if fault is None or fault.kind not in ("whole", "shifted"):
         return
-    asked = request.take("range")
-    found = re.match(r"bytes=(\d+)-(\d*)$", asked)
-    if fault.kind == "shifted" and found:
-        end = str(int(found[2]) - 1) if found[2] else ""
-        request.add("Range", f"bytes={max(0, int(found[1]) - 1)}-{end}")
+    requested = request.take("range")
+    bounds = re.match(r"bytes=(\d+)-(\d*)$", requested)
+    if fault.kind == "shifted" and bounds:
+        end = str(int(bounds[2]) - 1) if bounds[2] else ""
+        request.add("Range", f"bytes={max(0, int(bounds[1]) - 1)}-{end}")
 
 
 def _refusal(fault: Fault) -> bytes:
@@ -262,14 +262,14 @@ def _refusal(fault: Fault) -> bytes:
 
 
 def main() -> None:
-    """Run a proxy until it is told to end."""
+    """Run a proxy until the process is killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--rate", type=float, default=0.0)
-    told = parser.parse_args()
-    with FaultProxy(told.server, latency=told.latency, rate=told.rate, port=told.port):
+    options = parser.parse_args()
+    with FaultProxy(options.server, latency=options.latency, rate=options.rate, port=options.port):
         threading.Event().wait()
 
 

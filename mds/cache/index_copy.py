@@ -1,14 +1,15 @@
-"""The index of a dataset, and whether the copy in a cache folder is still the remote's.
+"""Finds the index of a dataset, and keeps a copy of a remote index in the cache folder.
 
-One look at the remote (HEAD) at the start tells: while source, version and size of its index.json
-are what they were when the copy was made, and the copy is as it was written, the copy is the index.
-Otherwise it is fetched anew, parsed, and only then published. Which folder it goes to is decided
-here, under the lock of the folder, once for all (`origin.py`). What of the cached shards is still
-good is a matter of the ledger, which knows the content that each of them has.
+At each start, one request (HEAD) asks for version and size of the remote index.json. If they are
+the ones in the note of the folder (`mds.cache.ownership`), and the copy is the file that was
+written with the note, the copy is used. Otherwise the index is fetched, parsed and only then
+published. Under the lock of the folder, one process decides for all which folder the source gets.
 
-A remote that cannot be asked does not end a run whose cache has its index: the copy is used, with
-one warning, if the note beside it names this very source and the text of the index is the noted
-one. Nothing else in the folder is a reason to believe that it is the remote's.
+If the remote cannot be reached, a job with a copy continues with one warning. The note must then
+name this very source, and the text of the copy must have the digest in the note: nothing else in a
+folder proves that its index is the remote's.
+
+Which cached shards are still valid is not decided here: the ledger knows the content of each.
 """
 
 from __future__ import annotations
@@ -22,34 +23,31 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mds.arguments import did_you_mean
-from mds.cache.filesystem import control_folder
 from mds.cache.folder import derived_folder
-from mds.cache.origin import (
+from mds.cache.ownership import (
     CONTROL,
     Origin,
-    apart,
     claim,
+    control_folder,
+    folder_below,
     folder_for,
-    identity_of,
-    make_folders,
-    read_origin,
-    source_of,
-    write_origin,
-)
-from mds.cache.ownership import (
-    has_bytes,
-    has_shards,
     identity_for,
-    is_equal,
+    identity_of,
     is_hashed,
     is_shared_by_nodes,
-    overlaps,
+    make_cache_folder,
+    read_origin,
+    source_of,
     version_of,
+    write_origin,
 )
 from mds.errors import (
     DeniedError,
     FormatError,
+    IndexFileError,
     MdsError,
     MissingDependencyError,
     NotFoundError,
@@ -62,7 +60,12 @@ from mds.index import Index, read_index
 from mds.index.table import MIN_COPIED_BYTES, explain_missing_index
 from mds.redaction import get_logger
 from mds.storage.control_files import make_control_folder, mode_of, publish_control_file
-from mds.storage.files import despite_deletion, temporary_path, translate_write_errors
+from mds.storage.files import (
+    despite_deletion,
+    open_regular,
+    temporary_path,
+    translate_write_errors,
+)
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -71,20 +74,22 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 SIDECAR = "index.mds"
 _ARCHIVES = (".zip", ".7z", ".rar")
-_FOLDERS_LOOKED_AT = 100  # for the files of a folder that is not a dataset
-_LOCK_AT = 1 << 40  # beside the bytes that the ledger uses
+_MAX_SEARCHED_FOLDERS = 100  # for the files of a folder that is not a dataset
 _LOCK_TIMEOUT_SECONDS = 600.0
 
 log = get_logger("mds.cache")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """An index, the folder that keeps what is fetched of it, the store and its version there."""
+class LocatedIndex:
+    """An index, and where its shards are."""
 
     index: Index
+    #: The user's own folder, or the cache folder of the source.
     folder: str
+    #: Version of the index at its store; "" if unknown.
     version: str
+    #: The store of the remote, if it was opened.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
@@ -94,31 +99,39 @@ def find_index(
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
     retries: int = 2,
-) -> Found:
-    """Find the index of a dataset: in place without ``remote``, else an up-to-date copy.
+) -> LocatedIndex:
+    """Find the index of a dataset: in its own folder, or an up-to-date copy of the remote's.
 
-    What is fetched goes to ``folder``, or to a folder below it that is this source's alone, if
-    ``folder`` is another's. Raises NotFoundError when there is no index, IndexFileError (a
-    ValueError) when it is broken, and the StoreError of a remote that cannot be asked or the
-    MissingDependencyError of its package, unless a verified copy of this very remote is there.
+    Args:
+        remote: URL of the dataset; None: ``folder`` is the dataset.
+        folder: Cache folder. If it belongs to another source, a folder below it is used.
+        options: Options of the store.
+        timeout: Seconds that a request may take (default 60).
+        retries: Number of times that a failed request is repeated (default 2).
+
+    Raises:
+        NotFoundError: There is no index.
+        IndexFileError: The index is damaged (a ValueError).
+        StoreError: The remote cannot be reached and there is no verified copy of its index.
+        MissingDependencyError: The package of the store is not installed, and there is no copy.
     """
     if remote is None:
         version = version_of(os.path.join(folder, INDEX))
-        return Found(_in_place(folder), folder, version)
+        return LocatedIndex(_read_in_place(folder), folder, version)
 
     from mds.storage import RetryPolicy, open_store
 
     source = source_of(remote, options)
-    # Where there is a copy, waiting for minutes is pointless.
-    within = timeout if _noted_copy(folder, source) is not None else 300.0
-    retry = RetryPolicy(retries, within=within, notify=retried)
+    # With a copy, do not retry for minutes.
+    within = timeout if _find_copy(folder, source) is not None else 300.0
+    retry = RetryPolicy(retries, within=within, notify=emit_retried)
     try:
         store = open_store(remote, options=options, retry=retry, timeout=timeout)
     except MissingDependencyError as error:
         local_copy = _read_without_remote(folder, source, error)
         if local_copy is None:
             raise
-        return local_copy  # a shard that is missing opens the store, and raises this error again
+        return local_copy  # a missing shard opens the store and raises this error again
     index_copy = despite_deletion(_Search(store, source, folder).run)
     return dataclasses.replace(index_copy, store=store)
 
@@ -136,16 +149,19 @@ def fetch_index(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Search:
-    """One search for the index of a source that was told to use a folder."""
+    """One search for the index of a remote source."""
 
     store: Store
-    source: str
-    folder: str
+    source: str  # name of the source, see `source_of`
+    folder: str  # the folder that the user gave
 
-    def run(self) -> Found:
-        """Read an up-to-date copy of the index; raise VanishedError if it is deleted meanwhile."""
+    def run(self) -> LocatedIndex:
+        """Return an up-to-date copy of the index.
+
+        Raises VanishedError if it is deleted meanwhile.
+        """
         before = self._copy()
-        if (noted := _noted_copy(self.folder, self.source)) is not None:
+        if (noted := _find_copy(self.folder, self.source)) is not None:
             try:
                 is_current = self._is_current(noted[1])
             except StoreError as error:
@@ -167,31 +183,32 @@ class _Search:
             error.args = (f"{error}{hint}",)
             raise
 
-    def _find_anew(self, before: tuple[str, Origin] | None) -> Found:
-        """Fetch the index, unless another process has just published a copy other than `before`."""
+    def _find_anew(self, before: tuple[str, Origin] | None) -> LocatedIndex:
+        """Fetch the index, unless another process has published another copy than ``before``."""
         if not can_write(self.folder):
             return self._without_writing()
         with translate_write_errors(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
             now = self._copy()
-            # One download for all processes that start together.
+            # Processes that start together fetch it once.
             copy = _read_copy(*now) if now is not None and now != before else None
             return copy or self._fetch_and_publish()
 
     def _copy(self) -> tuple[str, Origin] | None:
-        """Return the folder with a copy of the source's index, and its note."""
-        noted = _noted_copy(self.folder, self.source)
+        """Return the folder with an unchanged copy of the index, and the note of the folder."""
+        noted = _find_copy(self.folder, self.source)
         return noted if noted is not None and _is_unchanged_copy(*noted) else None
 
     def _is_current(self, origin: Origin) -> bool:
+        """Whether the remote index has the version and size in a note."""
         info = self.store.head(INDEX)
         if not info.version:
-            return False  # a store that tells nothing: the index itself must
+            return False  # the store reports no versions: compare the index itself
         return (origin.version, origin.size) == (_short(info.version), info.size)
 
     # ------------------------------------------------------------------ fetching
 
-    def _fetch_and_publish(self) -> Found:
-        """Fetch the index, decide whose folder it is, and publish it there."""
+    def _fetch_and_publish(self) -> LocatedIndex:
+        """Fetch the index, choose the folder of the source, and publish the index there."""
         data, info = self._download()
         index = Index.parse(data, self.store.url_of(INDEX))
         version = _short(info.version)
@@ -199,16 +216,16 @@ class _Search:
         folder = self._choose_folder(origin, index, data)
         origin = self._publish(folder, origin, data)
         if index.total_samples and len(data) >= MIN_COPIED_BYTES:
-            _read_copy(folder, origin)  # and write the sidecar
-        return Found(index, folder, version)
+            _read_copy(folder, origin)  # it writes the binary copy
+        return LocatedIndex(index, folder, version)
 
     def _publish(self, folder: str, origin: Origin, data: bytes) -> Origin:
-        """Write the index and its note; return the note."""
+        """Write the index into a folder, and its note; return the note."""
         noted, path = read_origin(folder), os.path.join(folder, INDEX)
         if noted is None or noted.source != self.source:
             raise VanishedError(f"read {folder}: its note is gone.", url=folder, verb="read")
         is_new = noted.identity != origin.identity
-        if is_new or not has_bytes(path, data):
+        if is_new or not _has_bytes(path, data):
             with publish_control_file(path, mode_of(folder)) as file:
                 file.write(data)
         state, since = os.stat(path), noted.since
@@ -220,6 +237,7 @@ class _Search:
         return origin
 
     def _download(self) -> tuple[bytes, ObjectInfo]:
+        """Fetch the text of the index, and the size and version of the object."""
         temporary = temporary_path(os.path.join(self.folder, CONTROL, INDEX))
         try:
             info = self.store.get_file(INDEX, temporary)
@@ -230,12 +248,12 @@ class _Search:
                 os.unlink(temporary)
 
     def _choose_folder(self, origin: Origin, index: Index, data: bytes) -> str:
-        """Choose the folder for the source, and record the source in it."""
+        """Choose the folder for the source, and write the note of a folder that has none."""
         folder = folder_for(self.folder, self.source)
         if folder is None:
-            folder = self._adopted(origin, index, data)
+            folder = self._adopt(origin, index, data)
         if folder is None:
-            folder = apart(self.folder, self.source)
+            folder = folder_below(self.folder, self.source)
         if folder != self.folder and read_origin(folder) is None:
             log.warning(
                 "%s belongs to other data; what is fetched of %s is kept apart from it, in %s.",
@@ -247,17 +265,17 @@ class _Search:
             self._claim(folder, origin)
         return folder
 
-    def _adopted(self, origin: Origin, index: Index, data: bytes) -> str | None:
-        """Return the requested folder if its files are of this source or do not conflict.
+    def _adopt(self, origin: Origin, index: Index, data: bytes) -> str | None:
+        """Take the user's folder, which has no note, if its files fit; return None if they do not.
 
-        Without a note it was filled by another program, by hand, or by an earlier version.
+        It was filled by another program, by hand, or by an earlier version of this library.
         """
         path = os.path.join(self.folder, INDEX)
         since = -1
-        if overlaps(self.folder, index):
+        if _overlaps(self.folder, index):
             return None
         if os.path.lexists(path):
-            if not is_equal(path, data, index):
+            if not _is_equal(path, data, index):
                 return None
             since = 0
             if not is_hashed(index):
@@ -267,7 +285,7 @@ class _Search:
                     self.folder,
                     self.store.url_of(""),
                 )
-        elif has_shards(self.folder, index):
+        elif _has_shards(self.folder, index):
             if not is_hashed(index):
                 return None
         elif is_shared_by_nodes(self.folder):
@@ -276,7 +294,8 @@ class _Search:
         return self.folder
 
     def _claim(self, folder: str, origin: Origin) -> None:
-        make_folders(folder)
+        """Write the note of a folder; raise VanishedError if another source was faster."""
+        make_cache_folder(folder)
         if not claim(folder, origin, mode_of(folder)):
             raise VanishedError(
                 f"open {folder}: another dataset took the folder at the same moment.",
@@ -284,26 +303,30 @@ class _Search:
                 verb="open",
             )
 
-    def _without_writing(self) -> Found:
-        """For a folder that cannot be written, which may hold the whole dataset all the same."""
+    def _without_writing(self) -> LocatedIndex:
+        """Fetch the index without a copy, for a folder that cannot be written.
+
+        The folder may hold the whole dataset nevertheless.
+        """
         with self.store.stream(INDEX) as body:
             data, version = b"".join(body), _short(body.info.version)
         index = Index.parse(data, self.store.url_of(INDEX))
         folder = folder_for(self.folder, self.source) or self.folder
         origin, identity = read_origin(folder), identity_for(self.source, index, version)
-        is_right = origin is None or origin.identity == identity
-        if is_right and is_equal(os.path.join(folder, INDEX), data, index):
-            return Found(index, folder, version)
+        is_ours = origin is None or origin.identity == identity
+        if is_ours and _is_equal(os.path.join(folder, INDEX), data, index):
+            return LocatedIndex(index, folder, version)
         log.warning(
             "%s cannot be written and is not a copy of %s.", self.folder, self.store.url_of("")
         )
-        return Found(index, apart(self.folder, self.source), version)
+        return LocatedIndex(index, folder_below(self.folder, self.source), version)
 
 
-# ---------------------------------------------------------------------- files in a folder
+# ---------------------------------------------------------------------- folders without an index
 
 
-def _in_place(folder: str) -> Index:
+def _read_in_place(folder: str) -> Index:
+    """Read the index of the user's own folder."""
     path = os.path.join(folder, INDEX)
     if not os.path.exists(path):
         raise no_index_error(folder, "local")
@@ -311,15 +334,17 @@ def _in_place(folder: str) -> Index:
 
 
 def no_index_error(folder: str, argument: str) -> NotFoundError:
-    """Return the error for a path that is not the folder of a dataset, with what to do instead.
+    """Return the error for a path that is not the folder of a dataset, with a remedy.
 
-    ``argument``: the name of the argument that has the path.
+    Args:
+        folder: The path.
+        argument: Name of the argument that has the path.
     """
     path = os.path.join(folder, INDEX)
     if os.path.isfile(folder):
         inside, name = os.path.split(folder)
         is_ours = name == INDEX or os.path.exists(os.path.join(inside, INDEX))
-        way_out = (
+        remedy = (
             f"Give the folder of the dataset: {argument}={inside or '.'!r}."
             if is_ours
             else "Unpack it and convert its folder with mds-convert."
@@ -327,7 +352,7 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
             else f"Convert it: {_convert_command(folder)}"
         )
         return NotFoundError(
-            f"open {folder}: this is a file, and {argument}= is the folder of a dataset. {way_out}",
+            f"open {folder}: this is a file, and {argument}= is the folder of a dataset. {remedy}",
             url=folder,
             verb="open",
         )
@@ -336,23 +361,24 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
         no_folder += " A remote= would be fetched into it."
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
-        f"{explain_missing_index(folder)}{_told_splits(folder)}{_told_files(folder)}",
+        f"{explain_missing_index(folder)}{_suggest_splits(folder)}{_suggest_conversion(folder)}",
         url=path,
         verb="open",
     )
 
 
 def _convert_command(source: str) -> str:
+    """Return the command that converts a file or folder."""
     return f"mds-convert {shlex.quote(source)} {shlex.quote(os.path.splitext(source)[0] + '-mds')}"
 
 
-def _told_files(folder: str) -> str:
-    """Return what to do with a folder of pictures, tables and the like; '' if it has no file."""
+def _suggest_conversion(folder: str) -> str:
+    """Return how to convert a folder of images, tables or other files, or "" if it has none."""
     if _datasets_in(folder):
         return ""
     names = [
         name
-        for _, _, names in itertools.islice(os.walk(folder), _FOLDERS_LOOKED_AT)
+        for _, _, names in itertools.islice(os.walk(folder), _MAX_SEARCHED_FOLDERS)
         for name in names
         if not name.startswith((".", "shard."))
     ]
@@ -381,8 +407,8 @@ def _no_remote_index(store: Store, hint: str) -> NotFoundError:
     )
 
 
-def _told_splits(folder: str) -> str:
-    """Return a hint that names datasets in a folder, or beside one that does not exist."""
+def _suggest_splits(folder: str) -> str:
+    """Return a hint that names datasets in a folder, or beside a folder that does not exist."""
     datasets = _datasets_in(folder)
     if not datasets:
         above, name = os.path.split(folder)
@@ -394,6 +420,7 @@ def _told_splits(folder: str) -> str:
 
 
 def _datasets_in(folder: str) -> list[str]:
+    """Return the names of the first subfolders that have an index."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
@@ -401,8 +428,11 @@ def _datasets_in(folder: str) -> list[str]:
     return [name for name in names[:100] if os.path.exists(os.path.join(folder, name, INDEX))]
 
 
-def _read_copy(folder: str, origin: Origin) -> Found | None:
-    """Read the copy of an index; return None if it is not the one that the note describes."""
+# ---------------------------------------------------------------------- copies in a folder
+
+
+def _read_copy(folder: str, origin: Origin) -> LocatedIndex | None:
+    """Read the copy of an index; return None if it does not have the identity in the note."""
     path = os.path.join(folder, INDEX)
     try:
         index = read_index(path, os.path.join(folder, CONTROL, SIDECAR))
@@ -414,11 +444,14 @@ def _read_copy(folder: str, origin: Origin) -> Found | None:
         ) from error
     if identity_for(origin.source, index, origin.version) != origin.identity:
         return None
-    return Found(index, folder, origin.version)
+    return LocatedIndex(index, folder, origin.version)
 
 
-def _noted_copy(folder: str, source: str) -> tuple[str, Origin] | None:
-    """Return the folder whose note names ``source`` and that has an index, and the note."""
+def _find_copy(folder: str, source: str) -> tuple[str, Origin] | None:
+    """Return the folder that has an index and a note of ``source``, and the note, or None.
+
+    ``folder`` is the folder that the user gave.
+    """
     own_folder = folder_for(folder, source)
     origin = read_origin(own_folder) if own_folder is not None else None
     if own_folder is None or origin is None or origin.source != source:
@@ -427,7 +460,7 @@ def _noted_copy(folder: str, source: str) -> tuple[str, Origin] | None:
 
 
 def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
-    """Whether the index in a folder is the very file that was published with the note."""
+    """Whether the index in a folder is the file that was written with the note."""
     try:
         state = os.stat(os.path.join(folder, INDEX))
     except OSError:
@@ -435,12 +468,12 @@ def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
     return origin.copy == (state.st_ino, state.st_mtime_ns, state.st_size)
 
 
-def _read_without_remote(folder: str, source: str, error: MdsError) -> Found | None:
-    """Return the noted copy of an index whose remote failed with ``error``, or None.
+def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIndex | None:
+    """Return the copy of an index whose remote failed with ``error``, or None.
 
-    The copy may have been copied with its folder: its text must have the digest that is noted.
+    The folder may have been copied, so the text of the index is compared with the note.
     """
-    noted = _noted_copy(folder, source)
+    noted = _find_copy(folder, source)
     copy = None
     if noted is not None:
         with contextlib.suppress(FormatError, VanishedError):
@@ -464,7 +497,7 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> Found | N
 
 
 def _foreign_index_hint(folder: str) -> str:
-    """Return how to read a folder that holds an index which did not come from this remote."""
+    """Return how to read a folder with an index of unknown origin; "" if it has no index."""
     if not os.path.isfile(os.path.join(folder, INDEX)):
         return ""
     return (
@@ -473,20 +506,80 @@ def _foreign_index_hint(folder: str) -> str:
     )
 
 
+def _is_equal(path: str, data: bytes, index: Index) -> bool:
+    """Whether a file contains an index, as the text ``data`` or in another notation."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(4 * len(data) + 1)
+        return content == data or Index.parse(content).to_json() == index.to_json()
+    except (OSError, IndexFileError):
+        return False
+
+
+def _has_bytes(path: str, data: bytes) -> bool:
+    """Whether a file contains exactly ``data``."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(data) + 1) == data
+    except OSError:
+        return False
+
+
+def _has_shards(folder: str, index: Index) -> bool:
+    """Whether a folder has a file, or the folder of a file, that the index lists."""
+    try:
+        names = set(os.listdir(folder)) - {CONTROL}
+    except OSError:
+        return False
+    if not names:
+        return False
+    return any(name.split("/")[0] in names for shard in index.file_names() for _, name in shard)
+
+
+def _overlaps(folder: str, index: Index) -> bool:
+    """Whether files of an index would be inside another cache folder, or the reverse.
+
+    For example, a dataset whose index lists `train/shard.00000.mds`, and its split `train`.
+    """
+    if np.any(index.names == ord("/")):
+        directories = {
+            os.path.dirname(name) for shard in index.file_names() for _, name in shard
+        } - {""}
+        if any(read_origin(os.path.join(folder, directory)) for directory in directories):
+            return True
+    below, above = "", os.path.abspath(folder)
+    while os.path.dirname(above) != above:
+        above, name = os.path.split(above)
+        below = f"{name}/{below}"
+        if name != CONTROL and read_origin(above) is not None:
+            return _lists_files_in(os.path.join(above, INDEX), below)
+    return False
+
+
+def _lists_files_in(path: str, directory: str) -> bool:
+    """Whether the index file at ``path`` lists files in a directory."""
+    try:
+        with open_regular(path) as file:
+            return f'"{directory}'.encode() in file.read()
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Hold the lock under which one process at a time decides which source owns a folder."""
+    """Hold the lock of a folder under which one process decides which source owns it."""
+    from mds.cache.ledger_file import FOLDER_LOCK
     from mds.storage.locks import lock_within
 
-    make_folders(folder)
-    control = control_folder(folder, CONTROL)
+    make_cache_folder(folder)
+    control = control_folder(folder)
     make_control_folder(control)
     path = os.path.join(control, "lock")
-    lock = lock_within(path, _LOCK_AT, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
-    if lock is None:  # safe without it: files appear by rename, and a folder has one note
+    lock = lock_within(path, FOLDER_LOCK, _LOCK_TIMEOUT_SECONDS, mode_of(folder), past_stopped=True)
+    if lock is None:  # safe without the lock: a folder has one note, and files appear by rename
         from mds.storage.locks import describe_processes, holders_of
 
-        owners = describe_processes(holders_of(path, _LOCK_AT))
+        owners = describe_processes(holders_of(path, FOLDER_LOCK))
         log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)
     try:
         yield
@@ -496,21 +589,21 @@ def locked_folder(folder: str) -> Iterator[None]:
 
 
 def can_write(folder: str) -> bool:
-    """Whether a folder can be written to, or made."""
+    """Whether a folder can be written, or created."""
     while not os.path.exists(folder):
         parent = os.path.dirname(os.path.abspath(folder))
         if parent == folder:
             return False
         folder = parent
-    # A path that is no folder raises an error when the folder is made.
+    # If the path is a file, creating the folder raises the error.
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 
 def _short(version: str) -> str:
-    """Return a version that is short enough for a note."""
+    """Return a version, or its digest if it is too long for a note."""
     return version if len(version) <= 256 else identity_of(version, "", "")
 
 
-def retried(url: str, attempt: int, error: str) -> None:
-    """Emit the event of a request for an index that is retried."""
+def emit_retried(url: str, attempt: int, error: str) -> None:
+    """Emit the event of a request that is repeated; a function for `RetryPolicy`."""
     emit(Retried(url, attempt, error))

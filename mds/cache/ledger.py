@@ -1,15 +1,17 @@
-"""What the processes of a node share about a cache folder: a small file and the locks around it.
+"""The ledger of a cache folder: what is in the folder, and which processes use it.
 
-The file is a memory-mapped file. It holds, for every shard, the bytes that its files take or may
-yet take, its owner, and how to recognise the files that we made. Bytes are entered before
-they are written and struck out after they are gone, so the sum never falls short of the disk. All
-changes happen under one lock of the folder and are a few stores to memory. A killed process drops
-its kernel locks; the next process that looks finds entries of an owner that no longer holds its
-folder, and settles them by looking at the disk. The price is 56 bytes a shard and one system call a
-change.
+All processes of a node map one small file (`mds.cache.ledger_file` describes it and its locks). For
+every shard it holds the bytes that its files take or will take, which process is busy with it, and
+how to recognise files that this library wrote.
 
-A shard in use is pinned by a shared lock on its byte of the lock file; to evict it takes an
+Bytes are added before they are written and subtracted after they are deleted, so the sum is never
+below what is on the disk. All changes are a few stores to memory under one lock of the folder, and
+cost one system call. A shard in use is pinned by a shared lock on its byte; evicting it takes an
 exclusive one.
+
+The kernel releases the locks of a process that dies. Its entries remain, with an owner that is not
+alive. The next process that looks takes them over (`Ledger.take_over_orphans`) and corrects them by
+what is on the disk (`mds.cache.recovery`).
 """
 
 from __future__ import annotations
@@ -25,18 +27,22 @@ import numpy as np
 
 from mds.cache.ledger_file import (
     EVICTING,
+    FETCH_LOCKS,
     FETCHING,
+    LEADER_LOCK,
+    LEDGER_LOCK,
     MANAGED,
+    PIN_LOCKS,
     SLOTS,
     UNMANAGED,
     LedgerFile,
+    ProcessTable,
     former_entries,
     ledger_size,
     make_ledger_file,
     open_ledger_file,
     team_mark,
 )
-from mds.cache.process_table import ProcessTable
 from mds.errors import CacheError
 from mds.process.fork_safe import new_rlock
 from mds.storage.control_files import make_control_folder, make_shared_folder
@@ -46,16 +52,23 @@ from mds.storage.locks import LockFile, describe_processes, holders_of, lock_wit
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_FORMER = 1 << 20  # entries that are looked at in a ledger of another index
-
-# Bytes of the lock file; shards are numbered below 2**40.
-_LEDGER, _LEADER = 0, 1
-PIN_AT = 1 << 42
-_FETCH_AT = 1 << 43
+_MIN_FORMER = 1 << 20  # entries that are read at least from a ledger of another index
 
 
 class Ledger:
-    """The ledger of one cache folder, as seen by this process."""
+    """The ledger of one cache folder, as this process has it open. Thread-safe.
+
+    Args:
+        control: Control folder, which holds the files ``ledger`` and ``lock``.
+        shards: Number of shards of the index.
+        fingerprint: Digest of the source and its index; the first 16 bytes count.
+        mode: Permissions of the files.
+        own_bytes: Bytes of the folder's files that are no shards. None (default): the ledger alone.
+        choose_control: Function that returns the control folder, called at each opening. None
+            (default): always ``control``.
+        lock_timeout: Seconds to wait for the lock of the folder (default 60), which is normally
+            held for microseconds.
+    """
 
     def __init__(
         self,
@@ -67,42 +80,43 @@ class Ledger:
         choose_control: Callable[[], str] | None = None,
         lock_timeout: float = 60.0,
     ) -> None:
-        self._lock_timeout = lock_timeout  # seconds; the lock is normally held for microseconds
-        self._choose_control = choose_control  # returns the present control folder, at each opening
+        self._lock_timeout = lock_timeout
+        self._choose_control = choose_control
         self.shards = shards
         self.fingerprint = fingerprint[:16].ljust(16, b"\0")
         self._mode = mode
-        self._move(control)
+        self._set_control(control)
         self._threads = new_rlock()
-        self._depth = 0
-        self._pins: dict[int, int] = {}
+        self._depth = 0  # number of nested changes of the thread that holds the lock
+        self._pins: dict[int, int] = {}  # number of pins of this process, by shard
         self._evicting: set[int] = set()  # shards that this process is evicting
-        self._reserved: dict[int, int] = {}  # bytes entered for the shards that it fetches
+        self._reserved: dict[int, int] = {}  # bytes by shard that this process is fetching
         self._locks: LockFile | None = None
         self._owner = os.getpid()
         self._file: LedgerFile | None = None
         self._table: ProcessTable | None = None
-        self.was_made = False
-        #: Bytes of the folder's own files, which are written again when the folder was deleted.
+        #: Whether the last opening wrote a new ledger file.
+        self.is_new = False
+        #: Bytes of the folder's files that are no shards, when the folder has no other files.
         self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
-        #: Entries of files that the ledger before this one knew as ours.
+        #: Entries of files of ours in the ledger that a new one replaced.
         self.former: npt.NDArray[Any] | None = None
-        #: Records the files that are in the folder already; called when a ledger was made.
-        self.survey: Callable[[], None] | None = None
+        #: Function that records the files in the folder; called when a new ledger was written.
+        self.scan: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Map the ledger, making it when there is none for this index."""
+        """Map the ledger; write one if there is none for this index."""
         with self._threads:
             despite_deletion(self._open)
 
-    def _move(self, control: str) -> None:
+    def _set_control(self, control: str) -> None:
         self.control = control
         self._path = os.path.join(control, "ledger")
         self.lock_path = os.path.join(control, "lock")
 
     def _open(self) -> None:
         if self._choose_control is not None:
-            self._move(self._choose_control())
+            self._set_control(self._choose_control())
         with translate_write_errors(self._path):
             make_shared_folder(os.path.dirname(self.control))
             make_control_folder(self.control)
@@ -110,45 +124,58 @@ class Ledger:
             with self._held():
                 self._open_or_make_file()
                 self._claim_slot()
-                if self.is_alone():  # what an earlier run saw at the store counts no more
+                if self.is_alone():  # forget the object versions that an earlier run saw
                     self.entries["versions"] = 0
-                if self.was_made and self.survey is not None:
-                    self.survey()  # before the folder is taken for empty
+                if self.is_new and self.scan is not None:
+                    self.scan()  # under the lock: until then the folder seems empty
 
     def close(self) -> None:
-        """Give back the slot, the pins and the map. Closing twice is fine."""
+        """Release the slot, the pins and the file. Closing twice is fine."""
         with self._threads:
             locks, self._locks = self._locks, None
             self._pins.clear()
             self._evicting.clear()
             if locks is None or self._owner != os.getpid():
-                return  # a child's copy: the slot in the file is the parent's
-            if self._table is not None:  # threads that end later may still ask it
+                return  # a forked child's copy: the slot belongs to the parent
+            if self._table is not None:  # it stays, since threads that end later may ask it
                 self._table.leave(is_done=not self._reserved)
             locks.close()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[npt.NDArray[Any]]:
-        """Hold the exclusive lock and yield the entries; delete and fetch files after it."""
+        """Hold the lock of the folder and yield the entries, so that they can be changed.
+
+        Do not delete or fetch files in it: all processes wait.
+        """
         with self._threads:
             if not self._depth and not self._is_current():
-                # The folder was deleted under us, or another job brought another index.
+                # The folder was deleted, or another job brought another index.
                 self.close()
                 self.open()
                 for shard, size in self._reserved.items():
-                    self._note(shard, FETCHING, size)
+                    self._set_entry(shard, FETCHING, size)
             with self._held():
                 yield self.entries
 
     def refresh(self) -> npt.NDArray[Any]:
-        """Return the entries without the lock; they may change at any time."""
+        """Return the entries without the lock; reopen a ledger that was deleted or replaced.
+
+        Other processes may change the entries at any time.
+        """
         if not self._is_current():
             with self.change():
                 pass
         return self.entries
 
+    def has_files(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return a mask of the shards whose files are complete, by their entries, shape (n,)."""
+        states = self.refresh()["state"][shards]
+        has_files: npt.NDArray[np.bool_] = (states == MANAGED) | (states == UNMANAGED)
+        return has_files
+
     def _is_current(self) -> bool:
-        file = self._file  # none yet when an opening failed
+        """Whether the ledger is open and the mapped file still has its name."""
+        file = self._file  # None when an opening failed
         return self._locks is not None and file is not None and file.is_at(self._path)
 
     @contextlib.contextmanager
@@ -156,70 +183,72 @@ class Ledger:
         if self._depth:  # a change inside a change of the same thread
             yield
             return
-        owner = self._wait(_LEDGER)
+        lock = self._lock_ledger()
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
-            if owner is self._locks:
-                owner.unlock(_LEDGER)
+            if lock is self._locks:
+                lock.unlock(LEDGER_LOCK)
             else:
-                owner.close()
+                lock.close()
 
-    def _wait(self, offset: int) -> LockFile:
+    def _lock_ledger(self) -> LockFile:
+        """Return the lock file in which the lock of the folder is held: ours, or a second one."""
         assert self._locks is not None
-        if self._locks.try_lock(offset):
+        if self._locks.try_lock(LEDGER_LOCK):
             return self._locks
-        owner = lock_within(self.lock_path, offset, self._lock_timeout, self._mode)
-        if owner is None:
-            owners = describe_processes(holders_of(self.lock_path, offset) or self.processes())
+        lock = lock_within(self.lock_path, LEDGER_LOCK, self._lock_timeout, self._mode)
+        if lock is None:
+            holders = holders_of(self.lock_path, LEDGER_LOCK)
+            owners = describe_processes(holders or self.processes())
             raise CacheError(
                 f"{self.lock_path}: the lock of the cache folder has been held for "
                 f"{self._lock_timeout:.0f} s, which takes microseconds. Let it go on (kill -CONT) "
                 f"or end it: {owners}."
             )
-        return owner
+        return lock
 
     def _open_or_make_file(self) -> None:
         file = open_ledger_file(self._path)
         is_sound = file is not None and file.is_sound()
-        if file is not None and is_sound and self._is_current_file(file):
-            self.was_made, self._file = False, file
+        if file is not None and is_sound and self._is_usable(file):
+            self.is_new, self._file = False, file
             return
-        self.was_made = True
-        former = former_entries(self._path, max(4 * self.shards, _FORMER))
+        self.is_new = True
+        former = former_entries(self._path, max(4 * self.shards, _MIN_FORMER))
         if file is None or not is_sound or not file.is_of_this_boot:
             # Files written just before a power cut may have the right size and no content.
             former["is_checked"] = 0
         self.former = former if len(former) else None
         make_ledger_file(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
         file = open_ledger_file(self._path)
-        if file is None or not self._is_ours(file):
+        if file is None or not self._is_of_this_index(file):
             raise CacheError(f"{self._path}: cannot be read back after it was written.")
         self._file = file
 
-    def _is_ours(self, file: LedgerFile) -> bool:
+    def _is_of_this_index(self, file: LedgerFile) -> bool:
         return (file.fingerprint, file.shards) == (self.fingerprint, self.shards)
 
-    def _is_current_file(self, file: LedgerFile) -> bool:
-        """Whether it is of this index, and of this run of the machine.
+    def _is_usable(self, file: LedgerFile) -> bool:
+        """Whether a ledger file is of this index, and was written since the machine was started.
 
-        Containers may be told different ones of the same machine, so one that is in use counts.
+        Containers on one machine may see different boot ids, so a file in use counts too.
         """
         assert self._locks is not None
-        return self._is_ours(file) and (
+        return self._is_of_this_index(file) and (
             file.is_of_this_boot or ProcessTable(file.slots, self._locks).is_used()
         )
 
     @property
     def entries(self) -> npt.NDArray[Any]:
-        """Entries of the shards."""
+        """Entries of the shards, shape (shards,), of the dtype in `mds.cache.ledger_file`."""
         return self._open_file.entries
 
     @property
     def table(self) -> ProcessTable:
-        """The processes that use the folder."""
+        """Table of the processes that use the folder."""
         assert self._table is not None
         return self._table
 
@@ -230,7 +259,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Bytes of the files that are the folder's own: file, index and the like."""
+        """Bytes of the folder's files that are no shards: ledger, index and the like."""
         return self._open_file.size
 
     @size.setter
@@ -239,12 +268,13 @@ class Ledger:
 
     @property
     def used(self) -> int:
-        """Bytes that the folder takes, or may take any moment."""
+        """Bytes of all files of the folder, including those that are being fetched."""
         return self.size + int(self.entries["size"].sum())
 
     # --------------------------------------------------------------------- processes
 
     def _claim_slot(self) -> None:
+        """Take a slot of the ledger; raise CacheError if all are used."""
         assert self._locks is not None
         self._table = ProcessTable(self._open_file.slots, self._locks)
         owners = self.entries["owner"]
@@ -257,12 +287,12 @@ class Ledger:
 
     @property
     def slot(self) -> int:
-        """The number of this process among those that use the folder; -1 when it does not."""
-        return self._table.mine if self._table is not None else -1
+        """Slot of this process in the ledger, or -1 if the ledger is closed."""
+        return self._table.own_slot if self._table is not None else -1
 
     def processes(self) -> list[int]:
         """Return the process ids in the ledger; some may have died since the last check."""
-        file = self._file or open_ledger_file(self._path)  # asked for before it is open, too
+        file = self._file or open_ledger_file(self._path)  # it may not be open yet
         return [int(pid) for pid in file.slots["pid"] if pid] if file is not None else []
 
     def is_alone(self) -> bool:
@@ -270,17 +300,18 @@ class Ledger:
         return not self.table.is_used()
 
     def count_reader(self, change: int) -> None:
-        """Note that this process began (1) or ended (-1) to read an epoch."""
+        """Record that this process began (1) or ended (-1) to read an epoch."""
         if self._owner == os.getpid():
             self.table.count_reader(change)
 
     def take_over_orphans(self) -> list[int]:
-        """Take over the entries of the dead; the caller looks at the disk, in the same change.
+        """Make this process the owner of all entries whose owner is not alive; return the shards.
 
-        What no living process answers for is among them, however it came into the file.
+        Also of entries that are being fetched or evicted without an owner. The caller corrects the
+        entries by what is on the disk, in the same change.
         """
         with self.change() as entries:
-            self.table.bury()
+            self.table.clear_dead()
             busy = np.flatnonzero((entries["owner"] > 0) | (entries["state"] >= FETCHING))
             owners = entries["owner"][busy].astype(int) - 1
             living = {slot for slot in set(owners.tolist()) if self.table.is_alive(slot)}
@@ -290,63 +321,75 @@ class Ledger:
                 for shard, slot in zip(busy.tolist(), owners.tolist(), strict=True)
                 if (shard not in own_shards if slot == self.slot else slot not in living)
             ]
-            # Evictions first: the bytes of a fetch include those of the shards that it evicts.
+            # Evictions come first: the bytes of a fetch include those of the shards that it evicts.
             orphans.sort(key=lambda shard: -int(entries["state"][shard]))
             entries["owner"][orphans] = self.slot + 1
         return orphans
 
     def reserve(self, shard: int, size: int, team: int = 0) -> None:
-        """Enter the bytes of a shard that this process is about to fetch, inside a change.
+        """Add the bytes of a shard that this process is about to fetch; call it inside a change.
 
-        ``team``: the readers for whom it comes.
+        ``team`` is the number of the team that needs the shard, 0 (default) if unknown.
         """
         self._reserved[shard] = size
-        self._note(shard, FETCHING, size)
+        self._set_entry(shard, FETCHING, size)
         self.entries["team"][shard] = team_mark(team)
         self.touch(shard)
 
     def commit(
         self, shard: int, state: int, size: int, stamp: int = 0, *, is_checked: bool = False
     ) -> None:
-        """Note how a shard that was this process's to deal with ended."""
+        """Record the result of a fetch or an eviction of this process.
+
+        Args:
+            shard: Number of the shard in the folder.
+            state: ABSENT, MANAGED or UNMANAGED.
+            size: Bytes of its files on the disk.
+            stamp: Digest of inode, time and size of the files; 0 (default): not to be used.
+            is_checked: Whether the digest of the content was checked (default False).
+        """
         with self.change() as entries:
             self._reserved.pop(shard, None)
-            self._note(shard, state, size)
+            self._set_entry(shard, state, size)
             entries["stamp"][shard], entries["is_checked"][shard] = stamp, is_checked
             entries["owner"][shard] = 0  # last: until here the entry has an owner
 
     def set_identity(self, shard: int, name: int, tag: int) -> None:
-        """Note which file and which content a shard is, for ledgers to come; inside a change."""
+        """Record the digests of a shard's name and content; call it inside a change.
+
+        A later ledger, of another index, recognises the shard by them.
+        """
         self.entries["name"][shard], self.entries["content"][shard] = name, tag
 
-    def _note(self, shard: int, state: int, size: int) -> None:
+    def _set_entry(self, shard: int, state: int, size: int) -> None:
+        """Set size and state of an entry, and make this process its owner."""
         entry = self.entries[shard]
-        # In this order, since a process may be killed between any two stores.
+        # In this order, since the process may be killed between any two stores.
         entry["owner"] = self.slot + 1
         entry["size"] = size
         entry["state"] = state
 
     def pin(self, shard: int) -> bool:
-        """Keep a shard from being evicted; False while it is being evicted."""
+        """Protect a shard from eviction until `unpin`; return False while it is being evicted."""
         with self._threads:
             if self._locks is None:
-                self.refresh()  # an opening failed: open it, or raise the reason again
+                self.refresh()  # an opening failed: try again, or raise the error again
             assert self._locks is not None
             count = self._pins.get(shard, 0)
-            # Our own lock for an eviction would not be in the way of our other thread.
+            # File locks do not exclude other threads of the process that holds them.
             if shard in self._evicting:
                 return False
-            if not count and not self._locks.try_lock(PIN_AT + shard, is_shared=True):
+            if not count and not self._locks.try_lock(PIN_LOCKS + shard, is_shared=True):
                 return False
             self._pins[shard] = count + 1
             return True
 
     def touch(self, shard: int) -> None:
-        """Note that a shard was acquired just now."""
+        """Record that a shard is used now."""
         self.entries["used"][shard] = time.time()
 
     def unpin(self, shard: int) -> None:
-        """Take one pin away."""
+        """Remove one pin of a shard."""
         with self._threads:
             count = self._pins.get(shard, 0)
             if count > 1:
@@ -354,45 +397,54 @@ class Ledger:
             elif count == 1:
                 del self._pins[shard]
                 if self._locks is not None:
-                    self._locks.unlock(PIN_AT + shard)
+                    self._locks.unlock(PIN_LOCKS + shard)
 
     def lock_for_eviction(self, shard: int) -> bool:
-        """Take a shard for eviction, inside a change; False while it is pinned."""
-        if shard in self._pins or self._locks is None or not self._locks.try_lock(PIN_AT + shard):
+        """Lock a shard for eviction, inside a change; return False while it is pinned."""
+        if (
+            shard in self._pins
+            or self._locks is None
+            or not self._locks.try_lock(PIN_LOCKS + shard)
+        ):
             return False
         self._evicting.add(shard)
-        self._note(shard, EVICTING, int(self.entries["size"][shard]))
+        self._set_entry(shard, EVICTING, int(self.entries["size"][shard]))
         return True
 
     def finish_eviction(self, shard: int, state: int, size: int, stamp: int = 0) -> None:
-        """Note how an eviction ended, and let others pin the shard again."""
+        """Record the result of an eviction and unlock the shard; arguments as of `commit`."""
         is_checked = bool(self.entries["is_checked"][shard])
         self.commit(shard, state, size, stamp, is_checked=is_checked)
         with self._threads:
             self._evicting.discard(shard)
             if self._locks is not None:
-                self._locks.unlock(PIN_AT + shard)
+                self._locks.unlock(PIN_LOCKS + shard)
 
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
-        """Take the lock to fetch a shard; return None if its owner keeps it or is stopped."""
+        """Take the lock to fetch a shard, and wait for it up to ``seconds``.
+
+        Returns None if another process holds it longer, or is stopped.
+        """
         self.refresh()
-        path, offset, owners = (
+        return lock_within(
             self.lock_path,
-            _FETCH_AT + shard,
-            functools.partial(self.owners, shard),
+            FETCH_LOCKS + shard,
+            seconds,
+            self._mode,
+            past_stopped=True,
+            suspects=functools.partial(self.owners, shard),
         )
-        return lock_within(path, offset, seconds, self._mode, past_stopped=True, suspects=owners)
 
     def owners(self, shard: int) -> list[int]:
-        """Return the processes that fetch a shard, as far as they are visible."""
+        """Return the ids of processes that are fetching a shard, as far as they are visible."""
         slot = int(self.entries["owner"][shard]) - 1
-        holders = holders_of(self.lock_path, _FETCH_AT + shard)
+        holders = holders_of(self.lock_path, FETCH_LOCKS + shard)
         return holders or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])
 
     def is_leader(self) -> bool:
-        """Whether this process is the one of the node that tells what concerns all."""
+        """Whether this process prints warnings for all processes; the first one that asks does."""
         with self._threads:
-            return self._locks is not None and self._locks.try_lock(_LEADER)
+            return self._locks is not None and self._locks.try_lock(LEADER_LOCK)
 
     def __repr__(self) -> str:
         if self._locks is None or self._file is None:
@@ -401,5 +453,5 @@ class Ledger:
         local = states[MANAGED] + states[UNMANAGED]
         return (
             f"<Ledger {self.control}: {self.used} bytes, {local} local, "
-            f"{states[FETCHING]} fetching, {states[EVICTING]} leaving>"
+            f"{states[FETCHING]} fetching, {states[EVICTING]} evicting>"
         )

@@ -1,8 +1,8 @@
-"""Reference-counted LRU of the readers that a process has open.
+"""The open readers of a process: reference-counted, with an LRU of those not in use.
 
-A reader in use is never dropped. One that is not stays open while there is room: for files up to
-so many readers, and as many maps as the process may have (mds/process/mmaps.py); for shards in
-memory up to so many bytes. Opening and dropping one costs the same whatever their number.
+A reader in use is never closed. An idle one stays open within three bounds: the number of readers
+of files, the number of memory maps of the process (`mds.process.mmaps`), and the bytes of shards in
+memory. Opening and closing a reader takes the same time whatever their number.
 """
 
 from __future__ import annotations
@@ -21,32 +21,36 @@ if TYPE_CHECKING:
 
 Unpin = Callable[[], None]
 
-MAX_OPEN_READERS = 4096
-IN_MEMORY = 64 << 20  # bytes of whole shards kept in memory that are not in use
+MAX_OPEN_READERS = 4096  # of files
+MAX_IDLE_BYTES = 64 << 20  # bytes of idle shards in memory
 
 
 @dataclasses.dataclass(slots=True)
 class OpenReader:
-    """An open reader, its reference count and its pin."""
+    """An open reader with its reference count."""
 
     reader: Reader
-    unpin: Unpin | None = None  # what to call when it is not in use any more
-    in_memory: int = 0  # bytes of it that are in this process's memory
-    count: int = 0
+    #: Function that unpins the shard, called after the reader is closed; None: it is not pinned.
+    unpin: Unpin | None = None
+    in_memory: int = 0  # bytes of the shard, if it is in memory and not in a file
+    count: int = 0  # number of uses
 
 
 class ReaderPool:
-    """Pool of open readers by shard, reference-counted; up to ``max_open`` idle ones stay open."""
+    """Pool of open readers by shard. Thread-safe.
+
+    ``max_open`` (default 4096): idle readers are closed while more readers are open.
+    """
 
     def __init__(self, max_open: int = MAX_OPEN_READERS) -> None:
-        #: Readers that may be used without holding them, while they are in here.
+        #: Readers that may be used without counting the use, while they are in this dict.
         self.open: dict[int, Reader] = {}
         self._max_open = max_open
         self._readers: dict[int, OpenReader] = {}
-        # Those that are not in use, the one that was used last at the end.
+        # Idle readers of files and of memory, the last used one at the end.
         self._idle_files: OrderedDict[int, None] = OrderedDict()
         self._idle_memory: OrderedDict[int, None] = OrderedDict()
-        self._memory = 0
+        self._memory = 0  # bytes of all shards in memory
         self._opening: dict[int, Future[None]] = {}
         self._lock = new_lock()
 
@@ -54,7 +58,10 @@ class ReaderPool:
         return shard in self._readers
 
     def acquire(self, shard: int, open_shard: Callable[[int], OpenReader]) -> Reader:
-        """Return a reader and count one more use; one thread opens it, and others wait."""
+        """Return a reader and count one more use; open it with ``open_shard`` if it is not open.
+
+        One thread opens a shard, while others that need it wait.
+        """
         while True:
             with self._lock:
                 entry = self._readers.get(shard)
@@ -65,7 +72,7 @@ class ReaderPool:
                 if opening is None:
                     mine = self._opening[shard] = Future()
                     break
-            opening.result()  # raises what the thread met that opens it
+            opening.result()  # raises the error of the thread that opens it
         try:
             reader = self.add(shard, open_shard(shard))
         except BaseException as error:
@@ -88,7 +95,7 @@ class ReaderPool:
             return entry.reader
 
     def add(self, shard: int, entry: OpenReader) -> Reader:
-        """Take an opened reader into use, or the one of another thread that was faster."""
+        """Add an opened reader and count one use; return another thread's if that was faster."""
         dropped: list[OpenReader] = []
         with self._lock:
             other = self._readers.get(shard)
@@ -101,12 +108,12 @@ class ReaderPool:
                 dropped.append(entry)
             pooled = other or entry
             self._use(shard, pooled)
-        _end(dropped)
+        _close_readers(dropped)
         self._trim()
         return pooled.reader
 
     def release(self, shard: int) -> None:
-        """One use of a reader ends; with the last of them a pinned one is dropped."""
+        """End one use of a reader; after the last use, a pinned one is closed."""
         with self._lock:
             entry = self._readers.get(shard)
             if entry is None or not entry.count:
@@ -118,10 +125,10 @@ class ReaderPool:
                 self._idle_of(entry)[shard] = None
                 return
             dropped = self._drop(shard)
-        _end(dropped)
+        _close_readers(dropped)
 
     def evict_if_idle(self, shard: int) -> bool:
-        """Drop a reader, so that its file can go; False when it is in use."""
+        """Close a reader so that its file can be deleted; return False while it is in use."""
         with self._lock:
             entry = self._readers.get(shard)
             if entry is None:
@@ -129,12 +136,12 @@ class ReaderPool:
             if entry.count:
                 return False
             dropped = self._drop(shard)
-        _end(dropped)
+        _close_readers(dropped)
         return True
 
     @property
     def opening(self) -> list[int]:
-        """The shards that threads are opening just now."""
+        """Shards that threads are opening now."""
         with self._lock:
             return sorted(self._opening)
 
@@ -145,38 +152,41 @@ class ReaderPool:
             return len(self._readers), len(self._readers) - idle
 
     def close(self) -> None:
-        """Drop all readers."""
+        """Close all readers."""
         with self._lock:
             dropped = [entry for shard in list(self._readers) for entry in self._drop(shard)]
-        _end(dropped)
+        _close_readers(dropped)
 
     def _use(self, shard: int, entry: OpenReader) -> None:
+        """Count one more use of a reader."""
         entry.count += 1
         self._idle_of(entry).pop(shard, None)
 
     def _idle_of(self, entry: OpenReader) -> OrderedDict[int, None]:
+        """Return the idle readers of the same kind."""
         return self._idle_memory if entry.in_memory else self._idle_files
 
     def drop_idle(self) -> bool:
-        """Drop the reader of files that was not used for longest; False when all are in use."""
+        """Close the idle reader of files that was used longest ago; return False without any."""
         with self._lock:
             dropped = self._drop(next(iter(self._idle_files))) if self._idle_files else []
-        _end(dropped)
+        _close_readers(dropped)
         return bool(dropped)
 
     def _trim(self) -> None:
-        """Drop those that were not used for longest, over what may stay open."""
+        """Close idle readers, those used longest ago first, until all bounds hold."""
         while True:
             with self._lock:
-                if not self._idle_memory or self._memory <= IN_MEMORY:
+                if not self._idle_memory or self._memory <= MAX_IDLE_BYTES:
                     break
                 dropped = self._drop(next(iter(self._idle_memory)))
-            _end(dropped)
+            _close_readers(dropped)
         while len(self._readers) > self._max_open and self.drop_idle():
             continue
         make_room(self)
 
     def _drop(self, shard: int) -> list[OpenReader]:
+        """Remove a reader from the pool and return it, to be closed outside of the lock."""
         entry = self._readers.pop(shard)
         self._memory -= entry.in_memory
         self._idle_of(entry).pop(shard, None)
@@ -184,10 +194,13 @@ class ReaderPool:
         return [entry]
 
 
-def _end(entries: list[OpenReader]) -> None:
-    """Close and unpin outside of the lock: the ledger has one too, whose owners ask us things."""
+def _close_readers(entries: list[OpenReader]) -> None:
+    """Close and unpin readers.
+
+    Without the lock of the pool: threads that hold the lock of a ledger call `evict_if_idle`.
+    """
     for entry in entries:
-        # At once, and not when the garbage collector comes by: a map keeps its file on the disk.
+        # Close it now rather than at a garbage collection: a map keeps its file on the disk.
         entry.reader.close()
         if entry.unpin is not None:
             entry.unpin()

@@ -1,10 +1,17 @@
-"""Every decision of the cache, as functions of plain numbers.
+"""Every decision of the cache, as pure functions of numbers: no clock, no disk, no lock.
 
-Nothing here reads a clock, a disk or a lock: the ledger asks under its lock what must be done and
-does it outside. The rule of eviction is Belady's: what is needed last goes first, and only for
-something that is needed earlier. Where just the needed samples can be fetched by range, bringing a
-whole shard has to pay: the ranges that it saves before something else needs the room must cost more
-than it does, and more than fetching its victims again.
+- Which shards are evicted: `eviction_order`, `shares_of_others`, `victims`.
+- Whether a shard is fetched whole or only some of its rows: `is_worth`, `pays`, `range_cost`.
+- How a limit is divided: `least_limit`, `share`, `window_sizes`, `fetch_threads`.
+- What a limit costs: `working_set`, `lru_bytes`.
+
+Eviction follows Belady's rule: evict the shard that is needed last, and only for one that is needed
+earlier. Where single rows can be fetched by range, a whole shard must save more than it costs:
+
+    size + bytes of victims that must be fetched again <= rows * (row size + cost of a request)
+
+``rows`` are those needed before the first victim is needed again. `mds.cache.budget` applies these
+decisions under the locks of the cache folders.
 """
 
 from __future__ import annotations
@@ -26,28 +33,34 @@ class Sizes(Protocol):
 
 
 NEVER = float("inf")
-NOW = -1.0  # before every time that a plan knows
+NOW = -1.0  # earlier than every time of an order
 
 #: Cost of one more request, in bytes that could be transferred in its time.
 REQUEST = 8 << 10
 
-#: Bytes of the headers of a request and its answer. Ranges with gaps up to this size are
+#: Bytes of the headers of a request and its response. Ranges with gaps up to this size are
 #: merged even if the bytes between them are read separately at another time.
 HEADERS = 512
 
 #: Shards up to this size in bytes are fetched completely when some of their rows are needed.
 SMALL_SHARD = 2 * REQUEST
 
-#: Most bytes of a window's samples that were fetched by range and wait in memory.
+#: Most bytes of rows that a window may hold in memory.
 ROWS_IN_MEMORY = 32 << 20
+
+MIN_WINDOW = 32  # ids of the first window under a limit, so that the first sample arrives early
+MAX_WINDOW = 4096  # ids of a window under a limit
+
+
+# ---------------------------------------------------------------------- eviction
 
 
 class Resident(NamedTuple):
     """A whole shard in the cache that is not in use."""
 
     shard: int
-    size: int
-    next_use: float = NEVER  # any unit of time, as long as all residents use the same
+    size: int  # bytes
+    next_use: float = NEVER  # in any unit of time that all residents share
 
 
 def eviction_order(
@@ -55,11 +68,16 @@ def eviction_order(
     last_uses: npt.NDArray[np.float64],
     is_done: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """Return the indices of residents in the order of eviction: needed last, evicted first.
+    """Return the indices of residents in the order of eviction: the one needed last comes first.
 
-    Among equals, what was used longest ago goes first, since it was served to all that need it now
-    (LRU). But of what this epoch ``is_done`` with, what was used last goes first, so that the same
-    part of the dataset stays from epoch to epoch.
+    Among residents with equal next uses, the one that was used longest ago comes first (LRU):
+    all readers that need it now have read it. But among those that this epoch does not need any more,
+    the one that was used last comes first, so that the same shards stay from epoch to epoch.
+
+    Args:
+        next_uses: Time at which each resident is needed next, or `NEVER`, shape (n,).
+        last_uses: Seconds since 1970 at which each was last used, shape (n,).
+        is_done: Mask of the residents that this epoch does not need any more, shape (n,).
     """
     is_done = is_done & (next_uses == NEVER)
     return np.lexsort((np.where(is_done, -last_uses, last_uses), ~is_done, -next_uses))
@@ -72,10 +90,18 @@ def shares_of_others(
     other_teams: Sequence[int],
     share: int,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the residents that belong to ``other_teams``, each within its ``share``.
+    """Return a mask of the residents to keep for other jobs, up to ``share`` bytes for each.
 
-    What these read next is not known, so what a job fetched is its own to evict. Of one that has
-    more than its share, what was used longest ago is free for all.
+    A team is the set of readers of one order. When other teams need their shards next is unknown,
+    so only the job that fetched a shard evicts it. If a team has more than its share, the shards
+    that it used longest ago are free for all.
+
+    Args:
+        teams: Number of the team that fetched each resident, shape (n,).
+        sizes: Bytes of each resident, shape (n,).
+        last_uses: Seconds since 1970 at which each was last used, shape (n,).
+        other_teams: Numbers of the other teams.
+        share: Bytes of one team.
     """
     is_kept = np.zeros(len(teams), np.bool_)
     for team in other_teams:
@@ -86,10 +112,10 @@ def shares_of_others(
 
 
 def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> list[Resident] | None:
-    """Choose the residents to evict for ``missing`` bytes that are needed at ``needed_at``.
+    """Choose the residents to evict for ``missing`` bytes that are needed at time ``needed_at``.
 
-    Residents come in the order in which they should go. None when those needed later than
-    ``needed_at`` do not hold so many bytes: then nothing should be evicted at all.
+    ``residents`` are in the order of eviction. Returns None if those needed later than
+    ``needed_at`` hold fewer bytes: then nothing should be evicted at all.
     """
     evicted: list[Resident] = []
     for resident in residents:
@@ -101,41 +127,107 @@ def victims(missing: int, residents: Sequence[Resident], needed_at: float) -> li
     return evicted if missing <= 0 else None
 
 
-def pays(size: int, range_cost: int, refetch: int) -> bool:
-    """Whether a whole shard of ``size`` bytes is cheaper than ranges that cost ``range_cost``.
-
-    ``refetch`` is what must be fetched again later because it had to go.
-    """
-    return size + refetch <= range_cost
-
-
 def first_use(residents: Sequence[Resident]) -> float:
-    """When the first of some residents is needed; `NEVER` when none is, as far as is known."""
+    """Return the time at which the first of some residents is needed, or `NEVER`."""
     return min((resident.next_use for resident in residents), default=NEVER)
 
 
+# ---------------------------------------------------------------------- whole shards or rows
+
+
 def is_worth(size: int, rows: int, row_size: float, victims: Sequence[Resident] = ()) -> bool:
-    """Whether a whole shard is cheaper than the ``rows`` that are needed before its victims are."""
+    """Whether fetching a whole shard costs no more than fetching its needed rows by range.
+
+    Args:
+        size: Bytes of the shard.
+        rows: Number of rows that are needed before the first victim is needed again.
+        row_size: Mean bytes of a row.
+        victims: Residents that would be evicted for the shard.
+    """
     refetch = sum(victim.size for victim in victims if victim.next_use < NEVER)
     return pays(size, range_cost(rows, row_size), refetch)
 
 
+def pays(size: int, range_cost: int, refetch: int) -> bool:
+    """Whether a whole shard of ``size`` bytes costs no more than ranges of ``range_cost`` bytes.
+
+    ``refetch`` is the number of bytes of victims that must be fetched again later.
+    """
+    return size + refetch <= range_cost
+
+
 def range_cost(rows: int, row_size: float) -> int:
-    """Return the cost, in bytes, of fetching so many scattered rows."""
+    """Return the cost, in bytes, of fetching ``rows`` scattered rows by range."""
     return int(rows * (row_size + REQUEST))
 
 
+# ---------------------------------------------------------------------- shares of a limit
+
+
 def least_limit(control: int, largest: int) -> int:
-    """Return the smallest allowed ``cache_limit``: a shard in use, and room for the next."""
+    """Return the smallest allowed ``cache_limit``: space for a shard in use and for the next.
+
+    ``control`` is the number of bytes of indexes and ledgers, ``largest`` that of the largest
+    shard.
+    """
     return control + 2 * largest
 
 
-def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> int:
-    """Return the bytes fetched if whole shards are kept by last use, for a sequence of needs."""
+def share(limit: int, processes: int) -> int:
+    """Return the bytes that each of ``processes`` may have in use, and as many in transfer.
+
+    Together they leave three quarters of the limit to shards that are kept for later.
+    """
+    return limit // (8 * max(processes, 1))
+
+
+def window_sizes(row_size: int, room: int, processes: int) -> tuple[int, int]:
+    """Return a small and a large size of windows, in ids.
+
+    A large window fills the memory for rows. In a small one, the shards of the windows of all
+    processes fit into ``room`` bytes of the cache. ``row_size`` is the mean bytes of a row.
+    """
+    large = max(MIN_WINDOW, min(MAX_WINDOW, ROWS_IN_MEMORY // (2 * row_size)))
+    return max(MIN_WINDOW, min(large, room // (32 * processes * row_size))), large
+
+
+def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
+    """Return the number of fetching threads of each process, if the node has about ``total``."""
+    return max(2, min(limit, total // max(processes, 1)))
+
+
+# ---------------------------------------------------------------------- cost of a limit
+
+
+def working_set(shards: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
+    """Return the most bytes of shards that are in use at one time in an order.
+
+    A shard is in use from its first to its last read.
+
+    Args:
+        shards: The shard that is read at each position, shape (n,).
+        sizes: Bytes of each shard, shape (all shards,).
+    """
+    used, first = np.unique(shards, return_index=True)
+    last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
+    change = np.zeros(len(shards) + 1, np.int64)
+    np.add.at(change, first, sizes[used])
+    np.add.at(change, last + 1, -sizes[used])
+    return int(np.cumsum(change).max(initial=0))
+
+
+def lru_bytes(rounds: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> int:
+    """Return the bytes fetched if whole shards are kept by last use (LRU).
+
+    Args:
+        rounds: Distinct shards that are needed in each stretch of an order.
+        sizes: Bytes of each shard.
+        capacity: Bytes that the cache holds.
+    """
     resident_sizes: OrderedDict[int, int] = OrderedDict()
     used = fetched = 0
-    for turn in turns:
-        for shard in turn:
+    for shards in rounds:
+        for shard in shards:
             if shard in resident_sizes:
                 resident_sizes.move_to_end(shard)
                 continue
@@ -145,11 +237,3 @@ def lru_bytes(turns: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> in
             while used > capacity and len(resident_sizes) > 1:
                 used -= resident_sizes.popitem(last=False)[1]
     return fetched
-
-
-def share(limit: int, processes: int) -> int:
-    """Return the bytes that one of ``processes`` may have in use, and as many in transfer.
-
-    Together they leave three quarters of the limit to what is kept for later.
-    """
-    return limit // (8 * max(processes, 1))

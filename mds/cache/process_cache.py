@@ -1,38 +1,37 @@
-"""The cache as one process has it: open folders, open readers, and work under way.
+"""The cache as one process has it: its open readers, open folders and transfers.
 
-It joins the three parts of the cache: which readers are open (`ReaderPool`), how a shard gets here
-(`ShardFetcher`), and what is on the disk (`CacheFolder` and its ledger). A shard is pinned while it
-is in use, if there is a limit; without one nothing is evicted, and readers stay open in thousands,
-since a mapped file costs no descriptor.
+`ProcessCache` joins the parts of the cache:
+
+- `ReaderPool`: which readers are open;
+- `ShardFetcher`: how a shard gets into its cache folder;
+- `UncachedReads`: how samples are read of shards that are not in the cache;
+- `Peers`: which other processes read from the same folders.
+
+The parts that only remote data need are created when they are first used. Under a limit, a shard in
+use is pinned so that no process evicts it. Without a limit nothing is evicted, and thousands of
+readers stay open, since a mapped file needs no descriptor.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.catalog import Catalog
-from mds.cache.concurrency import ByteSemaphore, Pool
-from mds.cache.counters import Counters
-from mds.cache.fetch import ShardFetcher
-from mds.cache.folder import CacheFolder
-from mds.cache.ledger_file import MANAGED, UNMANAGED
+from mds.cache.folder import CacheFolder, Catalog
 from mds.cache.open_readers import OpenReader, ReaderPool
-from mds.cache.peers import Peers
-from mds.cache.ranged import RangeReader, memory_reader
-from mds.cache.tuning import CacheTuning
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
+from mds.process.fork_safe import new_lock, new_rlock
 from mds.process.stopwatch import running_watch
 from mds.readers import open_reader, open_sparse
 from mds.redaction import get_logger
-from mds.storage.transfer_times import TIMES
-from mds.units import format_bytes
 
 log = get_logger("mds.cache")
 
@@ -40,17 +39,50 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.cache.budget import Budget
+    from mds.cache.counters import Counters
+    from mds.cache.fetch import ShardFetcher
+    from mds.cache.ledger_file import NodeProgress
     from mds.cache.recovery import OpenFolder
+    from mds.cache.uncached import UncachedReads
     from mds.index import ShardInfo
     from mds.readers import ColumnSelection, Reader
 
-#: Counts that the log line of a slow wait tells, in its order.
-_TOLD = ("fetched_shards", "ranged_reads", "retries", "evicted_shards", "in_memory_shards")
-MAX_OPEN_ATTEMPTS = 8  # others may evict a shard between our fetch and our look
+#: Counts in the warning of a slow wait, in its order.
+_WARNED_COUNTS = ("fetched_shards", "ranged_reads", "retries", "evicted_shards", "in_memory_shards")
+MAX_OPEN_ATTEMPTS = 8  # other processes may evict a shard after it was fetched
+_MAX_RANGED_SHARDS = 4096  # shards whose ranges are counted
+_RANDOM_THREADS = 16  # threads that read the shards of one `samples_many`
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheTuning:
+    """Waiting times and transfer limits of a cache; the defaults are right for all but tests."""
+
+    #: Seconds that a reader may wait for a shard before a warning.
+    slow_wait_seconds: float = 5.0
+    #: Seconds that another process may take to fetch a shard before it is fetched twice.
+    peer_timeout_seconds: float = 600.0
+    #: Seconds that the lock of a ledger may be held, which takes microseconds normally.
+    lock_timeout_seconds: float = 60.0
+    #: Seconds at most that the first rows of an epoch are fetched before any whole shard is.
+    head_start_seconds: float = 0.5
+    #: Number of requests for ranges at one time.
+    max_range_requests: int = 16
+    #: Bytes of whole shards that are being read into memory at one time.
+    max_bytes_in_flight: int = 256 << 20
 
 
 class ProcessCache:
-    """Everything of a ShardCache that belongs to one process."""
+    """State of a `ShardCache` in one process. Thread-safe.
+
+    Args:
+        folders: The cache folders of the sources, in order.
+        limit: Most bytes in all cache folders; None: no limit.
+        allow_unsafe_types: Whether columns may be decoded that can run code, such as pickles.
+        columns: Columns to decode.
+        tuning: Waiting times and transfer limits.
+        counters: Counters of this process.
+    """
 
     def __init__(
         self,
@@ -66,63 +98,107 @@ class ProcessCache:
         self.tuning = tuning
         self.counters = counters
         self.readers = ReaderPool()
-        self.fetcher = ShardFetcher(self.catalog, limit, self.readers, self.counters, tuning)
-        self.peers = Peers(self.fetcher.folders)
+        #: Cache folders that this process has open, sorted by path: they are locked in this order.
+        self.open_folders: list[OpenFolder] = []
+        self.peers = Peers(self.open_folders)
         self._unsafe, self._columns = allow_unsafe_types, columns
-        self._verified: set[int] = set()  # shards of the user's own whose digest was right
-        self._bytes_in_flight = ByteSemaphore(lambda: tuning.max_bytes_in_flight)
-        self._range_pool = Pool(tuning.max_range_requests, "mds-range")
-        self._ranges = RangeReader(self._range_pool)
+        self._fetcher: ShardFetcher | None = None
+        self._uncached: UncachedReads | None = None
+        self._parts_lock = new_rlock()  # while one of the two above is created
+        self._verified: set[int] = set()  # shards of the user's own folder with the right digest
+        self._range_costs: OrderedDict[int, int] = OrderedDict()  # bytes spent so far, by shard
+        self._range_lock = new_lock()
         self._awaited: int | None = None
         self._warned_at = -10 * tuning.slow_wait_seconds
+        #: Whether a warning said that the limit is too small.
         self.is_limit_warned = False
         if limit is not None:
             self._open_folders()
             from mds.cache.budget import keep_limit
 
-            keep_limit(self.budget, self.peers)
+            keep_limit(self.budget)
 
-    # ------------------------------------------------------------------ folders
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def fetcher(self) -> ShardFetcher:
+        """Fetcher of whole shards, and the open cache folders."""
+        if self._fetcher is None:
+            with self._parts_lock:
+                if self._fetcher is None:
+                    from mds.cache.fetch import ShardFetcher
+
+                    self._fetcher = ShardFetcher(
+                        self.catalog,
+                        self.limit,
+                        self.readers,
+                        self.counters,
+                        self.open_folders,
+                        peer_timeout=self.tuning.peer_timeout_seconds,
+                        lock_timeout=self.tuning.lock_timeout_seconds,
+                    )
+        return self._fetcher
+
+    @property
+    def uncached(self) -> UncachedReads:
+        """Reads of shards that are not in the cache."""
+        if self._uncached is None:
+            with self._parts_lock:
+                if self._uncached is None:
+                    from mds.cache.uncached import UncachedReads
+
+                    self._uncached = UncachedReads(
+                        self.fetcher.downloaders,
+                        self.counters,
+                        self._columns,
+                        max_requests=self.tuning.max_range_requests,
+                        max_bytes=self.tuning.max_bytes_in_flight,
+                    )
+        return self._uncached
 
     @property
     def budget(self) -> Budget:
         """Budget that keeps the folders below the limit."""
         return self.fetcher.budget
 
+    # ------------------------------------------------------------------ facts about shards
+
     def is_local(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that the ledgers list as present; cheap for thousands."""
+        """Return a mask of the shards that are on this machine, by the ledgers, shape (n,).
+
+        Cheap for thousands of shards.
+        """
         out = np.zeros(len(shards), np.bool_)
-        for folder, mine, numbers in self.catalog.groups(shards):
+        for folder, mask, numbers in self.catalog.groups(shards):
             if folder.source_folder is not None:
-                out[mine] = folder.index.zip_size[numbers] == 0
+                out[mask] = folder.index.zip_size[numbers] == 0
                 continue
             opened = self.fetcher.open(folder)
             if opened is not None:
-                state = opened.ledger.refresh()["state"][numbers]
-                out[mine] = (state == MANAGED) | (state == UNMANAGED)
+                out[mask] = opened.ledger.has_files(numbers)
         return out
 
     @property
     def is_bounded(self) -> bool:
-        """Whether anything may have to be evicted."""
+        """Whether shards may have to be evicted."""
         return self.limit is not None and self.catalog.is_cached
 
     @property
     def control_bytes(self) -> int:
         """Bytes in the cache folders that are no shards."""
-        return sum(opened.ledger.size for opened in self.fetcher.folders)
+        return sum(opened.ledger.size for opened in self.open_folders)
 
     def is_cacheable(self, shard: int) -> bool:
-        """Whether a shard is not simply the user's own file."""
+        """Whether a shard is kept in a cache folder, and not read in the user's own folder."""
         folder, number = self.catalog.locate(shard)
         return folder.in_place(folder.index.shard(number)) is None
 
     def is_far(self, shard: int) -> bool:
-        """Whether a shard is behind a network."""
+        """Whether a shard is fetched over a network."""
         return self.fetcher.downloaders[self.catalog.locate(shard)[0].number].is_far
 
     def can_range(self, shard: int) -> bool:
-        """Whether rows of a shard can be fetched by themselves, and digests are not wanted."""
+        """Whether rows of a shard can be fetched alone: uncompressed, with no digest to check."""
         folder, number = self.catalog.locate(shard)
         if folder.is_decoded and folder.source.data is not None:
             return folder.source.data.can_range(number)
@@ -135,11 +211,14 @@ class ProcessCache:
     # ------------------------------------------------------------------ whole shards
 
     def hold(self, shard: int) -> Reader:
-        """Return an open reader of a whole shard, fetched if needed; `release` it once a call."""
+        """Return an open reader of a whole shard, fetched if needed.
+
+        Call `release` once for each call.
+        """
         return self.readers.acquire(shard, self._open)
 
     def hold_local(self, shard: int) -> Reader | None:
-        """`hold` a shard that is in the cache; None when it is not, or is just being evicted."""
+        """Do as `hold` for a cached shard; return None if it is not cached, or being evicted."""
         reader = self.readers.acquire_open(shard)
         if reader is not None:
             return reader
@@ -154,10 +233,11 @@ class ProcessCache:
         return self.readers.add(shard, entry)
 
     def release(self, shard: int) -> None:
-        """Give a held shard back."""
+        """End one use of a reader that `hold` returned."""
         self.readers.release(shard)
 
     def _open(self, shard: int) -> OpenReader:
+        """Open a shard wherever it is: in the user's folder, in the cache, or in memory."""
         folder, number = self.catalog.locate(shard)
         info = folder.index.shard(number)
         in_place = folder.in_place(info)
@@ -169,17 +249,17 @@ class ProcessCache:
             return OpenReader(self._open_files(in_place, info, folder))
         opened = self.fetcher.open(folder)
         if opened is None:
-            return self._open_unwritable(folder, info)
+            return self._open_read_only(folder, info)
         for attempt in range(MAX_OPEN_ATTEMPTS):
             entry = self._open_cached(opened, number, info)
             if entry is not None:
                 self.counters.add(hits=not attempt, misses=bool(attempt))
                 return entry
-            with self._waiting_here(shard):
+            with self._record_wait(shard):
                 if not self.fetcher.ensure_local(shard):
                     break
-        with self._waiting_here(shard):
-            return self._open_in_memory(folder, info)
+        with self._record_wait(shard):
+            return self.uncached.open_in_memory(folder, info)
 
     def _open_cached(self, opened: OpenFolder, number: int, info: ShardInfo) -> OpenReader | None:
         """Return a reader of a cached shard, pinned under a limit, or None if it is not cached."""
@@ -189,13 +269,13 @@ class ProcessCache:
             return None
         try:
             if self.fetcher.is_ready(opened, number, info):
-                info_on_disk = opened.folder.as_found(info)
+                info_on_disk = opened.folder.with_size_on_disk(info)
                 reader = self._open_files(opened.folder.root, info_on_disk, opened.folder)
                 if not self.fetcher.is_ready(opened, number, info):
-                    reader.close()  # exchanged just now
+                    reader.close()  # the file was replaced meanwhile
                     reader = None
         except NotFoundError:
-            reader = None  # evicted by a job with a limit, just now
+            reader = None  # another job evicted it meanwhile
         finally:
             if is_limited and reader is None:
                 ledger.unpin(number)
@@ -204,17 +284,10 @@ class ProcessCache:
         ledger.touch(number)
         return OpenReader(reader, (lambda: ledger.unpin(number)) if is_limited else None)
 
-    def _open_in_memory(self, folder: CacheFolder, info: ShardInfo) -> OpenReader:
-        downloader = self.fetcher.downloaders[folder.number]
-        with self._bytes_in_flight.acquire(info.raw.size):
-            parts, received = downloader.download_to_memory(info)
-        self.counters.add(in_memory_shards=1, fetched_bytes=received)
-        reader = memory_reader(info, parts, downloader.url(info.raw), self._columns)
-        return OpenReader(reader, in_memory=sum(map(len, parts)))
-
-    def _open_unwritable(self, folder: CacheFolder, info: ShardInfo) -> OpenReader:
+    def _open_read_only(self, folder: CacheFolder, info: ShardInfo) -> OpenReader:
+        """Open a shard whose cache folder cannot be written."""
         if folder.source_folder is not None:
-            return self._open_in_memory(folder, info)
+            return self.uncached.open_in_memory(folder, info)
         if folder.folder_of(info) is None:
             from mds.cache.recovery import unwritable
 
@@ -223,37 +296,84 @@ class ProcessCache:
         return OpenReader(self._open_files(folder.root, info, folder))
 
     def _open_files(self, root: str, info: ShardInfo, folder: CacheFolder) -> Reader:
+        """Open the raw files of a shard in the folder ``root``."""
         data = folder.source.data
         if data is not None and not folder.is_decoded:
             return data.reader(info.number, root, self._columns)
         return open_reader(root, info, allow_unsafe_types=self._unsafe, columns=self._columns)
 
-    # ------------------------------------------------------------------ some rows
+    # ------------------------------------------------------------------ some rows of a shard
+
+    def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return samples of one shard, in the requested order.
+
+        A few rows of a shard that is not local are fetched by range. When the ranges of a shard
+        have cost as much as the shard, it is fetched whole.
+        """
+        if self._prefers_ranges(shard, len(rows)):
+            return self.read_rows(shard, rows).samples(rows)
+        reader = self.hold(shard)
+        try:
+            return reader.samples(rows)
+        finally:
+            self.release(shard)
+
+    def samples_many(
+        self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> list[dict[str, Any]]:
+        """Return the samples at ``rows`` of ``shards``, both (n,), fetched concurrently."""
+        order = np.argsort(shards, kind="stable")
+        values, begins = np.unique(shards[order], return_index=True)
+        groups = np.split(order, begins[1:]) if len(order) else []
+        is_local = self.is_local(values)
+        out: list[Any] = [None] * len(order)
+
+        def read(shard: int, group: npt.NDArray[np.int64]) -> None:
+            samples = self.samples(shard, rows[group].tolist())
+            for position, sample in zip(group.tolist(), samples, strict=True):
+                out[position] = sample
+
+        requests = list(zip(values.tolist(), groups, is_local.tolist(), strict=True))
+        with contextlib.ExitStack() as stack:
+            futures = []
+            if not is_local.all():
+                from mds.cache.concurrency import Pool
+
+                pool = stack.enter_context(contextlib.closing(Pool(_RANDOM_THREADS, "mds-random")))
+                for shard, group, is_here in requests:
+                    if not is_here:
+                        futures.append(pool.submit(read, shard, group))
+            for shard, group, is_here in requests:
+                if is_here:
+                    read(shard, group)
+            for future in futures:
+                future.result()
+        return out
+
+    def _prefers_ranges(self, shard: int, rows: int) -> bool:
+        """Whether to fetch so many rows by range rather than the whole shard; count their cost."""
+        if shard in self.readers or not self.can_range(shard):
+            return False
+        if self.is_local(np.array([shard], np.int64))[0]:
+            return False
+        cost = policy.range_cost(rows, self.catalog.row_size(shard))
+        with self._range_lock:
+            cost += self._range_costs.pop(shard, 0)
+            self._range_costs[shard] = cost
+            while len(self._range_costs) > _MAX_RANGED_SHARDS:
+                self._range_costs.popitem(last=False)
+        return not policy.pays(int(self.catalog.sizes[shard]), cost, 0)
 
     def read_rows(self, shard: int, rows: Sequence[int], gap: int = policy.REQUEST) -> Reader:
         """Return a reader of some rows of a shard that is not in the cache.
 
-        Ranges are joined over gaps of up to ``gap`` bytes.
+        Ranges with gaps of up to ``gap`` bytes between them (default 8 KiB) are fetched as one.
         """
         folder, number = self.catalog.locate(shard)
-        info, downloader = folder.index.shard(number), self.fetcher.downloaders[folder.number]
-        url = downloader.url(info.raw)
-        if folder.is_decoded and self.can_range(shard):
-            from mds.cache.decode import ShardDecoder
-
-            assert isinstance(downloader, ShardDecoder)
-            row_bytes, received = downloader.rows(info, sorted(set(rows)))
-            samples = dict(row_bytes)
-            self.counters.add(ranged_reads=1, ranged_bytes=received)
-        elif self.can_range(shard) and info.raw.size > policy.SMALL_SHARD:
-            samples, ranges, received = self._ranges.read(downloader, shard, info, rows, gap)
-            self.counters.add(ranged_reads=ranges, ranged_bytes=received)
-        else:
-            with self._bytes_in_flight.acquire(info.raw.size):
-                parts, received = downloader.download_to_memory(info)
-                reader = memory_reader(info, parts, url, self._columns)
-                samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
-            self.counters.add(in_memory_shards=1, fetched_bytes=received)
+        info = folder.index.shard(number)
+        samples, url = self.uncached.read(
+            folder, info, shard, rows, gap, can_range=self.can_range(shard)
+        )
         return self._open_sparse(info, samples, url)
 
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
@@ -266,11 +386,13 @@ class ProcessCache:
             info, samples, name, allow_unsafe_types=self._unsafe, columns=self._columns
         )
 
-    # ------------------------------------------------------------------ care
+    # ------------------------------------------------------------------ waits
 
     @contextlib.contextmanager
     def waiting_for(self, shard: int) -> Iterator[None]:
-        """Note how long the consumer waits for a shard."""
+        """Record the time of the block as a wait of the reader for a shard."""
+        from mds.storage.transfer_times import TIMES
+
         started, before = time.monotonic(), TIMES.now()
         self._awaited = shard
         try:
@@ -280,7 +402,8 @@ class ProcessCache:
             seconds = time.monotonic() - started
             watch = running_watch()
             if watch is not None:
-                # Of the transfers that ended meanwhile; of all if another process has fetched it.
+                # Divide the wait as the transfers that ended in it; if there were none, because
+                # another process fetched the shard, as all transfers.
                 now = TIMES.now()
                 watch.add_wait(seconds, now.since(before).shares if now != before else now.shares)
             name = self.catalog.info(shard).raw.basename
@@ -288,16 +411,18 @@ class ProcessCache:
             emit(Waited(shard, seconds))
             self._warn_if_slow(seconds, shard, name)
 
-    def _waiting_here(self, shard: int) -> contextlib.AbstractContextManager[None]:
-        """Note a wait for a shard if this thread makes batches, and not if it fetches ahead."""
+    def _record_wait(self, shard: int) -> contextlib.AbstractContextManager[None]:
+        """Record a wait for a shard if this thread makes batches, and not if it fetches ahead."""
         return contextlib.nullcontext() if running_watch() is None else self.waiting_for(shard)
 
     def _warn_if_slow(self, seconds: float, shard: int, name: str) -> None:
+        """Warn about a wait longer than ``slow_wait_seconds``, not more often than every tenth."""
         now = time.monotonic()
         slow = self.tuning.slow_wait_seconds
         if seconds < slow or now < self._warned_at + 10 * slow:
             return
         from mds.storage import redact
+        from mds.units import format_bytes
 
         self._warned_at = now
         folder, number = self.catalog.locate(shard)
@@ -310,13 +435,20 @@ class ProcessCache:
             name,
             format_bytes(size),
             redact(folder.remote),
-            *map(counts.__getitem__, _TOLD),
+            *map(counts.__getitem__, _WARNED_COUNTS),
         )
 
+    # ------------------------------------------------------------------ the cache folders
+
+    @property
+    def used(self) -> int:
+        """Bytes in the open cache folders, including those that are being fetched."""
+        return sum(opened.ledger.used for opened in self.open_folders)
+
     def usage(self) -> int:
-        """Bytes in the cache folders, those that are being fetched included."""
+        """Open all cache folders and return their bytes."""
         self._open_folders()
-        return self.budget.used
+        return self.used
 
     def evict(self, shard: int) -> bool:
         """Delete the cached files of a shard, if they are ours and not in use."""
@@ -335,24 +467,101 @@ class ProcessCache:
                 self.fetcher.open(folder)
 
     def stats(self) -> dict[str, Any]:
-        """Return the numbers of open and used readers of this process."""
+        """Return the state of this process's readers.
+
+        ``open_shards`` and ``held_shards`` are numbers of readers; ``opening_shards`` lists shards.
+        """
         open_shards, held_shards = self.readers.counts()
         opening = self.readers.opening
         return {"open_shards": open_shards, "held_shards": held_shards, "opening_shards": opening}
 
     def close(self) -> None:
         """Close all readers and ledgers. Closing twice is fine."""
-        self._range_pool.close()
+        if self._uncached is not None:
+            self._uncached.close()
         self.readers.close()
-        self.fetcher.close()
+        if self._fetcher is not None:
+            self._fetcher.close()
 
     def __repr__(self) -> str:
+        from mds.units import format_bytes
+
         opening, awaited = len(self.readers.opening), self._awaited
         open_, in_use = self.readers.counts()
         limit = "no limit" if self.limit is None else format_bytes(self.limit)
         waiting = "" if awaited is None else f", waiting for shard {awaited}"
         return (
-            f"{format_bytes(self.budget.used)} of {limit}: {open_} open, {in_use} in hand, "
+            f"{format_bytes(self.used)} of {limit}: {open_} open, {in_use} in hand, "
             f"{opening} opening{waiting} | {self.counters['fetched_shards']} fetched, "
             f"{self.counters['evicted_shards']} evicted"
         )
+
+
+class Peers:
+    """The processes of this machine that read from the same cache folders, including this one.
+
+    ``open_folders`` is the list of folders that this process has open; it may grow.
+    """
+
+    def __init__(self, open_folders: Sequence[OpenFolder]) -> None:
+        self._folders = open_folders
+        self._progress: dict[int, tuple[int, int]] = {}  # team and time, by reader of this process
+        self._lock = new_lock()
+
+    @property
+    def processes(self) -> int:
+        """Number of readers of our cache folders, including those of this process."""
+        return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
+
+    @property
+    def threads(self) -> int:
+        """Number of transfers that this process may run at a time."""
+        return policy.fetch_threads(self.processes)
+
+    @contextlib.contextmanager
+    def register_reader(self) -> Iterator[None]:
+        """Count one more reader of an epoch in this process while the block runs."""
+        folders = list(self._folders)
+        for opened in folders:
+            opened.ledger.count_reader(1)
+        try:
+            yield
+        finally:
+            for opened in folders:
+                opened.ledger.count_reader(-1)
+
+    def report_progress(self, reader: int, team: int, time: int) -> NodeProgress:
+        """Report the progress of a reader; return that of all readers of the same order.
+
+        Args:
+            reader: Number of the reader, unique in this process.
+            team: Number of the team: all readers of one order have the same.
+            time: Time of the order before which the reader has read everything.
+        """
+        from mds.cache.ledger_file import NodeProgress
+
+        with self._lock:
+            self._progress[reader] = team, time
+            own_times = [served for other, served in self._progress.values() if other == team]
+            reader_count = len(self._progress)
+        reports = [
+            opened.ledger.table.report_progress(team, min(own_times)) for opened in self._folders
+        ]
+        return NodeProgress(
+            min([min(own_times), *(report.served for report in reports)]),
+            max([len(own_times), *(report.team_readers for report in reports)]),
+            max([reader_count, *(report.all_readers for report in reports)]),
+        )
+
+    def jobs(self) -> int:
+        """Return the number of orders that are read through our folders, one for each job."""
+        return max((len(opened.ledger.table.teams()) for opened in self._folders), default=1) or 1
+
+    def forget_reader(self, reader: int) -> None:
+        """Record that a reader of this process ended."""
+        with self._lock:
+            self._progress.pop(reader, None)
+
+    def is_leader(self) -> bool:
+        """Whether this process prints the warnings that concern all processes of the node."""
+        return all(opened.ledger.is_leader() for opened in self._folders)

@@ -1,18 +1,20 @@
-"""Opening a cache folder: crash recovery, and a comparison of the ledger with the disk.
+"""Opens a cache folder and makes its ledger agree with the disk.
 
-A folder without a ledger for this index is scanned once. Files with the name and size of a shard
-are used after a check, but are not ours: they count toward the limit and are never evicted. Files
-that the previous ledger recorded as ours stay ours if their content is what the new index lists.
-Otherwise they are deleted.
+When a folder is opened:
 
-A ledger may be older than its folder (a backup, a copy), or the folder may have changed while no
-process used it. So the first process of a node compares the size of every file with the entry of
-its shard, and writes entries that differ anew. A file counts as ours only if its stamp (inode, time
-and size) is the recorded one or if it has our marker, so a wrong number in the ledger never deletes
-a file of another origin. The comparison costs one listing, and five microseconds a file.
+- Entries of dead processes are corrected by what is on the disk (`OpenFolder.recover_entries`).
+- If there is no ledger for this index, the folder is scanned (`scan_folder`). A file with the name
+  and size of a shard is used after a check of its digest, but counts as the user's: it is never
+  evicted. Files that the previous ledger recorded as ours stay ours if the new index lists the same
+  content for them; otherwise they are deleted.
+- The first process of a node compares the sizes of all files with the ledger, and records those
+  that differ anew (`compare_with_disk`). The ledger may be older than its folder (a backup, a
+  copy), or the folder may have changed while no process used it. This costs one listing, and five
+  microseconds a file.
+- The first process also deletes fallback folders (`mds.cache.ownership`) that no job uses any more.
 
-The same process deletes the fallback folders below the folder: those that a job made for itself
-when the dataset was published anew, and whose index no running job reads.
+A wrong ledger never deletes a user's file: files count as ours only if their stamp (inode, time and
+size) is the recorded one or if they have our ownership marker (`mds.cache.folder`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.cache.filesystem import control_folder
 from mds.cache.folder import CacheFolder, file_stamp, remove_parts, size_of
 from mds.cache.ledger import Ledger
 from mds.cache.ledger_file import (
@@ -38,11 +39,11 @@ from mds.cache.ledger_file import (
     MANAGED,
     UNMANAGED,
     LedgerFile,
+    is_in_use,
     ledger_size,
     open_ledger_file,
 )
-from mds.cache.origin import CONTROL, apart, parts_of, read_origin
-from mds.cache.process_table import is_in_use
+from mds.cache.ownership import CONTROL, control_folder, folder_below, folders_below, read_origin
 from mds.errors import CacheError, ConfigError, FormatError
 from mds.redaction import get_logger
 from mds.storage.relative_name import RelativeName, unlink_beneath
@@ -55,28 +56,29 @@ if TYPE_CHECKING:
 
 log = get_logger("mds.cache")
 
+#: Errors of a folder that this user cannot write.
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclasses.dataclass(slots=True)
 class OpenFolder:
-    """A cache folder and its ledger, as one process has them open."""
+    """A cache folder with its open ledger."""
 
     folder: CacheFolder
     ledger: Ledger
 
     def recover_entries(self) -> None:
-        """Settle the entries of processes that died by recording what is on the disk.
+        """Correct the entries of dead processes by what is on the disk.
 
-        All in one change: what was coming answers for bytes of what was leaving, so the one may
-        not be taken over before the other was looked at.
+        In one change: the entry of a fetch includes the bytes of the shards evicted for it, so no
+        other process may see one corrected without the other.
         """
         with self.ledger.change():
             for shard in self.ledger.take_over_orphans():
                 self.rescan(shard)
 
     def rescan(self, shard: int) -> None:
-        """Record the files on the disk of a shard whose entry has no owner."""
+        """Record the files of a shard that this process owns, and delete unfinished ones."""
         info = self.folder.index.shard(shard)
         self.folder.remove_parts(info, set(self.ledger.processes()))
         size, stamp = self.folder.stat(info)
@@ -87,7 +89,10 @@ class OpenFolder:
 
 
 def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder | None:
-    """Open a folder with its ledger, created if missing; return None if it is read-only."""
+    """Open a folder with its ledger, created if missing; return None if it is read-only.
+
+    ``lock_timeout`` is the number of seconds to wait for the lock of the folder (default 60).
+    """
     own = control_bytes(folder)
     ledger = Ledger(
         folder.control,
@@ -99,12 +104,12 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
         lock_timeout,
     )
     opened = OpenFolder(folder, ledger)
-    # Not the ledger itself: one that refers to itself keeps its lock until a collection.
-    ledger.survey = functools.partial(_survey, folder, weakref.ref(ledger))
+    # A weak reference: in a reference cycle, the ledger would keep its locks until a collection.
+    ledger.scan = functools.partial(_scan, folder, weakref.ref(ledger))
     try:
         ledger.open()
     except OSError as error:
-        if folder.source_folder is not None:  # optional: the user's data can be read without it
+        if folder.source_folder is not None:  # the user's own data can be read without a cache
             log.warning("%s Shards are decompressed in memory, each time they are used.", error)
         elif error.errno not in _READ_ONLY:
             raise
@@ -118,21 +123,24 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
 
 
 def _tidy(opened: OpenFolder, own: int) -> None:
-    """Clean up a folder and its ledger; only for the first process of a node."""
+    """Clean up a folder and its ledger; ``own`` is as in `compare_with_disk`.
+
+    Only for the first process of a node.
+    """
     folder, ledger = opened.folder, opened.ledger
     living = set(ledger.processes())
-    if fallbacks := parts_of(folder.root):
+    if fallbacks := folders_below(folder.root):
         delete_fallback_folders(folder.root, fallbacks)
     remove_parts(os.path.join(folder.root, CONTROL), living)
-    if not ledger.was_made:
-        # Also what a killed process wrote into a folder that had been deleted under it. The folder
-        # may have a great many files.
+    if not ledger.is_new:
+        # Not only those of shards in the ledger: a process may have been killed after the folder
+        # had been deleted and created again.
         remove_parts(folder.root, living)
         compare_with_disk(folder, ledger, _names_in(folder), own)
 
 
 def unwritable(folder: CacheFolder) -> CacheError:
-    """Return the error for a shard to be fetched into a folder that cannot be written."""
+    """Return the error for a shard that must be fetched into a folder that cannot be written."""
     return CacheError(
         f"{folder.root} cannot be written by this user and does not hold the whole of "
         f"{folder.remote}. Give it the rights, or choose another local folder."
@@ -140,7 +148,10 @@ def unwritable(folder: CacheFolder) -> CacheError:
 
 
 def control_bytes(folder: CacheFolder) -> int:
-    """Return the bytes besides shards; the index counts twice, for the moment it is replaced."""
+    """Return the bytes of the ledger, the index and the note.
+
+    The index and the note count twice, because two copies exist while one is replaced.
+    """
     out = ledger_size(len(folder))
     for path, times in (
         (os.path.join(folder.root, "index.json"), 2),
@@ -152,24 +163,25 @@ def control_bytes(folder: CacheFolder) -> int:
 
 
 def used_bytes(folder: CacheFolder) -> int:
-    """Return the bytes of a cache folder according to its ledger, without joining it."""
+    """Return the bytes of a cache folder by its ledger, which is not opened for changes."""
     file = _look_at_ledger(folder)
     return file.size + int(file.entries["size"].sum()) if file is not None else 0
 
 
 def processes_using(folder: CacheFolder) -> list[int]:
-    """Return the processes that use a cache folder by its ledger; some may be dead."""
+    """Return the ids of the processes in the ledger of a cache folder; some may be dead."""
     file = _look_at_ledger(folder)
     return [int(pid) for pid in file.slots["pid"] if pid > 0] if file is not None else []
 
 
 def _look_at_ledger(folder: CacheFolder) -> LedgerFile | None:
+    """Map the ledger of a folder, or return None if there is none."""
     if not folder.is_cached:
         return None
     return open_ledger_file(os.path.join(folder.choose_control(), "ledger"))
 
 
-def _survey(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:
+def _scan(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:
     living_ledger = ledger()
     if living_ledger is not None:
         scan_folder(OpenFolder(folder, living_ledger))
@@ -183,37 +195,45 @@ def scan_folder(opened: OpenFolder) -> None:
     with ledger.change() as entries:
         former, ledger.former = ledger.former, None
         ours = {int(entry["name"]): entry for entry in former} if former is not None else {}
-        foreign = 0
+        foreign_bytes = 0
         for shard in range(len(folder)):
             if not names:
                 break
             info = folder.index.shard(shard)
             if any(file.basename in names for file in folder.files(info)):
                 names.difference_update(file.basename for file in folder.files(info))
-                enter(folder, ledger, entries, shard, ours.pop(folder.name_id(info), None))
-            # Compressed files that lay here before are used, and count, and are not ours.
+                old_entry = ours.pop(folder.name_id(info), None)
+                record_files(folder, ledger, entries, shard, old_entry)
+            # Compressed files that were here before are used and count toward the limit, but are
+            # not ours.
             for _, packed in info.files:
                 if packed is not None and packed.basename in names:
                     names.discard(packed.basename)
-                    foreign += max(size_of(folder.path(packed)), 0)
-        ledger.size = ledger.own_bytes + foreign
+                    foreign_bytes += max(size_of(folder.path(packed)), 0)
+        ledger.size = ledger.own_bytes + foreign_bytes
     _delete_orphans(folder, names, {key: int(entry["stamp"]) for key, entry in ours.items()})
     remove_parts(folder.root, set(ledger.processes()))
 
 
 def _delete_orphans(folder: CacheFolder, names: set[str], stamps: dict[int, int]) -> None:
-    """Delete files that we made for an index that named other shards."""
+    """Delete files that this library wrote for an earlier index, whose shards had other names.
+
+    Args:
+        folder: The cache folder.
+        names: Names of files in it that the index does not list.
+        stamps: Recorded stamp of each file of ours, by the digest of its name.
+    """
     for name in names if stamps else ():
         stamp = stamps.get(folder.name_id_of(name))
         if stamp is None or stamp != file_stamp([os.path.join(folder.root, name)]):
             continue
-        # What an index cannot name is not ours, whatever the ledger says.
+        # A name that no index may contain is not ours, even if the ledger says so.
         with contextlib.suppress(OSError, FormatError, ConfigError):
             unlink_beneath(folder.root, RelativeName(name))
 
 
 def _names_in(folder: CacheFolder) -> set[str]:
-    """Return the relative names of the files in the folders that the index names."""
+    """Return the relative names of all files in a folder, with subfolders if the index has any."""
     if not np.any(folder.index.names == ord("/")):
         return set(_files(folder.root, ""))
     names: set[str] = set()
@@ -232,55 +252,70 @@ def _files(folder: str, prefix: str) -> list[str]:
 
 
 def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_bytes: int) -> None:
-    """Rewrite the entries of shards whose size on the disk differs from the ledger's.
+    """Record those shards anew whose size on the disk differs from the ledger's.
 
-    ``names`` are the files in the folder, ``own_bytes`` the size of those that are no shards. Only
-    for a ledger that no other process uses.
+    Only while no other process uses the ledger.
+
+    Args:
+        folder: The cache folder.
+        ledger: Its ledger.
+        names: Relative names of the files in the folder.
+        own_bytes: Bytes of the ledger, the index and the note.
     """
     with ledger.change() as entries:
         sizes, other_bytes = _sizes_on_disk(folder, names)
         states = entries["state"]
         is_wrong = (entries["size"] != sizes) | ((states == ABSENT) != (sizes == 0))
-        is_wrong |= (states == UNMANAGED) & (entries["name"] != 0)  # ours once
+        is_wrong |= (states == UNMANAGED) & (entries["name"] != 0)  # it was ours before
         wrong = np.flatnonzero(is_wrong).tolist()
         for shard in wrong:
             old_entry = entries[shard].copy()
             entries[shard] = 0
-            enter(
+            record_files(
                 folder, ledger, entries, shard, old_entry if old_entry["state"] == MANAGED else None
             )
         ledger.size = own_bytes + other_bytes
-        # Times to come, from before the clock was set back, would keep a shard the longest.
+        # After the clock was set back, last uses may be in the future; they would count as newest.
         np.minimum(entries["used"], time.time(), out=entries["used"])
     if wrong:
-        log.info("%s: %d shards were not as noted; they are noted anew.", folder.root, len(wrong))
+        log.info(
+            "%s: %d shards differed from the ledger, which is corrected.", folder.root, len(wrong)
+        )
 
 
-def enter(
+def record_files(
     folder: CacheFolder, ledger: Ledger, entries: npt.NDArray[Any], shard: int, old_entry: Any
 ) -> None:
-    """Enter the files of one shard whose entry is empty; ``old_entry`` is an older entry of it."""
+    """Record the files of one shard whose entry is empty; delete ours with outdated content.
+
+    Args:
+        folder: The cache folder.
+        ledger: Its ledger.
+        entries: Entries of the ledger, which is being changed.
+        shard: Number of the shard in the folder.
+        old_entry: Earlier entry of the shard as a file of ours, or None.
+    """
     info = folder.index.shard(shard)
     size, stamp = folder.stat(info)
     if not stamp:
-        return  # there are none
+        return  # there are no files
     is_known = old_entry is not None and int(old_entry["stamp"]) == stamp
     has_ownership_marker = folder.has_ownership_marker(info)
     is_ours = is_known or has_ownership_marker
-    is_believed = not folder.has_digests(info) and folder.believes(info)
-    is_right = (
-        is_believed
+    is_accepted = not folder.has_digests(info) and folder.accepts_unverified(info)
+    is_valid = (
+        is_accepted
         or has_ownership_marker
         or (is_known and int(old_entry["content"]) == folder.content_id(info))
     )
-    if is_ours and not is_right:  # the remote has other content under this name now
+    if is_ours and not is_valid:  # the index lists other content for this name now
         size = folder.remove(info, stamp)
         if not size:
             return
         is_ours = False
     entries["state"][shard] = MANAGED if is_ours else UNMANAGED
-    # Files of unknown content count toward the limit, and are not used.
-    is_usable = is_ours or is_believed or folder.has_digests(info)
+    # Files of unknown content count toward the limit, but are not used.
+    is_usable = is_ours or is_accepted or folder.has_digests(info)
     entries["size"][shard], entries["stamp"][shard] = size, stamp if is_usable else 0
     if is_ours:
         ledger.set_identity(shard, folder.name_id(info), folder.content_id(info))
@@ -288,7 +323,10 @@ def enter(
 
 
 def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the bytes of our files of each shard, and of all others that the index names."""
+    """Return the bytes of the files of each shard, (shards,), and of other files of the index.
+
+    Other files are compressed ones that were in the folder before.
+    """
     sizes, other_bytes = np.zeros(len(folder), np.int64), 0
     for shard, files in enumerate(folder.index.file_names() if names else ()):
         for kind, name in files:
@@ -303,7 +341,10 @@ def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np
 
 
 def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:
-    """Delete unused fallback folders of other indexes of the folder's own source."""
+    """Delete the fallback folders below a folder that no process uses.
+
+    ``parts`` are the paths of all folders below it.
+    """
     owner = read_origin(folder)
     if owner is None:
         return
@@ -311,9 +352,9 @@ def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:
         origin = read_origin(part)
         if origin is None or origin.source != owner.source or origin.identity == owner.identity:
             continue
-        # Only fallback folders, which are named by an identity. The folder of a second source is
-        # named by that source, and may be used again at any time.
-        control = control_folder(part, CONTROL)
-        if part == apart(folder, origin.identity) and not is_in_use(control):
+        # Only fallback folders, whose names are digests of an identity. The folder of another
+        # source is named by the source, and may be used again at any time.
+        control = control_folder(part)
+        if part == folder_below(folder, origin.identity) and not is_in_use(control):
             for path in {control, part}:
                 shutil.rmtree(path, ignore_errors=True)

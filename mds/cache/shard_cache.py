@@ -1,7 +1,7 @@
-"""The front door of the cache: shards of several sources by one number, held while they are used.
+"""The public side of the cache: the shards of several sources, under one limit.
 
-A ShardCache is plain configuration: making one opens nothing and starts nothing, it pickles, and
-every process that uses it (forked, spawned, or the one that made it) has a runtime of its own.
+A `ShardCache` is configuration. Creating one opens nothing and starts nothing, and it pickles.
+Every process that uses it (forked, spawned, or the one that created it) has its own `ProcessCache`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,20 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds.cache import policy
 from mds.cache.counters import Counters, CounterTable, folder_ids, read_node_rows, sum_rows
 from mds.cache.folder import CacheFolder
-from mds.cache.process_cache import ProcessCache
-from mds.cache.tuning import CacheTuning
+from mds.cache.process_cache import CacheTuning, ProcessCache
 from mds.errors import CacheLimitError, MdsError
 from mds.process.fork_safe import call_in_child, new_lock
 from mds.readers import ColumnSelection
 from mds.readers.fields import check_columns
 from mds.redaction import get_logger
 from mds.storage.files import is_process
-from mds.units import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mds.cache.random_access import RandomAccess
     from mds.cache.source import Source
     from mds.readers import Reader
 
@@ -37,11 +33,21 @@ log = get_logger("mds.cache")
 
 
 class ShardCache:
-    """The shards of several sources, kept in their folders below ``limit`` bytes in all.
+    """The shards of several sources, numbered from 0 through all sources in order.
 
-    Shards are numbered through all sources in order. Raises UnsafeTypeError and ConfigError (both
-    ValueErrors) for columns that may not be or are not there, and CacheLimitError (a ValueError)
-    for a limit that cannot work.
+    Args:
+        sources: The sources of the dataset.
+        limit: Most bytes in all cache folders together; None (default): no limit.
+        allow_unsafe_types: Whether columns may be decoded that can run code, such as pickles
+            (default False).
+        columns: Columns to decode (default: all).
+        tuning: Waiting times and transfer limits.
+
+    Raises:
+        UnsafeTypeError: A column can run code, and ``allow_unsafe_types`` is False.
+        ConfigError: A column in ``columns`` does not exist.
+        CacheLimitError: The limit is too small for two shards.
+        All of them are ValueErrors.
     """
 
     def __init__(
@@ -67,11 +73,11 @@ class ShardCache:
         self._check_limit()
         self._counters = CounterTable()
         self._runtime: ProcessCache | None = None
-        self._random_access: RandomAccess | None = None
         _caches.add(self)
 
     @property
     def _folder_ids(self) -> list[int]:
+        """Numbers of the cache folders, see `folder_ids`."""
         return folder_ids([folder.source.folder for folder in self._folders if folder.is_cached])
 
     def _make_folders(self) -> list[CacheFolder]:
@@ -82,13 +88,16 @@ class ShardCache:
         return folders
 
     def _check_limit(self) -> None:
+        """Raise CacheLimitError for a limit that is too small; warn of network file systems."""
         if self.limit is None:
             return
         cached = [folder for folder in self._folders if folder.is_cached]
         if not cached:
             return
-        from mds.cache.filesystem import network_kind
+        from mds.cache import policy
+        from mds.cache.ownership import network_kind
         from mds.cache.recovery import control_bytes
+        from mds.units import format_bytes
 
         control = sum(control_bytes(folder) for folder in cached)
         for folder in cached:
@@ -105,7 +114,7 @@ class ShardCache:
         if self.limit < min_limit:
             raise CacheLimitError(
                 f"cache_limit={self.limit} ({format_bytes(self.limit)}) is too small: the indexes "
-                f"and the books of the cache take {control} bytes and the largest shard {largest}. "
+                f"and ledgers of the cache take {control} bytes and the largest shard {largest}. "
                 f"Set cache_limit to {min_limit} ({format_bytes(min_limit)}) or more."
             )
 
@@ -113,10 +122,10 @@ class ShardCache:
 
     @property
     def runtime(self) -> ProcessCache:
-        """State of the cache in this process, created when it is first needed."""
+        """State of the cache in this process, created when it is first used."""
         runtime = self._runtime
         if runtime is None:
-            with _making:
+            with _runtime_lock:
                 runtime = self._runtime
                 if runtime is None:
                     runtime = ProcessCache(
@@ -125,20 +134,20 @@ class ShardCache:
                         self.allow_unsafe_types,
                         self.columns,
                         self.tuning,
-                        self._count(),
+                        self._new_counters(),
                     )
                     self._runtime = runtime
         return runtime
 
-    def _count(self) -> Counters:
-        """Return new counters of this process, which are visible to its rank."""
+    def _new_counters(self) -> Counters:
+        """Return new counters of this process, which the other processes of its rank can read."""
         return Counters(self._counters.claim_row(self._folder_ids))
 
     def start_anew(self) -> None:
-        """Forget what the parent process has open; for the child of a fork."""
+        """Forget the readers and folders of the parent process, in a forked child."""
         if self._runtime is not None:
             _inherited.append(self._runtime)
-            self._runtime = self._random_access = None
+            self._runtime = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -153,7 +162,7 @@ class ShardCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._folders = self._make_folders()
-        self._runtime = self._random_access = None
+        self._runtime = None
         _caches.add(self)
 
     # ------------------------------------------------------------------ shards
@@ -161,7 +170,7 @@ class ShardCache:
     def prepare(self, shard: int, *, blocking: bool = True) -> None:
         """Fetch a shard; without ``blocking``, start to fetch it in a thread and return at once.
 
-        An error of the thread is logged, and raised where the shard is read.
+        An error in the thread is logged, and raised when the shard is read.
         """
         if not blocking:
             threading.Thread(target=self._prepare_or_log, args=(shard,), daemon=True).start()
@@ -178,58 +187,49 @@ class ShardCache:
             )
 
     def hold(self, shard: int) -> Reader:
-        """Return an open reader of a whole shard, fetched and checked first if needed.
+        """Return an open reader of a whole shard, fetched and checked if needed.
 
-        It is safe from eviction until `release` was called as often. Raises NotFoundError,
-        CorruptError and the other StoreErrors, and ShardError (a ValueError) for a broken shard.
+        The shard is not evicted until `release` has been called as often.
+
+        Raises:
+            StoreError: The remote failed; among others NotFoundError and CorruptError.
+            ShardError: The shard is damaged (a ValueError).
         """
         return self.runtime.hold(shard)
 
     def release(self, shard: int) -> None:
-        """Say that a reader from `hold` is not used any more."""
+        """End one use of a reader that `hold` returned."""
         runtime = self._runtime
         if runtime is not None:
             runtime.release(shard)
 
     def sample(self, shard: int, row: int) -> dict[str, Any]:
-        """One sample, by ranged read when its shard is not here and need not come for it."""
+        """Return one sample; fetch it by range if its shard is not local and not worth fetching."""
         runtime = self._runtime
         if runtime is not None:
-            # Without a limit an open shard needs no use count.
+            # Without a limit a reader may be used without counting its uses.
             reader = runtime.readers.open.get(shard)
             if reader is not None:
                 try:
                     return reader.get(row)
                 except Exception:
                     if runtime.readers.open.get(shard) is reader:
-                        raise  # else another thread closed it just now
+                        raise  # else another thread closed it meanwhile
         return self.samples(shard, [row])[0]
 
-    def _by_number(self) -> RandomAccess:
-        """Random access in this process, made when it is first used."""
-        access, runtime = self._random_access, self.runtime
-        if access is None:
-            with _making:
-                access = self._random_access
-                if access is None:
-                    from mds.cache.random_access import RandomAccess
-
-                    access = self._random_access = RandomAccess(runtime)
-        return access
-
     def samples(self, shard: int, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Several samples of one shard, in the order asked for."""
-        return self._by_number().samples(shard, rows)
+        """Return samples of one shard, in the requested order."""
+        return self.runtime.samples(shard, rows)
 
     def samples_many(
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
-        """Return samples of many shards in the requested order, fetched concurrently."""
-        return self._by_number().samples_many(shards, rows)
+        """Return the samples at ``rows`` of ``shards``, both (n,), fetched concurrently."""
+        return self.runtime.samples_many(shards, rows)
 
     @property
     def usage(self) -> int:
-        """Bytes in the cache folders, those that are being fetched included."""
+        """Bytes in the cache folders, including those that are being fetched."""
         return self.runtime.usage()
 
     def evict(self, shard: int) -> bool:
@@ -241,30 +241,29 @@ class ShardCache:
         return self.runtime.evict_coldest()
 
     def stats(self, *, node: bool = False) -> dict[str, Any]:
-        """Return the counts of this rank and its workers, and the present state of the cache.
+        """Return the counters of this rank and its workers, and the state of the cache.
 
-        With ``node`` those of all processes that use one of the cache folders at this moment.
+        With ``node`` (default False), the counters are those of all processes of the machine that
+        use one of the cache folders now.
         """
-        from mds.cache.recovery import used_bytes
-
+        cached = [folder for folder in self._folders if folder.is_cached]
         table = self._counters
         if node and (folders := self._folder_ids):
             from mds.cache.recovery import processes_using
 
-            users = {pid for folder in self._folders for pid in processes_using(folder)}
+            users = {pid for folder in cached for pid in processes_using(folder)}
             rows = read_node_rows(users, folders, {table.inode: table.rows_of_all()})
         else:
             rows = table.rows_of_rank()
         runtime = self._runtime
         out = {**sum_rows(rows), "processes": sum(map(is_process, rows["process"].tolist()))}
-        out["used_bytes"] = sum(map(used_bytes, self._folders)) if len(rows) else 0
+        out["used_bytes"] = _used_bytes(cached) if len(rows) else 0
         out["limit"] = self.limit
         return {**out, **(_NOTHING_OPEN if runtime is None else runtime.stats())}
 
     def close(self) -> None:
         """Close everything that this process has open. Closing twice is fine."""
         runtime, self._runtime = self._runtime, None
-        self._random_access = None
         if runtime is not None:
             runtime.close()
 
@@ -280,14 +279,23 @@ class ShardCache:
         return f"<ShardCache {state}>"
 
 
+def _used_bytes(folders: Sequence[CacheFolder]) -> int:
+    """Return the bytes in cache folders, by their ledgers."""
+    if not folders:
+        return 0
+    from mds.cache.recovery import used_bytes
+
+    return sum(map(used_bytes, folders))
+
+
 _NOTHING_OPEN = {"open_shards": 0, "held_shards": 0, "opening_shards": []}
 
 _caches: weakref.WeakSet[ShardCache] = weakref.WeakSet()
-_making = new_lock()
+_runtime_lock = new_lock()
 
 
 def _start_anew() -> None:
-    """In a forked child: what the parent has open is the parent's."""
+    """Forget what the parent process has open, in all caches of a forked child."""
     for cache in list(_caches):
         cache.start_anew()
 
@@ -297,5 +305,6 @@ def live_caches() -> list[ShardCache]:
     return list(_caches)
 
 
-_inherited: list[ProcessCache] = []  # kept, so that no destructor of the parent's things runs here
+#: Caches of the parent process, kept so that nothing of them is closed here.
+_inherited: list[ProcessCache] = []
 call_in_child(_start_anew)

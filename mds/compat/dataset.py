@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.arguments import find_faults
-from mds.cache.origin import source_of
+from mds.cache.ownership import source_of
 from mds.compat.orders import (
     batching_methods,
     has_replaced_order,

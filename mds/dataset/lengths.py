@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds.cache.filesystem import control_folder
-from mds.cache.origin import CONTROL
+from mds.cache.ownership import control_folder
 from mds.encodings import DecodeKind, parse_encoding
 from mds.encodings.arrays import has_lengths, length_function
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
@@ -107,7 +106,7 @@ def _of_source(source: Source, column: str) -> Lengths:
     fingerprint, samples = index.fingerprint(), index.total_samples
     _check_column(source, column)
     in_place = source.remote is None
-    folder = source.folder if in_place else control_folder(source.folder, CONTROL)
+    folder = source.folder if in_place else control_folder(source.folder)
     path = os.path.join(folder, name)
     file = map_file(path, max_bytes=most_bytes(samples) + _ROOM)
     if file is not None:

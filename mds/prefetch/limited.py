@@ -1,17 +1,24 @@
-"""Windows under a limit: for each shard what is cheapest, one window ahead of the reader.
+"""Prefetching under a ``cache_limit``: get each shard in the way that transfers the fewest bytes.
 
-A shard that is in the cache is read there. One that is not is fetched whole if there is room, or if
-it pays more than what would have to go for it; else only the rows of the window come, by range or
-out of one pass through the decompressed shard, and wait in memory. So a window needs no room on the
-disk at all, reservations never block, and no shard is fetched for a sample: windows are as large
-as the memory for rows allows.
+Per shard of a window, `WindowFetcher` takes the first of these that is possible:
+
+1. Read the shard from the cache.
+2. Fetch it whole, if there is space, or if that saves more bytes than fetching its victims again
+   would cost (`mds.cache.policy.is_worth`).
+3. Fetch only the window's rows into memory: by range, or out of one pass through the shard if it
+   is compressed.
+
+So a window needs no space in the cache, reserving space never waits, and workers cannot deadlock.
+Windows are as large as the memory for rows allows. The next window is fetched during this one.
+
+Times are positions in the order of the node (`mds.prefetch.next_use`), not seconds.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,17 +26,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.cache import policy
-from mds.cache.concurrency import Pool
-from mds.prefetch.acquire import ShardLease, ShardRequest, WindowFetcher
-from mds.prefetch.lookahead import (
-    MIN_WINDOW,
-    Lookahead,
-    count_fitting,
-    max_window_shards,
-    sizes_under_limit,
-    working_set,
-)
-from mds.prefetch.next_use import MergedOrder, join_index, leave_index
+from mds.cache.budget import Bid
+from mds.cache.concurrency import ByteSemaphore, Pool
+from mds.prefetch.lookahead import Lookahead, count_fitting, max_window_shards
+from mds.prefetch.next_use import MergedOrder, NextUseIndex, join_index, leave_index
 from mds.process.fork_safe import new_lock
 from mds.readers import unique_stable
 from mds.redaction import get_logger
@@ -44,23 +44,24 @@ if TYPE_CHECKING:
     Int64s = npt.NDArray[np.int64]
 
 
-SAMPLED = 4096  # positions that are looked at before the first decision
-_LAG = 8192  # samples that a worker may be behind another before it is taken for stuck
-_HORIZON = 32  # windows by which more is known of the order with each window
+SAMPLED = 4096  # positions of the order from which the size of windows is chosen
+_MAX_LAG = 8192  # samples: a worker that is farther behind the others is assumed to be stuck
+_HORIZON = 32  # windows; with each window, next uses are computed for this many more
 
 log = get_logger("mds.cache")
 
 
 @dataclass(slots=True)
 class _Window:
-    """A window of ids, and the request for each of their shards, by its first use."""
+    """A window of ids and the requests for its shards."""
 
-    size: int
+    size: int  # number of ids
+    #: For each shard the request, and the time of its first use, which is the deadline.
     requests: dict[int, tuple[ShardRequest, float]]
     futures: dict[int, Future[ShardLease | None]]
 
-    def put_off(self) -> list[int]:
-        """Return the shards that found no room yet, in the order in which they are needed."""
+    def postponed_shards(self) -> list[int]:
+        """Return the shards for which there was no space yet, in the order of first use."""
         return [
             shard
             for shard, future in self.futures.items()
@@ -72,65 +73,65 @@ class _Window:
 
 
 class LimitedPrefetch:
-    """The plan of a worker whose cache has a limit."""
+    """Strategy of a worker whose cache has a limit."""
 
     def __init__(self, runtime: ProcessCache, ids: Lookahead, node: MergedOrder | None) -> None:
         self._runtime, self._ids, self._node = runtime, ids, node
         self._oracle = join_index(runtime.budget, runtime.catalog.shards, ids, node)
         self._fetcher = WindowFetcher(runtime, self._oracle)
         self._pool = Pool(runtime.peers.threads)
-        self._max_size = MIN_WINDOW  # until it was seen what the order is like
-        self._planned = 0  # positions before this one have been sent for
-        self._size = MIN_WINDOW
-        self._jobs = 0  # that share the folders, when the size of windows was chosen
+        self._max_size = policy.MIN_WINDOW  # ids of a window, until a sample of the order is seen
+        self._planned = 0  # shards of positions before this one have been requested
+        self._size = policy.MIN_WINDOW  # ids of the next window
+        self._jobs = 0  # number of jobs that shared the folders when the size was chosen
         self._is_closed = False
-        self._windows: deque[_Window] = deque()  # the one in use and the next
+        self._windows: deque[_Window] = deque()  # the current one and the next
         self._progress = ServedTime()
-        self._window_start = 0  # the position at which the window in use begins
-        self._floor = 0  # no worker of the node is assumed to be farther behind
-        self._tried_at = -1  # the time of the node at the last retry of postponed shards
+        self._window_start = 0  # position of the first id of the current window
+        self._min_position = 0  # no worker of the node is assumed to be farther behind
+        self._retried_at = -1  # time of the node when postponed shards were last requested again
         self._oracle.extend(SAMPLED)
 
     def next_size(self) -> int:
         """Return the number of ids of the next window."""
         if not self._windows:
-            self._plan()
+            self._plan_window()
         return self._windows[0].size if self._windows else 1
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
-        """Begin a window, and request the one after it."""
-        del rows  # equal to the planned ones
+        """Begin a window, and request the shards of the one after it."""
+        del rows  # they equal the planned ones
         window = self._windows[0]
         self._window_start = self._ids.position - len(shards)
-        self._floor = max(self._window_start - max(_LAG, 2 * len(shards)), 0)
+        self._min_position = max(self._window_start - max(_MAX_LAG, 2 * len(shards)), 0)
         self._report_progress()
         jobs = self._runtime.peers.jobs()
         if jobs != self._jobs:
             self._jobs = jobs
             self._choose_window_size()
-        if not self._fetcher.comes_whole:  # no room is to be expected
-            for shard in window.put_off():
-                self._send(window, shard, is_prefetch=False)
-        self._plan()
+        if not self._fetcher.fetches_whole_shards:  # there will be no space later, either
+            for shard in window.postponed_shards():
+                self._request(window, shard, is_prefetch=False)
+        self._plan_window()
 
     def open(self, shard: int) -> Reader:
-        """Return the reader of a shard of the window."""
+        """Return the reader of a shard of the window; wait for its rows if needed."""
         window = self._windows[0]
-        self._try_again()
+        self._retry_postponed()
         lease = self._wait(window.futures[shard], shard)
-        if lease is None:  # was put off, and its time is now
-            self._send(window, shard, is_prefetch=False)
+        if lease is None:  # it was postponed, and is needed now
+            self._request(window, shard, is_prefetch=False)
             lease = self._wait(window.futures[shard], shard)
         assert lease is not None
         return lease.reader
 
     def end(self) -> None:
-        """Release the window."""
+        """Release the readers of the window."""
         if self._windows:
             self._release_window(self._windows.popleft())
 
     def close(self) -> None:
-        """Stop fetching and give back what is held. Closing twice is fine."""
+        """Stop fetching and release all readers. Closing twice is fine."""
         self._pool.close()
         while self._windows:
             self._release_window(self._windows.popleft())
@@ -142,10 +143,10 @@ class LimitedPrefetch:
     def __repr__(self) -> str:
         return f"{len(self._windows)} windows up to sample {self._planned}"
 
-    # ------------------------------------------------------------------ planning
+    # ------------------------------------------------------------------ requests
 
-    def _plan(self) -> None:
-        """Send for what the next window needs."""
+    def _plan_window(self) -> None:
+        """Plan the next window and request its shards."""
         start, origin = self._planned, self._oracle.start
         self._oracle.extend(_HORIZON * self._size)
         shards, rows = self._ids.look(start, start + self._size)
@@ -170,97 +171,102 @@ class LimitedPrefetch:
         }
         window = _Window(len(shards), requests, {})
         for shard in unique_stable(shards):
-            self._send(window, shard, is_prefetch=True)
+            self._request(window, shard, is_prefetch=True)
         self._planned = stop  # positions before it without a pending request count as served
         self._windows.append(window)
 
-    def _send(self, window: _Window, shard: int, *, is_prefetch: bool) -> None:
+    def _request(self, window: _Window, shard: int, *, is_prefetch: bool) -> None:
+        """Get a shard in a thread; see `WindowFetcher.acquire` for ``is_prefetch``."""
         request, deadline = window.requests[shard]
         self._progress.begin(int(deadline))
         future = self._pool.submit(self._fetcher.acquire, request, is_prefetch, deadline=deadline)
         window.futures[shard] = future
-        future.add_done_callback(functools.partial(self._served, int(deadline)))
+        future.add_done_callback(functools.partial(self._record_end, int(deadline)))
 
-    def _served(self, time: int, future: Future[ShardLease | None]) -> None:
-        """Record that a task ended; a postponed one is not served yet."""
-        is_put_off = not future.cancelled() and not future.exception() and not future.result()
-        self._progress.end(time, is_put_off=is_put_off)
+    def _record_end(self, time: int, future: Future[ShardLease | None]) -> None:
+        """Record that the request of a time ended; a postponed one is not served yet."""
+        is_postponed = not future.cancelled() and not future.exception() and not future.result()
+        self._progress.end(time, is_postponed=is_postponed)
         self._report_progress()
 
     def _report_progress(self) -> None:
+        """Report this worker's progress to the node, and drop next uses that are past for all."""
         oracle, origin = self._oracle, self._oracle.start
         served = self._progress.first(origin + self._planned)
-        served_by_all, readers, reader_count = self._runtime.peers.report_progress(
-            id(self), oracle.team, served
-        )
+        progress = self._runtime.peers.report_progress(id(self), oracle.team, served)
+        served_by_all = progress.served
         if self._node is not None:
-            # Of other jobs the order is not known; they have their own share of the room.
-            oracle.is_whole = self._runtime.peers.processes <= reader_count
-            if readers < oracle.workers:  # some have not begun yet, or have ended
+            # The order of other jobs is not known; each has its own share of the limit.
+            oracle.is_whole = self._runtime.peers.processes <= progress.all_readers
+            if progress.team_readers < oracle.workers:  # some have not begun yet, or have ended
                 served_by_all = min(served_by_all, origin + self._window_start)
-        oracle.advance(max(served_by_all, origin + self._floor))
+        oracle.advance(max(served_by_all, origin + self._min_position))
 
-    def _try_again(self) -> None:
-        """Send for what was put off and is needed first, if others have used something up."""
-        if self._oracle.now == self._tried_at:
+    def _retry_postponed(self) -> None:
+        """Request the first postponed shard again, if the node's progress may have freed space."""
+        if self._oracle.now == self._retried_at:
             return
-        self._tried_at = self._oracle.now
+        self._retried_at = self._oracle.now
         for window in self._windows:
-            for shard in window.put_off()[:1]:
-                self._send(window, shard, is_prefetch=True)
+            for shard in window.postponed_shards()[:1]:
+                self._request(window, shard, is_prefetch=True)
                 return
 
     def _wait(self, future: Future[ShardLease | None], shard: int) -> ShardLease | None:
+        """Return the result of a request, and record the time of the wait."""
         if future.done():
             return future.result()
         with self._runtime.waiting_for(shard):
             return future.result()
 
     def _release_window(self, window: _Window) -> None:
+        """Release the leases of a window, those that are still being fetched when they arrive."""
         for future in window.futures.values():
-            # Includes shards that were not used and are still being fetched.
             future.add_done_callback(self._release)
 
     def _release(self, future: Future[ShardLease | None]) -> None:
+        """Release the lease that a request returned, if it returned one."""
         if future.cancelled() or future.exception() is not None:
             return
         lease = future.result()
         if lease is not None:
             self._fetcher.release(lease)
 
-    # ------------------------------------------------------------------ costs
+    # ------------------------------------------------------------------ size of windows
 
     def _choose_window_size(self) -> None:
-        """Choose the size of windows by what the order and the limit are, and say what it costs."""
+        """Choose the size of windows from a sample of the order; warn if the limit is too small."""
         runtime, catalog = self._runtime, self._runtime.catalog
         room = ((runtime.limit or 0) - runtime.control_bytes) // self._jobs
-        processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)  # or later
-        small, large = sizes_under_limit(max(catalog.mean_row_size, 1), room, processes)
+        # At least as many as the order has workers, since some may not have begun yet.
+        processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)
+        small, large = policy.window_sizes(max(catalog.mean_row_size, 1), room, processes)
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
         once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)
-        merged = self._sample()
-        lru_bytes = policy.lru_bytes(_turns(*merged, small), catalog.sizes, room)
-        # Of workers whose order is not known it is believed that they are no better.
-        passes = processes * sum(
-            int(catalog.sizes[turn].sum()) for turn in _turns(np.arange(len(shards)), shards, large)
+        times, node_shards = self._sample_order()
+        lru_bytes = policy.lru_bytes(_rounds(times, node_shards, small), catalog.sizes, room)
+        # Workers whose order is unknown are assumed to fetch as much as this one.
+        pass_bytes = processes * sum(
+            int(catalog.sizes[group].sum())
+            for group in _rounds(np.arange(len(shards)), shards, large)
         )
-        need = working_set(merged[1], catalog.sizes)
-        self._fetcher.comes_whole = need <= room and self._node is not None
+        need = policy.working_set(node_shards, catalog.sizes)
+        self._fetcher.fetches_whole_shards = need <= room and self._node is not None
         # In a large window, rows that are fetched by range need fewer requests. With compressed
         # shards, a large window saves passes if the cache cannot hold all shards in use, and small
         # windows let the workers of a node share the shards that it holds.
-        is_large = catalog.has_raw or passes < lru_bytes
-        self._max_size = large if is_large and not self._fetcher.comes_whole else small
+        is_large = catalog.has_raw or pass_bytes < lru_bytes
+        self._max_size = large if is_large and not self._fetcher.fetches_whole_shards else small
         if not catalog.has_raw:
             self._size = self._max_size
         need += runtime.control_bytes
         self._fetcher.may_pin = 8 * need < (runtime.limit or 0)
         if need > (runtime.limit or 0) and not runtime.is_limit_warned:
             runtime.is_limit_warned = True
-            self._warn_limit_too_small(max(min(lru_bytes, passes) / once, 1.0), need)
+            self._warn_limit_too_small(max(min(lru_bytes, pass_bytes) / once, 1.0), need)
 
-    def _sample(self) -> tuple[Int64s, Int64s]:
-        """Return times and shards of the node's first reads."""
+    def _sample_order(self) -> tuple[Int64s, Int64s]:
+        """Return times and shards of the node's first reads, or of this worker's, each (n,)."""
         if self._node is None:
             shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
             return np.arange(len(shards)), shards
@@ -272,12 +278,15 @@ class LimitedPrefetch:
             times.append(piece[0] - self._node.start)
             ids.append(piece[1])
         shards = self._ids.offsets.searchsorted(np.concatenate(ids), "right") - 1
-        when = np.concatenate(times)
-        count = int(when.searchsorted(SAMPLED))
-        return when[:count], shards[:count]
+        read_times = np.concatenate(times)
+        count = int(read_times.searchsorted(SAMPLED))
+        return read_times[:count], shards[:count]
 
     def _warn_limit_too_small(self, times: float, need: int) -> None:
-        """Say beforehand, once a node, what a limit costs and which one would cost nothing."""
+        """Warn, once a node, what the limit costs and which limit would cost nothing.
+
+        ``times`` is how often each byte is fetched in an epoch; ``need`` is the better limit.
+        """
         runtime = self._runtime
         if not runtime.peers.is_leader():
             return
@@ -302,37 +311,190 @@ class LimitedPrefetch:
         )
 
 
-def _turns(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
-    """Iterate over the distinct shards of each stretch of ``size`` times."""
+def _rounds(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
+    """Yield the distinct shards that are read in each stretch of ``size`` times."""
     bounds = times.searchsorted(np.arange(0, int(times.max(initial=0)) + 1, size))
-    for turn in np.split(shards, bounds[1:]):
-        yield unique_stable(turn)
+    for group in np.split(shards, bounds[1:]):
+        yield unique_stable(group)
 
 
 class ServedTime:
-    """Times of needs that are not served yet."""
+    """Times of this worker's reads that are not served yet. Thread-safe."""
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-        self._put_off: set[int] = set()
+        self._open: dict[int, int] = {}  # number of pending requests by time
+        self._postponed: set[int] = set()
         self._lock = new_lock()
 
     def begin(self, time: int) -> None:
-        """Record a request, perhaps a repeated one."""
+        """Record a request for a time, perhaps a repeated one."""
         with self._lock:
-            self._put_off.discard(time)
+            self._postponed.discard(time)
             self._open[time] = self._open.get(time, 0) + 1
 
-    def end(self, time: int, *, is_put_off: bool) -> None:
+    def end(self, time: int, *, is_postponed: bool) -> None:
         """Record that the request of a time ended, or was postponed."""
         with self._lock:
             self._open[time] -= 1
             if not self._open[time]:
                 del self._open[time]
-            if is_put_off:
-                self._put_off.add(time)
+            if is_postponed:
+                self._postponed.add(time)
 
     def first(self, default: int) -> int:
         """Return the first time that is not served, or ``default`` if everything is."""
         with self._lock:
-            return min((*self._open, *self._put_off), default=default)
+            return min((*self._open, *self._postponed), default=default)
+
+
+# ---------------------------------------------------------------------- one shard of a window
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest:
+    """Request for some rows of a shard, for a window from time ``start`` to before ``stop``."""
+
+    shard: int
+    rows: list[int]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLease:
+    """A reader that serves a request, and what must be released after the window."""
+
+    shard: int
+    reader: Reader
+    is_held: bool = False  # the reader is held in the cache
+    is_pinned: bool = False  # the shard counts toward the pins of this process
+
+
+class WindowFetcher:
+    """Gets the shards or rows of windows, within this process's share of the limit."""
+
+    def __init__(self, runtime: ProcessCache, oracle: NextUseIndex) -> None:
+        self._runtime, self._oracle = runtime, oracle
+        # A function and not a method: in a reference cycle, files would stay open until a garbage
+        # collection.
+        share = functools.partial(_share, runtime)
+        self._pins, self._bytes_in_flight = _Pins(share), ByteSemaphore(share)
+        #: Whether the limit is so large that shards may stay mapped until their window ends. Else
+        #: rows are copied, so that a shard can be evicted as soon as all windows have their rows.
+        self.may_pin = False
+        #: Whether the shards in use at one time fit. Then each is fetched whole when it is needed.
+        self.fetches_whole_shards = False
+
+    def acquire(self, request: ShardRequest, is_prefetch: bool) -> ShardLease | None:
+        """Return a reader that has the rows of a request.
+
+        With ``is_prefetch`` None means that the request should be repeated later: the shard should
+        be fetched whole, but the shards to evict for it are needed earlier. When the request is
+        needed, they may have been used.
+        """
+        runtime, shard = self._runtime, request.shard
+        if not runtime.is_cacheable(shard):
+            # The user's own file: there is nothing to fetch, to pin or to evict.
+            return ShardLease(shard, runtime.hold(shard), is_held=True)
+        is_pinned = self.may_pin and self._pins.add(shard, int(runtime.catalog.sizes[shard]))
+        try:
+            reader = runtime.hold_local(shard)
+            if reader is None and self._fetch(request):
+                reader = runtime.hold_local(shard)
+        except BaseException:
+            if is_pinned:
+                self._pins.remove(shard)
+            raise
+        if reader is not None and is_pinned:
+            return ShardLease(shard, reader, is_held=True, is_pinned=True)
+        if is_pinned:
+            self._pins.remove(shard)
+        if reader is None:
+            if is_prefetch and (self.fetches_whole_shards or not runtime.can_range(shard)):
+                return None
+            # Small gaps only: other workers, or this one later, fetch the rows in between.
+            return ShardLease(shard, runtime.read_rows(shard, request.rows, policy.HEADERS))
+        try:
+            return ShardLease(shard, runtime.copy_rows(shard, reader, request.rows))
+        finally:
+            runtime.release(shard)
+
+    def release(self, lease: ShardLease) -> None:
+        """Release the reader and the pin of a lease."""
+        if lease.is_held:
+            self._runtime.release(lease.shard)
+        if lease.is_pinned:
+            self._pins.remove(lease.shard)
+
+    def _fetch(self, request: ShardRequest) -> bool:
+        """Fetch a whole shard if it is worth it; return False if it is not, or without space."""
+        oracle, runtime, shard = self._oracle, self._runtime, request.shard
+        size, rows = int(runtime.catalog.sizes[shard]), len(request.rows)
+        can_range = runtime.can_range(shard)
+        is_shared = self._is_shared(request)
+        if not can_range or (self.fetches_whole_shards and is_shared):
+            # In the cache other workers of the node find it now, or a later window does.
+            needed_at = oracle.next_after(shard, request.start if is_shared else request.stop)
+            # Limit the bytes in flight, or the shards being fetched would evict each other.
+            with self._bytes_in_flight.acquire(size):
+                return runtime.fetcher.ensure_local(shard, Bid(needed_at, team=oracle.team))
+        processes_per_worker = (
+            1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
+        )
+
+        def rows_before(until: float) -> int:
+            """Return the number of rows that would be fetched by range before a time."""
+            return max(oracle.rows_before(shard, until) * processes_per_worker, rows)
+
+        bid = Bid(
+            oracle.next_after(shard, request.stop),
+            runtime.catalog.row_size(shard),
+            rows_before,
+            oracle.team,
+        )
+        return policy.is_worth(
+            size, rows_before(policy.NEVER), bid.row_size
+        ) and runtime.fetcher.ensure_local(shard, bid)
+
+    def _is_shared(self, request: ShardRequest) -> bool:
+        """Whether other workers need the shard too, before the window of this one ends."""
+        if not self._oracle.is_whole:  # their order is unknown; most likely they do
+            return self._runtime.peers.processes > 1
+        rows = self._oracle.rows_before(request.shard, request.stop)
+        return rows > len(request.rows)
+
+
+def _share(runtime: ProcessCache) -> int:
+    """Return the bytes in the cache that this process may have in use or in transfer."""
+    return policy.share(runtime.limit or 0, runtime.peers.processes)
+
+
+class _Pins:
+    """Shards that the windows of this process hold mapped, bounded by its share of the limit."""
+
+    def __init__(self, share: Callable[[], int]) -> None:
+        self._share = share
+        self._counts: dict[int, int] = {}  # pins by shard
+        self._sizes: dict[int, int] = {}  # bytes by shard
+        self._used = 0  # bytes of all pinned shards
+        self._lock = new_lock()
+
+    def add(self, shard: int, size: int) -> bool:
+        """Add a pin if the shard fits into the share or nothing else is pinned; else False."""
+        with self._lock:
+            count = self._counts.get(shard, 0)
+            if not count:
+                if self._counts and self._used + size > self._share():
+                    return False
+                self._used += size
+                self._sizes[shard] = size
+            self._counts[shard] = count + 1
+            return True
+
+    def remove(self, shard: int) -> None:
+        """Remove one pin of a shard."""
+        with self._lock:
+            self._counts[shard] -= 1
+            if not self._counts[shard]:
+                del self._counts[shard]
+                self._used -= self._sizes.pop(shard)

@@ -1,13 +1,24 @@
-"""Next use of each shard on this node, as far as the order is known (Belady's oracle).
+"""When each shard is needed next on this node: the oracle of Belady's eviction rule.
 
-The order is the merged order of all workers of the node where the reader has one, else the reader's
-own order. The readers of one process that read the same order share one `NextUseIndex`.
+The order that counts is the merged order of all workers of the node, or the reader's own order if
+the merged order is unknown. `NextUseIndex` computes it ahead of the readers, up to a horizon. The
+readers of one process that read the same order share one index.
 
-`UseTable` is the data structure below it. Time is the position of a sample in the order of its
-worker; the workers of a node run side by side. Time is cut into buckets. A bucket has one entry for
-each distinct shard: when it is first and last needed there, how many of its rows are read, and the
-number of the next entry of the same shard. The table is numpy arrays with 32 bytes an entry,
-computed once as the horizon moves on and dropped as time passes. It knows no cache.
+`UseTable` is the data structure below it and knows no cache. Time is the position of a sample in
+the order of its worker; the workers of a node run side by side. Time is cut into buckets. A bucket
+has one entry for each of its distinct shards, and an entry refers to the next one of its shard:
+
+    time       now                                        horizon
+    bucket   |  0 ........ 63 |  64 ...... 127 | 128 ..... 191 |
+    entries    shard 3 ------> shard 3 -----------> shard 3
+               shard 8 ---------------------------> shard 8
+                               shard 5
+
+    entry    first and last time at which the shard is read in the bucket, number of its rows
+             that are read, number of the next entry
+
+The entries are columns of numpy arrays, 32 bytes each. They are added as the horizon moves on and
+dropped as time passes.
 """
 
 from __future__ import annotations
@@ -37,13 +48,13 @@ _COLUMNS = (
     ("_end", np.int64),
     ("_next_entry", np.int64),
 )
-BUCKET_SAMPLES = 64  # samples of each worker that are entered together
-_ENTRIES = 400_000  # 28 bytes each
-_OWN_AHEAD = 1 << 18  # ids of this worker that may wait in memory
+BUCKET_SAMPLES = 64  # times in a bucket
+_MAX_ENTRIES = 400_000
+_MAX_OWN_AHEAD = 1 << 18  # ids of this worker that may be held in memory
 
 
 class MergedOrder(Protocol):
-    """Reads of all workers of a node, from the time at which this one begins."""
+    """Reads of all workers of a node, from the time at which this worker begins."""
 
     @property
     def workers(self) -> int:
@@ -51,24 +62,24 @@ class MergedOrder(Protocol):
 
     @property
     def every(self) -> int:
-        """Number of ranks that one rank of the order represents."""
+        """Only every so many ranks are looked at; each represents as many."""
 
     @property
     def start(self) -> int:
-        """The time of this worker's first sample; that of each other is one later."""
+        """Time of this worker's first sample."""
 
     @property
     def team(self) -> int:
-        """A number that all readers of this order have in common."""
+        """Number that all readers of this order have in common."""
 
     def pieces(self) -> Iterator[tuple[Int64s, Int64s] | None]:
-        """Iterate over rising times and the samples read then; None: not known yet."""
+        """Yield ascending times and the sample ids read then, each (n,); None: not known yet."""
 
 
 class NextUseIndex:
-    """Index of next uses (Belady's oracle), thread-safe.
+    """Next uses of the shards of a dataset, in the merged order of a node. Thread-safe.
 
-    Times are those of the merged order, or else positions of the reader's own.
+    Without a merged order (``node`` is None), times are positions in the reader's own order.
     """
 
     def __init__(self, shards: int, ids: Lookahead, node: MergedOrder | None) -> None:
@@ -76,72 +87,74 @@ class NextUseIndex:
         self.team = 0 if node is None else node.team
         self.workers = 1 if node is None else node.workers
         self._every = 1 if node is None else node.every
-        #: Whether it knows what all readers of the folder will read.
+        #: Whether the orders of all readers of the cache folders are known.
         self.is_whole = node is not None
-        #: Readers of this process that go by it.
+        #: Number of readers of this process that use the index.
         self.users = 0
         self._uses = UseTable(shards, self.start)
         self._lock, self._extending = new_lock(), new_lock()
         self._ids = ids
         self._pieces = None if node is None else node.pieces()
-        self._waiting: deque[tuple[Int64s, Int64s]] = deque()  # looked up, not entered yet
+        self._waiting: deque[tuple[Int64s, Int64s]] = (
+            deque()
+        )  # buckets that are not in the table yet
 
     def extend(self, samples: int) -> None:
-        """Look so many samples of each worker further, if there is more to know and room for it.
+        """Move the horizon by so many samples of each worker, as far as the table may grow.
 
-        The whole of this epoch and the next is known early on where that is little, since what is
-        kept at the end of one is what the next begins with.
+        The order continues into the next epoch: which shards should be kept at the end of an epoch
+        depends on how the next one begins.
         """
         if not self._extending.acquire(blocking=False):
-            return  # another reader of this process is at it
+            return  # another reader of this process is extending the index
         try:
-            while samples > 0 and self._uses.entries <= _ENTRIES:
-                bucket = self._next()
+            while samples > 0 and self._uses.entries <= _MAX_ENTRIES:
+                bucket = self._next_bucket()
                 if bucket is None:
                     return
                 samples -= BUCKET_SAMPLES
-                with self._lock:  # evictions ask meanwhile, with all processes waiting for them
+                with self._lock:  # not longer: evictions ask in between, while all processes wait
                     self._uses.append(*bucket)
         finally:
             self._extending.release()
 
     @property
     def now(self) -> int:
-        """The time up to which all workers have what they need."""
+        """Time before which all workers have read everything."""
         return self._uses.now
 
     def advance(self, time: int) -> None:
-        """All workers have what they need up to ``time``."""
+        """Record that all workers have read everything before ``time``."""
         with self._lock:
             self._uses.advance(time)
 
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:
-        """When shards are needed next; `policy.NEVER` where that is not known."""
+        """Return the time at which each shard is needed next, or `policy.NEVER`, (n,)."""
         with self._lock:
             return self._uses.next_use(shards)
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that no worker needs any more, as far as known."""
+        """Return a mask of the shards that no worker needs any more in this epoch, (n,)."""
         if self.is_whole:
             return np.ones(len(shards), np.bool_)
         with self._lock:
             return self._uses.is_done(shards)
 
     def next_after(self, shard: int, time: int) -> float:
-        """When any worker needs a shard, from a time on."""
+        """Return the first time, not before ``time``, at which any worker needs a shard."""
         with self._lock:
             return self._uses.next_after(shard, time)
 
     def rows_before(self, shard: int, time: float) -> int:
-        """Return the number of rows of a shard that are needed before a time."""
+        """Return the number of rows of a shard that are read before a time."""
         with self._lock:
             return self._uses.rows_before(shard, time) * self._every
 
-    def _next(self) -> tuple[Int64s, Int64s] | None:
-        """Return times and shards of the next bucket, or None if there is none yet."""
+    def _next_bucket(self) -> tuple[Int64s, Int64s] | None:
+        """Return times and shards of the next bucket, each (n,), or None if it is not known yet."""
         if self._pieces is None:
             start = self._uses.end
-            if start - self._ids.position > _OWN_AHEAD:
+            if start - self._ids.position > _MAX_OWN_AHEAD:
                 return None
             shards, _ = self._ids.look(start, start + BUCKET_SAMPLES)
             return (np.arange(start, start + len(shards)), shards) if len(shards) else None
@@ -162,7 +175,10 @@ class NextUseIndex:
 def join_index(
     budget: Budget, shards: int, ids: Lookahead, node: MergedOrder | None
 ) -> NextUseIndex:
-    """Return the process's index of this order, created if needed; the budget queries it."""
+    """Return this process's index of an order for one more reader; create it if needed.
+
+    ``budget`` uses it to choose victims. The other arguments are those of `NextUseIndex`.
+    """
     with budget.oracles_lock:
         for index in budget.oracles:
             if (
@@ -179,7 +195,7 @@ def join_index(
 
 
 def leave_index(budget: Budget, index: NextUseIndex) -> None:
-    """One reader less goes by it; the last one takes it along."""
+    """Release an index for one reader; after the last one, the budget does not ask it any more."""
     with budget.oracles_lock:
         index.users -= 1
         if not index.users:
@@ -187,7 +203,7 @@ def leave_index(budget: Budget, index: NextUseIndex) -> None:
 
 
 class UseTable:
-    """The uses of ``shards`` shards from position ``now`` to before position ``end``."""
+    """Uses of ``shards`` shards from time ``now`` to before time ``end``."""
 
     _shard: npt.NDArray[np.int32]
     _count: npt.NDArray[np.int32]
@@ -197,12 +213,13 @@ class UseTable:
 
     def __init__(self, shards: int, start: int = 0) -> None:
         self.now = self.end = start
-        #: Rows of each shard from now to the horizon, those of the bucket of now included.
+        #: Rows of each shard that are read from the bucket of ``now`` to the horizon.
         self.rows = np.zeros(shards, np.int64)
-        # Entries are numbered for ever; `_base` is the number of the first one in the arrays.
+        # Entries are numbered from the first one ever: `_start` to `_stop` are in use, `_base` is
+        # the first one in the arrays, so entry k is at index k - _base.
         self._first_entry = np.full(shards, _NONE, np.int64)
         self._last_entry = np.full(shards, _NONE, np.int64)
-        self._buckets: deque[tuple[int, int]] = deque()  # (end position, number of the entry after)
+        self._buckets: deque[tuple[int, int]] = deque()  # (end time, number of the entry after)
         self._base = self._start = self._stop = 0
         for name, kind in _COLUMNS:
             setattr(self, name, np.zeros(1024, kind))
@@ -213,10 +230,10 @@ class UseTable:
         return self._stop - self._start
 
     def append(self, times: Int64s, shards: Int64s) -> None:
-        """Add a bucket: the shards that are needed next, and the times of that, which rise."""
+        """Add a bucket: ascending times, and the shard that is read at each, both (n,)."""
         order = np.argsort(shards, kind="stable")
         self.end = int(times[-1]) + 1
-        shards, positions = shards[order], times[order]
+        shards, times = shards[order], times[order]
         begins = np.flatnonzero(np.diff(shards, prepend=-1))
         ends = np.append(begins[1:], len(shards))
         distinct = shards[begins]
@@ -224,11 +241,11 @@ class UseTable:
         numbers = np.arange(self._stop, self._stop + len(distinct))
         new_entries = slice(self._stop - self._base, self._stop - self._base + len(distinct))
         self._shard[new_entries], self._count[new_entries] = distinct, ends - begins
-        self._begin[new_entries], self._end[new_entries] = positions[begins], positions[ends - 1]
+        self._begin[new_entries], self._end[new_entries] = times[begins], times[ends - 1]
         self._next_entry[new_entries] = _NONE
-        before = self._last_entry[distinct]
-        is_linked = before >= self._start
-        self._next_entry[before[is_linked] - self._base] = numbers[is_linked]
+        previous = self._last_entry[distinct]
+        is_linked = previous >= self._start
+        self._next_entry[previous[is_linked] - self._base] = numbers[is_linked]
         self._first_entry[distinct[~is_linked]] = numbers[~is_linked]
         self._last_entry[distinct] = numbers
         self.rows[distinct] += ends - begins
@@ -247,40 +264,41 @@ class UseTable:
             self._start = stop
 
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:
-        """When each shard is needed next; `policy.NEVER` beyond the horizon."""
+        """Return the next use of each shard, or `policy.NEVER` beyond the horizon, (n,)."""
         entry = self._first_entry[shards]
-        # Of the bucket of now some shards are used up already.
+        # The last use in the bucket of now may be past.
         is_past = entry >= 0
         is_past[is_past] = self._end[entry[is_past] - self._base] < self.now
         entry[is_past] = self._next_entry[entry[is_past] - self._base]
-        when = np.full(len(shards), policy.NEVER)
+        next_uses = np.full(len(shards), policy.NEVER)
         is_known = entry >= 0
-        when[is_known] = np.maximum(self._begin[entry[is_known] - self._base], self.now)
-        return when
+        next_uses[is_known] = np.maximum(self._begin[entry[is_known] - self._base], self.now)
+        return next_uses
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that were needed and are not any more."""
+        """Return a mask of the shards that were used and have no next use, (n,)."""
         is_done: npt.NDArray[np.bool_] = self.next_use(shards) == policy.NEVER
         return is_done & (self._last_entry[shards] >= 0)
 
-    def next_after(self, shard: int, position: int) -> float:
-        """When a shard is needed next from ``position`` on."""
+    def next_after(self, shard: int, time: int) -> float:
+        """Return the first use of a shard at ``time`` or later, or `policy.NEVER`."""
         entry = int(self._first_entry[shard])
-        while entry >= 0 and self._end[entry - self._base] < position:
+        while entry >= 0 and self._end[entry - self._base] < time:
             entry = int(self._next_entry[entry - self._base])
-        return float(max(self._begin[entry - self._base], position)) if entry >= 0 else policy.NEVER
+        return float(max(self._begin[entry - self._base], time)) if entry >= 0 else policy.NEVER
 
-    def rows_before(self, shard: int, position: float) -> int:
-        """Return the rows of a shard needed before ``position``, to the end of its bucket."""
-        if position >= self.end:
+    def rows_before(self, shard: int, time: float) -> int:
+        """Return the number of rows of a shard read before ``time``, in whole buckets."""
+        if time >= self.end:
             return int(self.rows[shard])
         entry, rows = int(self._first_entry[shard]), 0
-        while entry >= 0 and self._begin[entry - self._base] < position:
+        while entry >= 0 and self._begin[entry - self._base] < time:
             rows += int(self._count[entry - self._base])
             entry = int(self._next_entry[entry - self._base])
         return rows
 
     def _make_room(self, count: int) -> None:
+        """Enlarge the arrays if ``count`` more entries do not fit; drop entries that are past."""
         capacity, used = len(self._shard), self.entries
         if self._stop - self._base + count <= capacity:
             return

@@ -1,63 +1,95 @@
-"""Shards ahead of the reader: the next distinct ones of a worker, nearest deadline first.
+"""Fetch ahead of the reader the shards that a worker needs next.
 
-A worker's ids are cut into windows. What a window needs is on its way before the window begins,
-and a shard that is not there yet is waited for when its first sample is asked for, not earlier.
-Without a limit whole shards are fetched ahead and stay; the very first samples come by ranged
-reads of their own meanwhile. With a limit every window gets, shard by shard, what is cheapest: the
-shard that is there, the whole shard if there is room and it pays, or just its rows, which then
-wait in memory. Reservations never block, so workers cannot deadlock.
+A worker's sample ids are cut into windows. The shards of a window are requested before the window
+begins. If a shard has not arrived when its first sample is read, only then does the reader wait.
 
-Everything local costs one array operation a window: no thread is started.
+Two strategies decide what is fetched, both with the methods ``next_size``, ``begin``, ``open``,
+``end`` and ``close``, which are called in this order for every window:
+
+- `UnlimitedPrefetch`, below, without a ``cache_limit``: whole shards, which stay in the cache.
+- `mds.prefetch.limited.LimitedPrefetch`, with a ``cache_limit``: for each shard what is cheapest.
+
+If everything is local, a window costs one array operation and no thread is started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mds.prefetch.lookahead import Lookahead, join, leave
-from mds.prefetch.unlimited import UnlimitedPrefetch
+import numpy as np
+
+from mds.errors import NoSpaceError
+from mds.prefetch.lookahead import (
+    Lookahead,
+    count_fitting,
+    max_window_shards,
+    register_reader,
+    unregister_reader,
+)
+from mds.process.fork_safe import new_event
 from mds.readers import unique_stable
+from mds.redaction import get_logger
 
 if TYPE_CHECKING:
-    import numpy as np
+    from concurrent.futures import Future
+
     import numpy.typing as npt
 
     from mds.cache import ShardCache
+    from mds.cache.concurrency import Pool
+    from mds.cache.folder import Catalog
+    from mds.cache.process_cache import ProcessCache
     from mds.prefetch.limited import LimitedPrefetch
     from mds.prefetch.next_use import MergedOrder
     from mds.readers import Reader
 
     Int64s = npt.NDArray[np.int64]
 
+log = get_logger("mds.cache")
+
+LOCAL_WINDOW = 8192  # ids of a window when all shards are local
+WARMUP_WINDOW = 512  # ids of a window while shards are being fetched
+MAX_FIRST_WINDOW = 64  # ids of the first window of a distant dataset at most, and
+MAX_FIRST_BYTES = 4 << 20  # bytes of its samples, since they are fetched twice
+MAX_LOOKAHEAD = 1 << 16  # ids to search for shards that keep all threads busy
+SEARCH_STEP = 8192  # ids that are searched at a time
+AHEAD_BYTES = 64 << 20  # bytes of samples that are always searched, and
+MAX_AHEAD = 1 << 20  # ids, unless the user asked for more
+
 
 class Window(NamedTuple):
-    """A stretch of a worker's ids: sample ids, the shard and row of each, and readers by shard.
+    """A stretch of a worker's samples, with readers of their shards.
 
-    ``readers[shard]`` waits for the shard if need be. All of it is good until the next window is
-    asked for.
+    All of it is valid until the next window is requested.
     """
 
+    #: Sample ids, shape (n,).
     ids: Int64s
+    #: Shard of each sample, shape (n,).
     shards: Int64s
+    #: Row of each sample within its shard, shape (n,).
     rows: Int64s
+    #: Readers by shard; a lookup waits until the shard has arrived.
     readers: Mapping[int, Reader]
 
 
-class _Readers(dict[int, "Reader"]):
-    """Readers of a window, opened when they are first asked for."""
+class _WindowReaders(dict[int, "Reader"]):
+    """Readers of a window by shard, each opened when it is first looked up."""
 
-    def __init__(self, window_shards: Iterable[int], opener: Callable[[int], Reader]) -> None:
+    def __init__(self, window_shards: Iterable[int], open_shard: Callable[[int], Reader]) -> None:
         super().__init__()
         self._window_shards = frozenset(window_shards)
-        self._opener = opener
+        self._open_shard = open_shard
 
     def __missing__(self, shard: int) -> Reader:
         if shard not in self._window_shards:
             raise KeyError(shard)
-        reader = self[shard] = self._opener(shard)
+        reader = self[shard] = self._open_shard(shard)
         return reader
 
     def get(self, shard: int, default: Any = None) -> Any:
@@ -66,12 +98,15 @@ class _Readers(dict[int, "Reader"]):
 
 
 class Prefetcher:
-    """Windows of a worker's ids with the readers that they need; a context manager.
+    """Iterator over a worker's windows, which fetches their shards ahead; a context manager.
 
-    ``blocks`` are sample ids in order (int64 arrays; negative ones are left out), ``offsets``
-    (shards + 1,) the number of samples before each shard, ``predownload`` how many samples ahead
-    shards are fetched at least. ``node`` is the merged order of all workers of the node, from where
-    this one begins and on into the next epoch: what eviction goes by.
+    Args:
+        cache: The cache that holds the shards.
+        blocks: Sample ids in reading order, int64 arrays. Negative ids are skipped.
+        offsets: Number of samples before each shard, shape (shards + 1,).
+        predownload: Number of samples ahead of the reader whose shards are fetched at least.
+        node: Merged order of all workers of this node, from where this worker begins on into the
+            next epoch. Eviction uses it. None (default): only this worker's order is known.
     """
 
     def __init__(
@@ -86,37 +121,38 @@ class Prefetcher:
         self._runtime = cache.runtime
         self._owner = os.getpid()
         self._ids = Lookahead(blocks, offsets)
-        self._plan: UnlimitedPrefetch | LimitedPrefetch
-        join(self)
+        self._strategy: UnlimitedPrefetch | LimitedPrefetch
+        register_reader(self)
         if self._runtime.is_bounded:
             from mds.prefetch.limited import LimitedPrefetch
 
-            self._plan = LimitedPrefetch(self._runtime, self._ids, node)
+            self._strategy = LimitedPrefetch(self._runtime, self._ids, node)
         else:
-            self._plan = UnlimitedPrefetch(self._runtime, self._ids, predownload)
+            self._strategy = UnlimitedPrefetch(self._runtime, self._ids, predownload)
 
     def windows(self) -> Iterator[Window]:
-        """Iterate over the ids window by window, until they end.
+        """Yield the windows until the ids end.
 
-        Raises, when a shard is asked for, what went wrong with it in the background.
+        An error that occurred while a shard was fetched is raised when its reader is looked up.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             stack.enter_context(self._runtime.peers.register_reader())
             while True:
-                window = self._ids.take(self._plan.next_size())
-                if not len(window[0]):
+                ids, shards, rows = self._ids.take(self._strategy.next_size())
+                if not len(ids):
                     return
-                window_shards = unique_stable(window[1])
-                self._plan.begin(window[1], window[2])
-                yield Window(*window, _Readers(window_shards, self._plan.open))
-                self._plan.end()
+                window_shards = unique_stable(shards)
+                self._strategy.begin(shards, rows)
+                readers = _WindowReaders(window_shards, self._strategy.open)
+                yield Window(ids, shards, rows, readers)
+                self._strategy.end()
 
     def close(self) -> None:
-        """Give everything back and let the threads end. Closing twice is fine."""
-        leave(self)
-        if self._owner == os.getpid():  # what a forked child has of it is its parent's
-            self._plan.close()
+        """Release all readers and stop the threads. Closing twice is fine."""
+        unregister_reader(self)
+        if self._owner == os.getpid():  # a forked child's copy belongs to its parent
+            self._strategy.close()
 
     def __enter__(self) -> Prefetcher:
         return self
@@ -125,4 +161,200 @@ class Prefetcher:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Prefetcher at sample {self._ids.position}: {self._plan!r}>"
+        return f"<Prefetcher at sample {self._ids.position}: {self._strategy!r}>"
+
+
+# ---------------------------------------------------------------------- without a limit
+
+
+class UnlimitedPrefetch:
+    """Strategy without a limit: fetch whole shards ahead of the reader; all of them stay.
+
+    It searches the next ``predownload`` samples for shards to fetch. It searches further until
+    every thread has a shard (while those are small), and further still while threads are idle. The
+    first few rows of a distant dataset are fetched by range, because a whole shard takes longer.
+    """
+
+    def __init__(self, runtime: ProcessCache, ids: Lookahead, predownload: int) -> None:
+        self._runtime, self._ids = runtime, ids
+        self._predownload = self._ahead = predownload
+        self._pool: Pool | None = None
+        self._changed = new_event()
+        self._awaited: Future[Any] | None = None
+        self._searched = 0  # shards of positions before this one are local or being fetched
+        # Shards that need no request any more. Those of the user's own folder never need one.
+        self._is_tracked = np.zeros(runtime.catalog.shards, np.bool_)
+        for folder in runtime.catalog.folders:
+            if folder.source_folder is not None and not folder.index.zip_size.any():
+                self._is_tracked[folder.first_shard : folder.first_shard + len(folder)] = True
+        self._pending: dict[int, Future[Any]] = {}  # fetches by shard
+        self._first_rows: dict[int, Future[Reader]] = {}  # of the first window, by shard
+        self._held_shards: list[int] = []
+        self._is_first = True
+        self._is_full = False  # whether a warning said that the disk is full
+        self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
+
+    def next_size(self) -> int:
+        """Return the number of ids of the next window."""
+        size = self._preferred_size()
+        max_shards = max_window_shards(self._runtime.catalog, 1)
+        if max_shards is None or size <= max_shards:
+            return size
+        shards, _ = self._ids.look(self._ids.position, self._ids.position + size)
+        return max(1, count_fitting(shards, max_shards))
+
+    def _preferred_size(self) -> int:
+        """Return the number of ids of the next window if any number of maps were allowed."""
+        if self._is_first:
+            first_rows = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
+            first_rows = max(1, min(self._predownload // 8, MAX_FIRST_WINDOW, first_rows))
+            shards, _ = self._ids.look(0, first_rows)
+            return first_rows if not self._runtime.is_local(shards).all() else WARMUP_WINDOW
+        if not self._pending and self._is_tracked.all():
+            # Looking ahead would take two thirds of the time of a window.
+            return LOCAL_WINDOW
+        self._schedule()
+        return WARMUP_WINDOW if self._pending else LOCAL_WINDOW
+
+    def begin(self, shards: Int64s, rows: Int64s) -> None:
+        """Begin a window, given the shard and row of each sample, both of shape (n,)."""
+        self._window = shards, rows
+        if self._is_first:
+            self._is_first = False
+            self._fetch_first_rows(shards, rows)
+            self._request(shards, 0)
+            self._schedule()
+
+    def open(self, shard: int) -> Reader:
+        """Return the reader of a shard of the window; wait for the shard if needed."""
+        if shard in self._first_rows:
+            sparse: Reader = self._wait(self._first_rows[shard], shard)
+            return sparse
+        if shard in self._pending:
+            # If the disk was full when the shard was fetched, it may have space now.
+            with contextlib.suppress(NoSpaceError):
+                self._wait(self._pending[shard], shard)
+        try:
+            reader = self._runtime.hold(shard)
+        except NoSpaceError as error:
+            return self._read_without_keeping(shard, error)
+        self._held_shards.append(shard)
+        return reader
+
+    def _read_without_keeping(self, shard: int, error: NoSpaceError) -> Reader:
+        """Return a reader of the window's rows of a shard for which the disk has no space."""
+        if not self._is_full:
+            self._is_full = True
+            log.warning(
+                "%s All shards of the cache are in use; shards that do not fit are read without "
+                "being kept.",
+                error,
+            )
+        shards, rows = self._window
+        return self._runtime.read_rows(shard, rows[shards == shard].tolist())
+
+    def end(self) -> None:
+        """Release the readers of the window."""
+        for shard in self._held_shards:
+            self._runtime.release(shard)
+        self._held_shards.clear()
+        self._first_rows.clear()
+
+    def close(self) -> None:
+        """Stop fetching and release all readers."""
+        self.end()
+        if self._pool is not None:
+            self._pool.close()
+        self._pending.clear()
+        self._awaited = None
+
+    def _schedule(self) -> None:
+        """Request the next shards: those of ``_ahead`` samples, and more while threads are idle."""
+        for shard in [shard for shard, future in self._pending.items() if future.done()]:
+            # A failed fetch is kept until its shard is read, which raises the error.
+            if not self._pending[shard].exception():
+                del self._pending[shard]
+        position = self._ids.position
+        until = position + self._ahead + WARMUP_WINDOW
+        while self._searched < max(until, position + MAX_LOOKAHEAD):
+            is_busy = self._pool is not None and len(self._pending) >= 2 * self._pool.threads
+            if self._searched >= until and (is_busy or not self._pending):
+                return
+            start = max(self._searched, position)
+            count = min(max(until - start, WARMUP_WINDOW), SEARCH_STEP)
+            shards, _ = self._ids.look(start, start + count)
+            if not len(shards):
+                return
+            self._searched = start + len(shards)
+            self._request(shards, start)
+
+    def _request(self, shards: Int64s, position: int) -> None:
+        """Start to fetch those of ``shards`` that are not local; lower positions come first."""
+        shards = np.array(unique_stable(shards[~self._is_tracked[shards]]), np.int64)
+        if not len(shards):
+            return
+        self._is_tracked[shards] = True
+        for shard in shards[~self._runtime.is_local(shards)].tolist():
+            fetch = functools.partial(self._runtime.fetcher.ensure_local, is_ahead=True)
+            self._pending[shard] = self._submit(fetch, shard, deadline=float(position))
+
+    def _fetch_first_rows(self, shards: Int64s, rows: Int64s) -> None:
+        """Fetch the first rows by range, and wait for them up to ``head_start_seconds``.
+
+        Other requests wait meanwhile: whole shards would take all of the bandwidth.
+        """
+        distinct_shards = np.array(unique_stable(shards), np.int64)
+        for shard in distinct_shards[~self._runtime.is_local(distinct_shards)].tolist():
+            if self._runtime.can_range(shard) and self._runtime.is_far(shard):
+                shard_rows = rows[shards == shard].tolist()
+                self._first_rows[shard] = self._submit(
+                    self._runtime.read_rows, shard, shard_rows, deadline=-1.0
+                )
+        if self._first_rows:
+            with self._runtime.waiting_for(next(iter(self._first_rows))):
+                wait(self._first_rows.values(), timeout=self._runtime.tuning.head_start_seconds)
+
+    def _submit(self, function: Callable[..., Any], *args: Any, deadline: float) -> Future[Any]:
+        """Run ``function(*args)`` in a thread of the pool, which is created at the first call."""
+        if self._pool is None:
+            from mds.cache.concurrency import Pool
+
+            self._pool = Pool(self._runtime.peers.threads)
+            enough = _samples_of_threads(self._runtime.catalog, self._pool.threads)
+            self._ahead = max(self._predownload, enough)
+        future = self._pool.submit(function, *args, deadline=deadline)
+        future.add_done_callback(self._wake_reader)
+        return future
+
+    def _wake_reader(self, future: Future[Any]) -> None:
+        """Wake the reader if it waits for ``future``, or if the threads need more requests."""
+        pool = self._pool
+        if future is self._awaited or pool is None or pool.waiting <= pool.threads // 2:
+            self._changed.set()
+
+    def _wait(self, future: Future[Any], shard: int) -> Any:
+        """Return the result of a future; request more shards while waiting."""
+        if future.done():
+            return future.result()
+        self._awaited = future
+        with self._runtime.waiting_for(shard):
+            while not future.done():
+                self._changed.clear()
+                self._schedule()
+                if not future.done():
+                    self._changed.wait()
+        # The future's callback refers to this object, and so to all open files.
+        self._awaited = None
+        return future.result()
+
+    def __repr__(self) -> str:
+        return f"{len(self._pending)} shards being fetched"
+
+
+def _samples_of_threads(catalog: Catalog, threads: int) -> int:
+    """Return the mean number of samples in one shard per thread, at most `AHEAD_BYTES`.
+
+    The bound matters where a shard has very many small rows, as row groups of Parquet may.
+    """
+    fitting = AHEAD_BYTES // max(catalog.mean_row_size, 1)
+    return min(threads * catalog.samples // max(catalog.shards, 1), fitting, MAX_AHEAD)

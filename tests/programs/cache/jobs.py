@@ -18,7 +18,7 @@ from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from users import become
 
 from mds.cache.ledger_file import open_ledger_file
-from mds.cache.origin import CONTROL
+from mds.cache.ownership import CONTROL
 from mds.prefetch.prefetcher import Prefetcher
 
 
@@ -165,9 +165,7 @@ def stop_fetching(remote, folder, limit):
 
         def stop_inside(*arguments):
             downloader.download = download
-            with cache.runtime.fetcher.folders[
-                0
-            ].ledger._threads:  # no other thread holds the books
+            with cache.runtime.open_folders[0].ledger._threads:  # no other thread holds the books
                 _stop()
             return download(*arguments)
 

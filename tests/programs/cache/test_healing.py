@@ -69,7 +69,7 @@ def damaged(data, kind, early):
 def edited(data, kind):
     """The ledger with other numbers in its entries."""
     data = bytearray(data)
-    entries = np.frombuffer(data, ledger_file._ENTRY, offset=ledger_file._ENTRIES_AT)
+    entries = np.frombuffer(data, ledger_file._ENTRY, offset=ledger_file._ENTRIES_OFFSET)
     generator = np.random.default_rng(3)
     count = len(entries)
     values = {

@@ -10,7 +10,7 @@ import pytest
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from sharing import finish, start
 
-from mds.cache.tuning import CacheTuning
+from mds.cache.process_cache import CacheTuning
 from mds.errors import CacheError
 from mds.storage import control_files, locks
 from mds.storage.locks import describe_processes, holders_of, is_stopped

@@ -12,7 +12,7 @@ import pytest
 from cache_tools import SAMPLES, contents, open_cache, read, shuffled, write
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.cache.filesystem import network_kind
+from mds.cache.ownership import network_kind
 from mds.errors import CacheError, NoSpaceError
 from mds.prefetch.prefetcher import Prefetcher
 from mds.storage.locks import FileLockFile, RangeLockFile, lock_within
@@ -247,7 +247,7 @@ def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
     remote, folder, tmp_path, monkeypatch, caplog
 ):
     """The folder there has whole files only, and a limit is told to be the node's."""
-    monkeypatch.setattr("mds.cache.filesystem.network_kind", lambda _: "nfs4")
+    monkeypatch.setattr("mds.cache.ownership.network_kind", lambda _: "nfs4")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
     with open_cache(remote, folder, limit=120_000) as cache:
         assert sorted(read(cache, shuffled())) == list(range(SAMPLES))

@@ -51,9 +51,9 @@ class _Player:
         self.ledger.open()
         # A process that does not exist, so that its temporary files are seen as left behind.
         self.pid = pid
-        self.ledger.table.lines["pid"][self.ledger.slot] = pid
+        self.ledger.table.slots["pid"][self.ledger.slot] = pid
         self.opened = OpenFolder(folder, self.ledger)
-        if self.ledger.was_made:
+        if self.ledger.is_new:
             scan_folder(self.opened)
         self.budget = Budget(limit, ReaderPool(), [self.opened], Counters())
         self.writing = {}
@@ -256,7 +256,7 @@ def test_another_index_starts_another_ledger_that_knows_the_former(cache_folder)
     one.close()
     two = Ledger(cache_folder.control, len(cache_folder) + 1, b"another")
     two.open()
-    assert two.was_made
+    assert two.is_new
     assert two.former["name"].tolist() == [77]
     assert two.former["stamp"].tolist() == [99]
     two.close()

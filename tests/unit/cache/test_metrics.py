@@ -12,7 +12,7 @@ import pytest
 from cache_tools import SAMPLES, open_cache, read, shuffled
 
 from mds.cache.counters import ROW, sum_rows
-from mds.cache.tuning import CacheTuning
+from mds.cache.process_cache import CacheTuning
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
 

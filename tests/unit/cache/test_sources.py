@@ -17,7 +17,14 @@ from users import GROUP, USERS, can_become
 
 from devtools.httpserver import http_server
 from mds.cache import find_index
-from mds.cache.origin import Origin, apart, claim, read_origin, source_of, write_origin
+from mds.cache.ownership import (
+    Origin,
+    claim,
+    folder_below,
+    read_origin,
+    source_of,
+    write_origin,
+)
 from mds.cache.source import default_folder
 from mds.dataset.stream import Stream
 from mds.errors import ReplacedError
@@ -71,7 +78,7 @@ def test_the_first_has_the_names_of_the_remote_and_the_second_is_kept_apart(pair
     assert len([line for line in caplog.messages if "kept apart" in line]) == 1
     assert cached_names(folder) == sorted(os.listdir(one))
     assert contents(folder)["shard.00003.mds"][0] == contents(one)["shard.00003.mds"][0]
-    where = apart(folder, source_of(other, None))
+    where = folder_below(folder, source_of(other, None))
     assert cached_names(where) == sorted(os.listdir(other))
 
 

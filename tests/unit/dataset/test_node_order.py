@@ -14,9 +14,8 @@ from benchmarks.eviction import belady
 from mds import MDSWriter, StreamingDataset
 from mds.cache import policy
 from mds.cache.budget import Budget
-from mds.cache.ledger_file import _SLOT, ledger_size
-from mds.cache.peers import Peers
-from mds.cache.process_table import ProcessTable
+from mds.cache.ledger_file import _SLOT, ProcessTable, ledger_size
+from mds.cache.process_cache import Peers
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.dataset.worker_epoch import WorkerEpoch
 from mds.plan import EpochPlan

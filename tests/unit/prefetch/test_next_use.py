@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mds.cache.policy import NEVER
-from mds.prefetch.lookahead import Lookahead, working_set
+from mds.cache.policy import NEVER, working_set
+from mds.prefetch.lookahead import Lookahead
 from mds.prefetch.next_use import UseTable
 
 SHARDS = 6

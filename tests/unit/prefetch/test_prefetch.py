@@ -22,7 +22,7 @@ from cache_tools import (
 
 from devtools.httpserver import http_server
 from mds.cache.policy import HEADERS, NEVER
-from mds.cache.tuning import CacheTuning
+from mds.cache.process_cache import CacheTuning
 from mds.errors import NotFoundError
 from mds.events import Fetched, Waited, subscribe
 from mds.prefetch.prefetcher import Prefetcher

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from mds import LocalDataset, MDSWriter, Samples, StreamingDataLoader, StreamingDataset
-from mds.cache.ranged import memory_reader
+from mds.cache.uncached import memory_reader
 from mds.encodings import Encoding, parse_encoding, register_encoding, registry
 from mds.encodings.text import BytesEncoding
 from mds.index import read_index

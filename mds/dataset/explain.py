@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.dataset.notebook import Explanation
 from mds.errors import ConfigError
 from mds.plan.edits import drops_of, skips_of
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.packers import BEST_FIT
 from mds.plan.partition import Gaps
+from mds.preview import Explanation
 from mds.transforms.chain import describe_costs
 from mds.units import format_bytes
 from mds.world import World, find_ranks
@@ -20,8 +20,8 @@ from mds.world import World, find_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mds.dataset.pack_counts import PackCount
     from mds.dataset.shard_map import ShardMap
+    from mds.dataset.steps import PackCount
     from mds.formats.facts import FileCosts
     from mds.index import Index
     from mds.plan import EpochPlan

@@ -12,8 +12,7 @@ from torch.utils.data import Dataset
 
 from mds.cache.index_copy import no_index_error
 from mds.dataset.indexing import resolve
-from mds.dataset.schema import HasColumns
-from mds.dataset.shard_map import ShardList, ShardMap, Spanner
+from mds.dataset.shard_map import HasColumns, ShardList, ShardMap, Spanner
 from mds.errors import NotFoundError
 from mds.index import Index, read_index
 from mds.process.mmaps import make_room

@@ -23,7 +23,6 @@ from mds.cache.source import cache_root
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
 from mds.dataset.order_edits import OrderEdits
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
-from mds.dataset.schema import HasColumns
 from mds.dataset.settings import (
     LIMIT_RULES,
     FixedSetting,
@@ -31,7 +30,7 @@ from mds.dataset.settings import (
     check_settings,
     resolve_predownload,
 )
-from mds.dataset.shard_map import SIZES, ShardList, ShardMap, Spanner
+from mds.dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanner
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
@@ -259,7 +258,7 @@ class Samples(HasColumns):
         A notebook shows it as a table.
         """
         from mds.dataset.explain import explain
-        from mds.dataset.pack_counts import count_packs
+        from mds.dataset.steps import count_packs
         from mds.plan import PackPlan
 
         epochs, world = self._order.epochs, self._world()
@@ -400,7 +399,7 @@ class Samples(HasColumns):
         part = copy.copy(self)
         part._filter = self._filter.with_function(kind, function)
         if kind != "filter":
-            from mds.dataset.mapping import applying_class
+            from mds.dataset.indexing import applying_class
 
             part.__class__ = applying_class(type(self))
         part._reset(self._shards)

@@ -1,27 +1,27 @@
-"""Map from sample numbers to shards and rows: the samples of all streams, numbered through.
+"""Shards, samples and columns of a dataset, from the indexes of its streams.
 
-Arrays, never objects per shard. A sample's number counts through all streams in order; behind a
-selection it counts the selected ones only, and is translated at the last moment.
+Samples are numbered through all streams in order. In a selection only the selected samples have
+numbers; they are translated to numbers of stored samples last. Facts about shards are in arrays,
+without an object for each shard.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
+from mds.process.fork_safe import cached_property
 from mds.shardfile.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds.dataset.selection import Selection
     from mds.index import Index, ShardInfo
-
-
+    from mds.storage import Store
 #: Arrays of a ShardMap that a dataset shows under the same names.
 SIZES = frozenset(
     (
@@ -94,8 +94,6 @@ class ShardMap:
 
     def part(self, samples: npt.NDArray[np.int64]) -> ShardMap:
         """Return the map of these of the samples, sorted and distinct."""
-        from mds.dataset.selection import Selection
-
         within = self.selection.within(samples) if self.selection is not None else None
         return ShardMap(self.indexes, Selection(samples) if within is None else within)
 
@@ -113,6 +111,40 @@ class ShardMap:
     def selected(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the numbers in the selection of stored samples: the inverse of ``stored``."""
         return stored if self.selection is None else self.selection.numbers(stored)
+
+
+class Selection:
+    """Sorted, distinct numbers of stored samples, as an int64 array or a memory-mapped file."""
+
+    def __init__(self, ids: npt.NDArray[np.int64]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def per_shard(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the selected samples of each shard, given where shards begin, (shards + 1,)."""
+        return np.diff(np.searchsorted(self.ids, ends)).astype(np.int64)
+
+    def stored(self, sample: int) -> int:
+        """Return the stored number of a selected sample."""
+        return int(self.ids[sample])
+
+    def stored_many(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the stored numbers of selected samples, int64."""
+        return np.asarray(self.ids[samples], np.int64)
+
+    def numbers(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers in the selection of stored samples, which must be selected."""
+        return np.searchsorted(self.ids, stored).astype(np.int64)
+
+    def within(self, samples: npt.NDArray[np.int64]) -> Selection:
+        """Return the selection of some of the selected samples."""
+        return Selection(self.stored_many(samples))
+
+    def fingerprint(self) -> str:
+        """Return a digest of the numbers."""
+        return hexdigest("xxh3_64", np.ascontiguousarray(self.ids, "<i8").tobytes())
 
 
 class ShardList(Sequence["ShardInfo"]):
@@ -166,3 +198,76 @@ def _ends(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return _ends(counts)[:-1]
+
+
+class ColumnInfo(NamedTuple):
+    """Column: how its values are stored, what it is, and what its numbers mean."""
+
+    encoding: str
+    description: str = ""
+    class_names: tuple[str, ...] = ()
+
+
+class HasColumns:
+    """Mixin of datasets, which have indexes in stores."""
+
+    def _indexes(self) -> Iterable[tuple[Index, Store | None]]:
+        """Return each index with the store of its sidecar files, or None if it has none."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        from mds.preview import show_dataset
+
+        return show_dataset(self)
+
+    @cached_property
+    def columns(self) -> dict[str, ColumnInfo]:
+        """Encoding, description and class names of each column, by name.
+
+        All columns of the data, also where ``columns=`` chooses some. The last two are empty where
+        nothing was noted. The first look asks the place of the data for `index.columns.json`.
+
+        >>> dataset.columns["label"].encoding  # doctest: +SKIP
+        'int'
+        """
+        from mds.index.column_notes import ColumnNote, read_notes
+
+        columns_by_name: dict[str, ColumnInfo] = {}
+        for index, store in self._indexes():
+            notes = {} if store is None else read_notes(store, index.fingerprint())
+            for name, encoding in column_encodings([index]).items():
+                note = notes.get(name, ColumnNote())
+                column = columns_by_name.setdefault(name, ColumnInfo(encoding, *note))
+                if column.class_names != note.class_names:
+                    columns_by_name[name] = column._replace(class_names=())
+        return columns_by_name
+
+    @cached_property  # not a property: a class of the caller's may have an attribute of that name
+    def class_names(self) -> dict[str, list[str]]:
+        """Names of the classes of each column that has some, in the order of their numbers.
+
+        A column whose numbers mean other classes in another stream is not among them.
+
+        >>> dataset.class_names["label"][3]  # doctest: +SKIP
+        'horse'
+        """
+        return {
+            name: list(column.class_names)
+            for name, column in self.columns.items()
+            if column.class_names
+        }
+
+
+def column_names(indexes: Sequence[Index]) -> list[str]:
+    """Return the names of all columns of any shard, in the order of their first shards."""
+    return list(column_encodings(indexes))
+
+
+def column_encodings(indexes: Sequence[Index]) -> dict[str, str]:
+    """Return the encoding of each column; if shards differ, that of the first one."""
+    encodings_by_name: dict[str, str] = {}
+    for index in indexes:
+        for schema in index.schemas:
+            for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True):
+                encodings_by_name.setdefault(name, encoding)
+    return encodings_by_name

@@ -1,10 +1,26 @@
-"""Samples of a subset: chosen by a function of a sample, or dealt to parts by a hash."""
+"""Samples of `Samples.select` and `Samples.split`: chosen by number, by a function or by a hash.
+
+The plan sees only the chosen samples, so order, resume and ranks hold for a subset as for a whole
+dataset.
+
+`evaluate_once` shares a choice by a function among the processes of a node. A file holds the chosen
+numbers after a digest, and is named after the data and the function. One process evaluates while
+it holds a lock that the kernel releases when its owner ends; the others wait for the lock. With a
+key of the user's, later runs use the file too. Without a key, the file serves the ranks of one
+launcher, and only if everything that the function refers to has a digest; otherwise each process
+evaluates for itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import numbers
 import os
-from collections.abc import Callable, Mapping
+import pickle
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,15 +29,25 @@ from mds.arguments import shown
 from mds.cache.source import cache_root
 from mds.dataset.filtering import Fate
 from mds.dataset.reading import ReadableDataset, all_items, judge_all
-from mds.dataset.schema import column_names
-from mds.dataset.selection import evaluate_once, key_of, parse_selection, split_by_hash
 from mds.dataset.settings import check_function, find_column
-from mds.errors import ArgumentError, ConfigError
+from mds.dataset.shard_map import column_names
+from mds.errors import ArgumentError, ConfigError, NotFoundError
+from mds.redaction import get_logger
+from mds.shardfile.hashing import hexdigest
+from mds.storage.files import make_folder, open_regular, publish
+from mds.storage.locks import lock_within
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Ids = npt.NDArray[np.int64]
+
+
+log = get_logger("mds.dataset.subsets")
+
+_PATIENCE = 24 * 3600.0  # seconds to wait for a process that evaluates and is alive
+_NAME = re.compile(r"^job-(\d+)-[0-9a-f]+\.ids$")
+_calls = itertools.count()  # the ranks of a job run the same program, so they count alike
 
 
 def choose_numbers(
@@ -95,3 +121,214 @@ def _data_name(dataset: ReadableDataset) -> str:
     ]
     skips = dataset._filter.skip_broken
     return repr((sources, dataset._shards.fingerprint, dataset._columns, skips, kind))
+
+
+def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
+    """Return sorted sample numbers of numbers, a boolean mask, or a ``.npy`` file of either.
+
+    Raises ConfigError (a ValueError) for numbers out of range or given twice, or a mask of
+    another length.
+    """
+    if isinstance(choice, (str, os.PathLike)):
+        choice = _load(choice)
+    if callable(choice):
+        raise ArgumentError(
+            "select() takes sample numbers, a boolean mask or a .npy file, got a function. Write "
+            "select(where=function)."
+        )
+    array = np.asarray(choice)
+    if array.dtype == bool:
+        if array.shape != (samples,):
+            raise ConfigError(
+                f"a mask of shape {array.shape} cannot select from {samples} samples."
+            )
+        return np.flatnonzero(array).astype(np.int64)
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
+        raise ConfigError(
+            f"select() takes sample numbers or a boolean mask, got {array.dtype} of shape "
+            f"{array.shape}. Write select([0, 7]), select(dataset_mask) or select(where=function)."
+        )
+    ids = np.unique(array.astype(np.int64))
+    if len(ids) != len(array):
+        raise ConfigError(
+            f"{len(array) - len(ids)} of {len(array)} selected sample numbers are repeated; use "
+            "repeat= of a Stream to see samples more often."
+        )
+    if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
+        raise ConfigError(
+            f"select() was given sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples: "
+            f"they go from 0 to {samples - 1}."
+        )
+    return ids
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"select({os.fspath(path)!r}): there is no such .npy file. Give sample numbers, a mask "
+            "or the path of a .npy file of either; to choose by content write select(where=...)."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"select({os.fspath(path)!r}): this is not a .npy file of numbers or of a mask "
+            f"({error}). Write one with numpy.save()."
+        ) from error
+
+
+def split_by_hash(
+    keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return disjoint parts that have all samples; samples with equal keys share a part.
+
+    Shares must sum to 1, or ConfigError (a ValueError) is raised.
+    """
+    if not shares or any(s < 0 for s in shares.values()):
+        raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
+    if not 0.5 < (total := sum(shares.values())) < 1.5 or not np.isclose(total, 1.0):
+        raise ConfigError(
+            f"the shares of split() must sum to 1, got {shown(total)}: {shown(dict(shares))}. "
+            "Change one of them."
+        )
+    bounds = np.cumsum(list(shares.values()))[:-1]
+    part = np.searchsorted(bounds, _uniform(keys, seed), "right")
+    return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}
+
+
+def key_of(value: Any) -> int:
+    """Return a number for a value, the same on all machines: of its bytes, or of its text."""
+    if isinstance(value, np.ndarray):
+        data = value.tobytes()
+    else:
+        data = bytes(value) if isinstance(value, (bytes, bytearray)) else str(value).encode()
+    return int(hexdigest("xxh3_64", data), 16)
+
+
+def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each, by the finaliser of SplitMix64 (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        z = (numbers + np.uint64(seed & 0xFFFFFFFF) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return np.asarray(z >> np.uint64(11), np.float64) / float(1 << 53)
+
+
+def evaluate_once(
+    folder: str,
+    data: str,
+    where: Callable[[Any], Any],
+    key: str | None,
+    evaluate: Callable[[], Ids],
+) -> Ids:
+    """Return the result of ``evaluate`` for ``data`` and ``where``, from a file if possible."""
+    number = next(_calls)
+    if key is not None:
+        name = f"key-{_digest(data, key)}.ids"
+    else:
+        function = _digest_of(where)
+        if function is None:
+            return evaluate()
+        name = f"job-{os.getppid()}-{_digest(data, function, str(number), _start_of_parent())}.ids"
+    path = os.path.join(folder, name)
+    stored_ids = _read(path)
+    if stored_ids is not None:
+        return stored_ids
+    try:
+        make_folder(folder)
+        lock = lock_within(f"{path}.lock", 0, _PATIENCE, past_stopped=True)
+    except OSError as error:
+        log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
+        return evaluate()
+    try:
+        stored_ids = _read(path)
+        if stored_ids is None:
+            stored_ids = evaluate()
+            _write(path, stored_ids)
+            _remove_those_of_ended_jobs(folder)
+    finally:
+        if lock is not None:
+            lock.close()
+    return stored_ids
+
+
+def _read(path: str) -> Ids | None:
+    try:
+        with open_regular(path) as file:
+            content = file.read()
+    except OSError:
+        return None
+    seal, data = content[:16], content[16:]
+    if len(data) % 8 or seal != hexdigest("xxh3_64", data).encode():
+        return None  # damaged: made anew
+    return np.frombuffer(data, "<i8").astype(np.int64)
+
+
+def _write(path: str, numbers: Ids) -> None:
+    data = np.ascontiguousarray(numbers, "<i8").tobytes()
+    try:
+        with publish(path) as temporary, open(temporary, "xb") as file:
+            file.write(hexdigest("xxh3_64", data).encode() + data)
+    except OSError as error:
+        log.warning("%s cannot be kept (%s): other processes evaluate anew.", path, error)
+
+
+def _remove_those_of_ended_jobs(folder: str) -> None:
+    for name in os.listdir(folder):
+        match = _NAME.match(name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            for path in (name, f"{name}.lock"):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, path))
+
+
+def _start_of_parent() -> str:
+    # The number of a process is used again; when it started is not.
+    try:
+        with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return str(os.getpid())  # not shared
+
+
+def _digest_of(function: Callable[[Any], Any]) -> str | None:
+    """Return a digest of a function and all that it refers to, or None if that is unknown."""
+    try:
+        return _digest(*_told(function, set()))
+    except Exception:  # noqa: BLE001 - pickling runs code of any kind
+        return None
+
+
+def _told(value: Any, seen: set[int]) -> Iterable[str]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if not isinstance(value, types.FunctionType):
+        if isinstance(value, types.ModuleType):
+            yield value.__name__
+        else:
+            yield hexdigest("xxh3_128", pickle.dumps(value))
+        return
+    yield f"{value.__module__}.{value.__qualname__}"
+    yield from _code(value.__code__)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    names = [name for name in value.__code__.co_names if name in value.__globals__]
+    for each in (value.__defaults__, value.__kwdefaults__, *cells):
+        yield from _told(each, seen)
+    for name in names:
+        yield name
+        yield from _told(value.__globals__[name], seen)
+
+
+def _code(code: types.CodeType) -> Iterable[str]:
+    yield code.co_code.hex()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant)
+
+
+def _digest(*parts: str) -> str:
+    return hexdigest("xxh3_128", "\0".join(parts).encode())

@@ -11,7 +11,6 @@ subclasses and such go as torch sends them.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import io
@@ -23,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 import torch.multiprocessing  # how torch sends tensors of other kinds
+
+from mds.loader.tensor_buffers import is_plain, numpy_dtype
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -191,28 +192,9 @@ def _as_buffer(array: npt.NDArray[Any]) -> pickle.PickleBuffer:
     return pickle.PickleBuffer(array)  # type: ignore[arg-type]  # before Python 3.12
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in this process's memory and nothing else."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-    )
-
-
 @functools.cache
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@functools.cache
-def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """Return the NumPy dtype of a torch dtype, or None if NumPy has none."""
-    with contextlib.suppress(TypeError):
-        return torch.empty(0, dtype=dtype).numpy().dtype
-    return None
 
 
 def _open_tensor(

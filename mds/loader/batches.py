@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,16 @@ from torch.utils.data import IterableDataset
 from mds.dataset.filtering import DropCount
 from mds.dataset.reading import read_windows
 from mds.dataset.streaming import StreamingDataset
-from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
+from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collect_epochs, take_dropped
 from mds.encodings import DecodeKind, parse_encoding
+from mds.errors import ConfigError
 from mds.loader.batch_maker import BatchMaker, make_tensors
+from mds.loader.checks import find_streaming
 from mds.loader.messages import BatchIterator, send_batches, send_chunks, send_joined
 from mds.loader.rows import (
     MAX_GROUP_BATCHES,
+    SUM_BITS,
+    BatchInfo,
     BatchParts,
     ChunkSize,
     Rows,
@@ -53,8 +58,6 @@ if TYPE_CHECKING:
     from mds.loader.pack_documents import DocumentValues
     from mds.loader.rows import FixedColumns
     from mds.process.stopwatch import Clock
-
-
 _PARTS = 3  # of a batch, each decoded before functions are called with its samples
 
 
@@ -118,8 +121,6 @@ class Batches(IterableDataset[Any]):
         """Begin an epoch, add it to ``epochs``, and return its messages."""
         watch = Stopwatch(self._clock)
         if not self._is_ours:
-            from mds.loader.custom_batches import begin_custom
-
             custom = begin_custom(self.dataset, self._size, self._drop_last, epochs)
             samples = timed(custom, watch, FUNCTIONS)  # which have our samples decoded
             return self._send_samples(samples, None, watch)
@@ -343,3 +344,67 @@ def _close_windows_after(
 def _describe_custom(_: int, count: int) -> str:
     """Describe a batch of samples that the user's code made."""
     return f"a batch of {count} samples"
+
+
+def begin_custom(
+    dataset: Any, batch_size: int | None, drop_last: bool, epochs: list[WorkerEpoch]
+) -> Iterator[Rows]:
+    """Begin the epoch, and return the batches of samples that the user's code makes of ours.
+
+    ``batch_size`` None gives single samples. Epochs that the user's code begins are added to
+    ``epochs``.
+    """
+    source = find_streaming(dataset)
+    assert source is not None
+    with collect_epochs(source, epochs):
+        samples = iter(dataset)
+    return _read_custom(dataset, source, samples, epochs, batch_size, drop_last)
+
+
+def _read_custom(
+    dataset: Any,
+    source: StreamingDataset,
+    samples: Iterator[Any],
+    epochs: list[WorkerEpoch],
+    batch_size: int | None,
+    drop_last: bool,
+) -> Iterator[Rows]:
+    """Yield batches of samples; their places follow from how far the last epoch is."""
+    position = checksum = 0
+    count = batch_size or 1
+    while True:
+        with collect_epochs(source, epochs):  # generators begin ours when they like
+            batch = [*itertools.islice(samples, count)]
+        if not batch:
+            return
+        if len(batch) < count and drop_last:
+            continue
+        first, earlier = position, checksum
+        epoch = epochs[-1] if epochs else None
+        if epoch is not None:
+            position, checksum = epoch.position, epoch.checksum_until(epoch.position)
+        skipped, dropped = take_dropped(epochs)
+        del epochs[:-1]
+        places = position - first
+        mask = None
+        if isinstance(epoch, PaddedWorkerEpoch):
+            if places != len(batch):
+                name = type(dataset).__name__
+                raise ConfigError(
+                    f"exact='mask' marks every place of the order, and {name} made {len(batch)} "
+                    f"samples of {places} places. Use exact=True."
+                )
+            mask = epoch.next_mask(places)
+        entries = sum(len(each) if type(each) is list else 1 for each in batch)
+        info = BatchInfo(
+            places,
+            ((checksum - earlier) & SUM_BITS, places if mask is None else int(mask.sum())),
+            epoch.begin if epoch is not None else None,
+            skipped,
+            dropped,
+            wrapper_samples=(len(batch), entries),
+        )
+        rows = Rows(first, len(batch), batch, mask=mask, info=info)
+        del batch  # decoded images are large
+        yield rows
+        del rows

@@ -10,6 +10,7 @@ columns, a batch is gathered column by column into the memory that becomes the t
 from __future__ import annotations
 
 import inspect
+import os
 import time
 import warnings
 import weakref
@@ -17,30 +18,33 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from mds.arguments import check_arguments, plain_scalar
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
 from mds.loader.batches import Batches
-from mds.loader.counted_batches import CountedBatches, EpochCount
-from mds.loader.messages import BatchIterator
-from mds.loader.rows import BatchInfo
-from mds.loader.settings import LOADER_RULES, check_loader, check_threads
-from mds.loader.wrapping import (
+from mds.loader.checks import (
+    LOADER_RULES,
     check_generators,
+    check_loader,
     check_same_columns,
+    check_threads,
     check_wrapper,
     find_streaming,
     find_wrapped,
     refuse_sampling,
 )
+from mds.loader.counted_batches import CountedBatches, EpochCount
+from mds.loader.messages import BatchIterator
+from mds.loader.rows import BatchInfo
 from mds.plan import OrderHash, OrderSpec
 from mds.plan.state import ALL_KEYS
 
 if TYPE_CHECKING:
     from mds.report import WaitReport
+    from mds.report.account import CacheUse, LoaderSetup
 
 # Arguments of the DataLoader inside; Batches handles the rest.
 _PASSED_ON = (
@@ -142,7 +146,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._check_fit(dataset)
         self._pack_as: str | None = None
         if pack_as is not None or getattr(self._streaming, "packing", None) is not None:
-            from mds.loader.pack_checks import check_packs
+            from mds.loader.packed_batches import check_packs
 
             self._pack_as = check_packs(self, self._streaming, pack_as)
         self._batches = Batches(
@@ -276,7 +280,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if streaming is None or not self._counts_steps:
             return super().__len__()
         if self._pack_as is not None:
-            from mds.dataset.pack_counts import count_steps
+            from mds.dataset.steps import count_steps
 
             return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
         spec, workers = streaming._order.spec, max(1, self.num_workers)
@@ -329,13 +333,12 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
-        from mds.loader.run_facts import cache_use_of, setup_of
         from mds.report import explain_waits
 
         return explain_waits(
             self._count.waits,
-            setup_of(self, self._streaming, is_threaded=self._threaded),
-            cache_use_of(self._streaming, self._samples_read),
+            _loader_setup(self, self._streaming, is_threaded=self._threaded),
+            _cache_use(self._streaming, self._samples_read),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -374,7 +377,7 @@ class StreamingDataLoader(DataLoader[Any]):
         source = self._batches
         if self._threaded:
             workers = max(1, self.num_workers)
-            from mds.loader.threaded_batches import ThreadedBatches
+            from mds.loader.threads import ThreadedBatches
 
             source = ThreadedBatches(self._batches, workers, self.prefetch_factor or 2)
         if self.pin_memory:
@@ -518,3 +521,56 @@ class StreamingDataLoader(DataLoader[Any]):
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) -> LoaderSetup:
+    """Return the settings of a loader that a report needs."""
+    from mds.report.account import LoaderSetup
+    from mds.transforms.chain import name_of
+
+    ranks = dataset._world().ranks_per_node
+    collate = loader.collate_fn
+    is_own = collate not in {default_collate, default_convert}
+    columns = {
+        (name, encoding.partition(":")[0])
+        for index in dataset._shards.indexes
+        for schema in index.schemas
+        for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
+    }
+    return LoaderSetup(
+        workers=loader.num_workers,
+        kind="threads" if is_threaded else "processes",
+        cores=max(1, _usable_cores() // max(ranks, 1)),
+        functions=tuple(link.name for link in dataset._filter.chain.links),
+        collate=name_of(collate) if is_own else "",
+        columns=tuple(sorted(columns)),
+    )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
+    """Return what this rank fetched for ``samples`` samples in all its epochs."""
+    from mds.report.account import CacheUse
+
+    stats, indexes = dataset.stats(), dataset._shards.indexes
+    shards = sum(len(index) for index in indexes)
+    world = dataset._world()
+    # A rank fetches its part of what all need.
+    part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks
+    fetches = int(stats["fetched_shards"] + stats["in_memory_shards"])
+    return CacheUse(
+        limit=dataset.cache_limit,
+        total=sum(int(index.raw_size.sum()) for index in indexes) // max(world.num_nodes, 1),
+        shards=shards,
+        is_compressed=any(index.zip_size.any() for index in indexes),
+        fetches=fetches,
+        needed=part * shards,
+        evictions=int(stats["evicted_shards"] + stats["in_memory_shards"]),
+        bytes_fetched=int(stats["fetched_bytes"] + stats["ranged_bytes"]),
+        ranged_bytes=int(stats["ranged_bytes"]),
+    )

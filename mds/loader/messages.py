@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from mds.loader.batch_codec import is_plain, numpy_dtype
 from mds.loader.rows import MAX_GROUP_BATCHES, BatchInfo, batch_info
+from mds.loader.tensor_buffers import is_plain, numpy_dtype
 from mds.process.stopwatch import COLLATE
 from mds.transforms.columns import batch_of
 

@@ -17,8 +17,8 @@ import torch
 
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import ConfigError, FunctionError, IndexFileError
-from mds.loader.batch_codec import numpy_dtype
 from mds.loader.sample_functions import DROPPED, any_sample
+from mds.loader.tensor_buffers import numpy_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,12 +1,14 @@
-"""Allocators of the tensors of a batch: the memory into which fixed-width columns are gathered.
+"""Memory of the tensors of a batch, into which columns of a fixed width are gathered.
 
-It is memory of earlier batches: megabytes that are new each time cost a page fault for every 4 KB,
-three times what copying the samples costs.
+A `TensorPool` uses the memory of earlier batches again: new megabytes cost a page fault for every
+4 KB, three times as much as copying the samples.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -62,3 +64,22 @@ class TensorPool:
             if size <= len(block) <= 2 * size:
                 return block
         return np.empty(size, np.uint8)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in this process's memory and nothing else."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+    )
+
+
+@functools.cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """Return the NumPy dtype of a torch dtype, or None if NumPy has none."""
+    with contextlib.suppress(TypeError):
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    return None

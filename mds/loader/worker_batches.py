@@ -1,29 +1,50 @@
-"""Batches as worker processes send them: in parcels, from memory that is used again.
+"""Batches of worker processes: messages of several batches, in shared memory that is used again.
 
-torch's DataLoader starts the processes, asks them for messages and watches over them; only what a
-message is, is decided here.
+torch's DataLoader starts the processes, asks them for messages and watches over them. Here it is
+decided what a message is. A message through torch's queue costs some 150 us in both processes
+together, whatever its size. So small batches that were made quickly share a message; a batch that
+took long, or is large, has its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import IterableDataset
 
-from mds.loader.batch_codec import is_plain, numpy_dtype
-from mds.loader.malloc import tune_malloc
-from mds.loader.parcels import ParcelSender
-from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
-from mds.loader.tensor_buffers import Allocator, TensorPool
+from mds.loader.batch_codec import Encoded, Layout, decode, encode
+from mds.loader.messages import MAX_GROUP_SECONDS, BatchGroup, BatchList
+from mds.loader.rows import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, tell_making
+from mds.loader.segments import Segment, SegmentFile, SegmentPool, SegmentReader, find_reader
+from mds.loader.tensor_buffers import Allocator, TensorPool, is_plain, numpy_dtype
 from mds.process.fork_safe import end_with_parent
 from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:
     from mds.loader.batches import Batches
+    from mds.loader.messages import Batch, Message
+
+_SLACK = 16  # batches may differ in size by a sixteenth
+#: For `tune_malloc`.
+MMAP_THRESHOLD_BYTES = 4 << 20  # bytes; smaller ones would be mapped anew too often
+TRIM_THRESHOLD_BYTES = 64 << 20  # bytes that may be free at the heap's end
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+# What a user may have chosen for the whole program.
+_CHOICES = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+)
 
 
 class WorkerBatches(IterableDataset[Any]):
@@ -52,7 +73,7 @@ class WorkerBatches(IterableDataset[Any]):
             if self._files:
                 self._pool = SegmentPool(self._files[worker])
         batches = self._batches.begin_epoch(worker, workers, worker_group(), TensorPool())
-        return ParcelSender(worker, self._pool).send(batches)
+        return MessageSender(worker, self._pool).send(batches)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": []}
@@ -61,6 +82,150 @@ class WorkerBatches(IterableDataset[Any]):
         if name.startswith("__") or "_batches" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["_batches"], name)
+
+
+class SharedMessage:
+    """Batches for the trainer, where unpickling returns a BatchGroup or a BatchList.
+
+    They lie in a segment of ``size`` bytes from ``pool``, or in the message where there is none.
+    """
+
+    def __init__(self, worker: int, pool: SegmentPool | None, size: int) -> None:
+        self._worker = worker
+        lent = pool.take(size) if pool is not None else None
+        self._file = pool.name if pool is not None else -1
+        self._place: Segment | None
+        self._place, self._memory = lent or (None, memoryview(bytearray(size)))
+        self._layouts: list[Layout] = []
+        self._end = 0
+        #: Seconds of encoding and copying.
+        self.seconds = 0.0
+
+    def has_room(self, encoded: Encoded) -> bool:
+        """Whether one more fits."""
+        return self._end + encoded.size <= len(self._memory)
+
+    def add(self, encoded: Encoded) -> None:
+        """Copy one more batch, or a group of them."""
+        self._end = encoded.write(self._memory, self._end)
+        self._layouts.append(encoded.layout)
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __reduce__(self) -> Any:
+        block = bytes(self._memory[: self._end]) if self._place is None else None
+        place = None if self._place is None else tuple(self._place)
+        layouts = [tuple(layout) for layout in self._layouts]
+        return open_message, (self._worker, self._file, place, layouts, block, self.seconds)
+
+
+def open_message(
+    worker: int,
+    file: int,
+    place: tuple[int, int, int] | None,
+    layouts: list[tuple[Any, Any]],
+    block: bytes | None,
+    seconds: float,
+) -> BatchGroup | BatchList:
+    """Return the batches of a message as views of its memory; sending them took ``seconds``."""
+    if place is not None:
+        memory = find_reader(file).borrow(Segment(*place))
+    else:
+        memory = np.frombuffer(bytearray(block or b""), np.uint8)
+    items, offset = [], 0
+    for layout in layouts:
+        item, offset = decode(memory, offset, Layout(*layout))
+        items.append(item)
+    if isinstance(items[0], BatchGroup):
+        group = items[0]
+        return group._replace(infos=tuple(tell_making(group.infos, seconds)))
+    infos = tell_making([info for info, _ in items], seconds)
+    return BatchList(worker, [(i, batch) for i, (_, batch) in zip(infos, items, strict=True)])
+
+
+class MessageSender:
+    """Sender of the batches of one worker, in messages.
+
+    ``pool``: its segments; None where the system gives no shared memory. ``clock``
+    times the making of a batch.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        pool: SegmentPool | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._worker, self._pool, self._clock = worker, pool, clock
+
+    def send(self, batches: Iterator[Message]) -> Iterator[Any]:
+        """Yield the messages of an epoch; the last one is empty, or has an error.
+
+        Batches that were made before an error are sent before it.
+        """
+        self._failure: Any = None
+        message: SharedMessage | None = None
+        batch_count = 0  # of this message
+        clock = self._clock
+        for encoded, seconds, end, is_group in self._encoded(_unlisted(batches)):
+            if message is not None and (is_group or not message.has_room(encoded)):
+                yield message
+                message = None
+            if message is None:
+                batch_count = 1 if is_group else _next_count(batch_count, encoded.size, seconds)
+                slack = encoded.size * batch_count // _SLACK if batch_count > 1 else 0
+                message = SharedMessage(
+                    self._worker, self._pool, encoded.size * batch_count + slack
+                )
+            message.add(encoded)
+            message.seconds += clock() - end
+            del encoded  # before the next one is made, so that its memory can be that one's
+            if len(message) >= batch_count or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
+                yield message
+                message = None
+        if message is not None:
+            yield message
+        yield BatchList(self._worker, [], self._failure)
+
+    def _encoded(
+        self, batches: Iterator[Batch | BatchGroup]
+    ) -> Iterator[tuple[Encoded, float, float, bool]]:
+        """Yield each batch or group, its seconds, when it was done, and whether it is a group."""
+        clock = self._clock
+        while True:
+            begin = clock()
+            try:
+                batch = next(batches)
+                end = clock()
+                is_group = isinstance(batch, BatchGroup)
+                encoded = encode(batch)
+            except StopIteration:
+                return
+            except Exception:  # noqa: BLE001 - it is raised in the trainer
+                place = f"in DataLoader worker process {self._worker}"
+                self._failure = ExceptionWrapper(where=place)  # type: ignore[no-untyped-call]
+                return
+            if not (isinstance(batch, BatchGroup) and batch.is_last):
+                del batch
+                yield encoded, end - begin, end, is_group
+            del encoded
+
+
+def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
+    """Yield batches of lists one by one, which are put together again by their sizes."""
+    for message in messages:
+        if isinstance(message, BatchList):
+            yield from message.items
+        else:
+            yield message
+        del message  # before the next one is made, so that its memory can be that one's
+
+
+def _next_count(last: int, size: int, seconds: float) -> int:
+    """Return the number of batches of the next message, if all are as the first."""
+    fit = min(MAX_GROUP_BYTES // max(size, 1), int(MAX_GROUP_SECONDS / max(seconds, 1e-9)))
+    return max(1, min(2 * last, MAX_GROUP_BATCHES, fit))
 
 
 def stack_into(allocate: Allocator) -> None:
@@ -102,3 +267,28 @@ def _are_alike(arrays: Any) -> bool:
     return all(
         type(a) is np.ndarray and a.shape == first.shape and a.dtype == first.dtype for a in arrays
     )
+
+
+def tune_malloc() -> bool:
+    """Make malloc give large free blocks back to the system; return False if it was not changed.
+
+    glibc takes large blocks straight from the kernel, but every one that is freed raises the size
+    from which it does so, up to 32 MB. Then batches of megabytes and smaller images are mixed in
+    one heap, which fragments: a worker that decodes photographs grows to 260 MB. With a fixed size
+    it stays at 40 MB, at the same rate (`python -m benchmarks --questions memory,images`). Memory
+    that is free at the end of the heap is kept: the images of a batch are freed together, and new
+    pages for the next batch would cost a fifth of the rate.
+
+    Call it in worker processes only: the heap of the user's program is not the library's to change.
+    Other C libraries have no such size. A choice of the user's, by an environment variable, stays.
+    """
+    if not sys.platform.startswith("linux") or any(name in os.environ for name in _CHOICES):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = (
+        (_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES),
+        (_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES),
+    )
+    return all(mallopt(name, size) for name, size in settings)

@@ -16,7 +16,7 @@ from devtools.httpserver import QuietHandler, QuietServer, running
 from mds import MDSWriter, Stream, StreamingDataset, World
 from mds.dataset.node_order import NodeOrder
 from mds.errors import MdsError
-from mds.loader.malloc import tune_malloc
+from mds.loader.worker_batches import tune_malloc
 from mds.process.mmaps import max_maps
 from mds.storage import open_store
 from mds.storage.control_files import private_temporary_folder

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from mds.loader.malloc import MMAP_THRESHOLD_BYTES
+from mds.loader.worker_batches import MMAP_THRESHOLD_BYTES
 
 MALLOC = """
 import ctypes, sys
-from mds.loader.malloc import tune_malloc
+from mds.loader.worker_batches import tune_malloc
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]

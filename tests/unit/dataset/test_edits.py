@@ -5,7 +5,7 @@ import pytest
 from runs import as_json, loader_over, write_streams
 
 from mds import Stream, StreamingDataLoader, StreamingDataset, World
-from mds.dataset.epoch_counter import SharedEpochCounter
+from mds.dataset.order_state import SharedEpochCounter
 from mds.errors import ConfigError, StateError
 from mds.plan import EpochPlan, OrderHash
 from mds.plan.state import Position, ResumePoint

@@ -15,7 +15,7 @@ import pytest
 import torch.utils.data
 
 from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
-from mds.dataset.epoch_counter import SharedEpochCounter
+from mds.dataset.order_state import SharedEpochCounter
 from mds.plan.state import Position, ResumePoint
 
 

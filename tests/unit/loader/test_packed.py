@@ -16,7 +16,7 @@ import torch
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.cache.computed_files import PackFile
 from mds.cache.source import cache_root
-from mds.dataset import pack_counts
+from mds.dataset import steps
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
 from mds.index.lengths import KIND, emit_lengths, lengths_name
@@ -348,12 +348,12 @@ def test_the_length_of_a_loader_is_that_of_the_epoch(corpus):
 
 def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
     """Of a large dataset, until a thread has packed the epoch."""
-    monkeypatch.setattr(pack_counts, "_COUNTED_AT_ONCE", 10)
+    monkeypatch.setattr(steps, "_COUNTED_AT_ONCE", 10)
     dataset = make(corpus, shuffle_seed=77)
     loader = StreamingDataLoader(dataset)
     with pytest.warns(UserWarning, match="estimate: about"):
         about = len(loader)
-    pack_counts._counts_by_key.join()
+    steps._counts_by_key.join()
     assert abs(len(loader) - about) <= 1 + about // 5
     assert len(loader) == len(list(loader))
 
@@ -363,16 +363,16 @@ def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
     counted = []
     count = PackPlan.count
     monkeypatch.setattr(PackPlan, "count", lambda plan: counted.append(1) or count(plan))
-    monkeypatch.setattr(pack_counts, "_COUNTED_AT_ONCE", 10)
+    monkeypatch.setattr(steps, "_COUNTED_AT_ONCE", 10)
 
     def start():
         """As in another process: nothing is known yet."""
-        monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
+        monkeypatch.setattr(steps, "_counts_by_key", steps._KnownCounts())
         return StreamingDataLoader(make(corpus, shuffle_seed=78))
 
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    pack_counts._counts_by_key.join()
+    steps._counts_by_key.join()
     exact = len(start())  # a warning would be an error
     assert counted == [1]
     assert exact == len(list(StreamingDataLoader(make(corpus, shuffle_seed=78))))
@@ -381,7 +381,7 @@ def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    pack_counts._counts_by_key.join()
+    steps._counts_by_key.join()
     assert len(start()) == exact
     assert counted == [1, 1]
 
@@ -393,8 +393,8 @@ def orders():
 def test_every_process_counts_where_nothing_can_be_kept(corpus, monkeypatch):
     """The number is the same."""
     exact = len(StreamingDataLoader(make(corpus, shuffle_seed=79)))
-    monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
-    monkeypatch.setattr(pack_counts, "cache_root", lambda: "/proc/none")
+    monkeypatch.setattr(steps, "_counts_by_key", steps._KnownCounts())
+    monkeypatch.setattr(steps, "cache_root", lambda: "/proc/none")
     assert len(StreamingDataLoader(make(corpus, shuffle_seed=79))) == exact
 
 

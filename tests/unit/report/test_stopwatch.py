@@ -7,8 +7,8 @@ import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.loader.batches import Batches
-from mds.loader.parcels import ParcelSender
 from mds.loader.rows import BatchParts, join_samples, timed
+from mds.loader.worker_batches import MessageSender
 from mds.process.stopwatch import COLLATE, DECODE, FUNCTIONS, PHASES, Stopwatch, running_watch
 from mds.report import WaitAccount
 from mds.storage.transfer_times import TransferSeconds, TransferTimes
@@ -333,7 +333,7 @@ def test_a_batch_takes_few_readings(folder, kind, how, clock):
     dataset = DATASETS[kind](folder)
     if how == "process":  # what a worker process does, in this one
         made = Batches(dataset, SIZE, False, _default_collate(), clock).begin_epoch(0, 1, -5)
-        sent = [*ParcelSender(0, None, clock).send(made)]
+        sent = [*MessageSender(0, None, clock).send(made)]
         assert sent
         clock.readings += 2 * (SAMPLES // SIZE)  # of the trainer
     else:

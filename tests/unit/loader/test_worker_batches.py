@@ -11,9 +11,9 @@ import torch
 
 from mds.loader.batch_codec import decode, encode
 from mds.loader.messages import BatchIterator, BatchList
-from mds.loader.parcels import ParcelSender
 from mds.loader.rows import BatchInfo
 from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
+from mds.loader.worker_batches import MessageSender
 
 
 class Pair(NamedTuple):
@@ -161,7 +161,7 @@ def sent(count, *, size=100, seconds=(0.0,), pool=None):
         (BatchInfo(1, (0, 0)), clock.make(torch.full((size,), i % 256).byte()))
         for i in range(count)
     )
-    sender = ParcelSender(0, pool, clock)
+    sender = MessageSender(0, pool, clock)
     messages = [pickle.loads(pickle.dumps(m)) for m in sender.send(batches)]
     return messages, [int(batch[-1]) for _, batch in BatchIterator(messages, 1)]
 
@@ -190,7 +190,7 @@ def test_a_batch_that_is_larger_than_the_others_fits():
     batches = ((BatchInfo(1, (0, 0)), {"x": torch.ones(size)}) for size in sizes)
     with SegmentFile() as file:
         reader = SegmentReader(file)
-        sender = ParcelSender(3, SegmentPool(file), Clock([0.0]))
+        sender = MessageSender(3, SegmentPool(file), Clock([0.0]))
         found = [pickle.loads(pickle.dumps(m)) for m in sender.send(batches)]
         assert [len(b["x"]) for m in found for _, b in m.batches()] == sizes
         assert {m.worker for m in found} == {3}
@@ -218,7 +218,7 @@ def unpicklable():
 
 
 def through_a_queue(batches):
-    messages = ParcelSender(0, None, Clock([0.0])).send(batches)
+    messages = MessageSender(0, None, Clock([0.0])).send(batches)
     return [pickle.loads(pickle.dumps(m)) for m in messages]
 
 

@@ -71,7 +71,7 @@ def _describe_position(dataset: Any) -> str:
         pending = epochs.pending
         epoch, place, unit, *_ = pending.position
         return f"epoch {epoch} from {unit[:-1]} {place} next"
-    loop = dataset._edits.find_loop()
+    loop = dataset._order.find_loop()
     if loop is not None and loop.is_under_way and loop.position is not None:
         epoch, place, unit, *_ = loop.position
         return f"epoch {epoch} at {unit[:-1]} {place}"

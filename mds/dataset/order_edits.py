@@ -8,62 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mds.arguments import shown
+from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
+from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_many_dropped
+from mds.plan.mixture import MAX_STEPS
 from mds.plan.state import MAX_EDITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from mds.dataset.order_state import OrderState
-    from mds.dataset.steps import TrainingSteps
-    from mds.plan.state import Cursor, Position
+    from mds.plan.state import Cursor
     from mds.world import World
 
 
-class RunningLoop(Protocol):
-    """Iteration of a StreamingDataLoader."""
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
-
-    @property
-    def position(self) -> Position | None:
-        """Position of all ranks after the last batch that was given."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a change can begin with any of its batches."""
-        ...
-
-    def change_at(self, epoch: int, place: int) -> None:
-        """Follow the changed order from a place of an epoch on."""
-
-
-def no_loop() -> None:
-    """Return None: no loader has begun an iteration."""
-
-
 class OrderEdits:
-    """Changes of the order of a dataset, from a step on that no rank has begun.
+    """Changes of the order of a dataset, each from a step on that no rank has begun.
 
     Args:
         order: Order that is changed.
-        num_samples: Samples of the dataset.
-
-    ``find_loop`` returns the iteration of a loader whose batches are being trained on, or None.
+        world: Nodes, ranks and workers of the run.
     """
 
-    def __init__(self, order: OrderState, num_samples: int) -> None:
-        self._order, self._num_samples = order, num_samples
-        self.find_loop: Callable[[], RunningLoop | None] = no_loop
+    def __init__(self, order: OrderState, world: World) -> None:
+        self._order, self._steps = order, TrainingSteps(order, world)
 
-    def set_weights(self, world: World, weights: Mapping[str, float], at_step: int | None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at_step: int | None) -> int:
         """Change the weights of a schedule; see `Samples.set_weights`."""
         order = self._order
         if order.schedule is None:
@@ -71,69 +46,59 @@ class OrderEdits:
                 "set_weights() changes the weights of a schedule, and this dataset has none: give "
                 "schedule=Schedule({0: {...}})."
             )
-        from mds.dataset.steps import TrainingSteps
         from mds.plan.pack_schedule import first_shares
         from mds.plan.schedule import check_weights
 
         checked = dict(check_weights(weights, "of set_weights()"))
         order.schedule.check_names(set(checked))
-        steps = TrainingSteps(order, world)
-        step = self._check_step(steps, at_step)
+        step = self._check_step(at_step)
         changed = order.schedule.with_weights(step, checked)
         first_shares(changed, order.weights.choose)  # refuses what gives no samples
         edit: dict[str, Any] = {"step": step, "weights": checked}
         if order.spec.packing is not None:
-            edit["window"], step = self._next_window(steps, step)
-        self._add([edit], steps)
+            edit["window"], step = self._next_window(step)
+        self._add([edit])
         return step
 
-    def drop(self, world: World, samples: Iterable[int], why: Any, at_step: int | None) -> int:
+    def drop(self, samples: Iterable[int], why: Any, at_step: int | None) -> int:
         """Leave samples out; see `Samples.drop`."""
-        from mds.dataset.steps import TrainingSteps
-        from mds.plan.edits import MAX_WHY
-
-        ids = _parse_numbers(samples, self._num_samples)
+        ids = _parse_numbers(samples, self._order.num_samples)
         if not isinstance(why, str) or len(why) > MAX_WHY:
             raise ConfigError(
                 f"why {str(why)[:60]!r} of drop() must be a text of at most {MAX_WHY} letters."
             )
-        steps = TrainingSteps(self._order, world)
+        steps = self._steps
         if at_step is None:
             epoch, inside = steps.next_at(*self._earliest_place())
             step, place = steps.before(epoch) + inside, inside * steps.batch
         else:
-            step = self._check_step(steps, at_step)
+            step = self._check_step(at_step)
             epoch, place = steps.place_of(step, self._earliest_place()[0])
         edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
         if ids and self._order.spec.packing is not None:
-            cursor = self._find_cursor(steps, epoch, place)
+            cursor = self._find_cursor(epoch, place)
             # Of each canonical node the first window that has not begun.
             windows = cursor.windows if cursor is not None else ()
             edit["windows"] = [window + bool(pack) for window, pack in windows]
         if ids:
-            from mds.plan.edits import check_reserve, drops_of
-
             drops = drops_of([*self._order.epochs.edits, edit])
             check_reserve(drops, self._order.samples_by_stream())
-            self._add([edit], steps)
+            self._add([edit])
         return step
 
-    def skip(self, world: World, steps: Any) -> int:
+    def skip(self, steps: Any) -> int:
         """Leave global batches out; see `StreamingDataLoader.skip`."""
         if not isinstance(steps, range) or steps.step != 1 or not steps or steps.start < 0:
             raise ConfigError(
                 f"skip(steps={shown(steps)}): give the global batches since the training began "
                 "that shall not come, as range(12300, 12400)."
             )
-        from mds.dataset.steps import TrainingSteps
-        from mds.plan.mixture import MAX_STEPS
-
         if steps.stop > MAX_STEPS:
             raise ConfigError(
                 f"skip(steps={shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
                 "range that ends there or before."
             )
-        training, begin = TrainingSteps(self._order, world), self._earliest_place()
+        training, begin = self._steps, self._earliest_place()
         earliest = training.step_at(*begin)
         if steps.start < earliest:
             raise ConfigError(
@@ -153,10 +118,10 @@ class OrderEdits:
                 f"skip(steps={steps}): these are steps of more than {MAX_EDITS:,} epochs, and a "
                 "state has an entry for each. Skip fewer, or begin a new run."
             )
-        self._add(edits, training)
+        self._add(edits)
         return training.step_at(last_epoch, last_place)
 
-    def _add(self, edits: list[dict[str, Any]], steps: TrainingSteps) -> None:
+    def _add(self, edits: list[dict[str, Any]]) -> None:
         """Record edits, and let the running loader follow them."""
         epochs = self._order.epochs
         if len(epochs.edits) + len(edits) > MAX_EDITS:
@@ -165,16 +130,17 @@ class OrderEdits:
                 f"{MAX_EDITS:,} are the most: change more at once."
             )
         epochs.edit(edits)
-        loop = self.find_loop()
+        loop = self._order.find_loop()
         if loop is not None:
             for edit in edits:
-                is_step = "step" in edit
-                place = steps.place_of(edit["step"]) if is_step else (edit["epoch"], edit["from"])
-                loop.change_at(*place)
+                if "step" in edit:
+                    loop.change_at(*self._steps.place_of(edit["step"]))
+                else:
+                    loop.change_at(edit["epoch"], edit["from"])
 
-    def _check_step(self, steps: TrainingSteps, at_step: Any) -> int:
+    def _check_step(self, at_step: Any) -> int:
         """Return the step from which a change holds. Raises ConfigError if it has begun."""
-        earliest = steps.step_at(*self._earliest_place())
+        earliest = self._steps.step_at(*self._earliest_place())
         if at_step is None:
             return earliest
         if isinstance(at_step, np.integer):
@@ -189,8 +155,6 @@ class OrderEdits:
                 f"at_step {shown(at_step)}: the earliest step from which the order can be changed "
                 f"is {earliest}. Steps count global batches since the training began."
             )
-        from mds.plan.mixture import MAX_STEPS
-
         if at_step >= MAX_STEPS:
             raise ConfigError(
                 f"at_step {shown(at_step)}: a training has at most {MAX_STEPS:,} steps. Leave "
@@ -200,7 +164,7 @@ class OrderEdits:
 
     def _earliest_place(self) -> tuple[int, int]:
         """Return the epoch, and the place in it, from which the order can still be changed."""
-        loop, epochs = self.find_loop(), self._order.epochs
+        loop, epochs = self._order.find_loop(), self._order.epochs
         position = loop.position if loop is not None and loop.is_exact else None
         if epochs.pending is not None:
             position = epochs.pending.position
@@ -209,12 +173,13 @@ class OrderEdits:
             return epochs.next_epoch, 0
         return max(position.epoch, 0), position.place
 
-    def _next_window(self, steps: TrainingSteps, step: int) -> tuple[int, int]:
+    def _next_window(self, step: int) -> tuple[int, int]:
         """Return the first window of the run that has not begun at a step, and its step."""
+        steps = self._steps
         epoch, place = steps.place_of(step, self._earliest_place()[0])
         packs = steps.packs(epoch)
         first = packs.scheduled.first if packs.scheduled is not None else 0
-        cursor = self._find_cursor(steps, epoch, place)
+        cursor = self._find_cursor(epoch, place)
         window, pack = cursor.windows[0] if cursor is not None else (0, 0)
         if not pack:
             return first + window, step
@@ -223,25 +188,20 @@ class OrderEdits:
         inside = -(-end // steps.batch) if is_last else end // steps.batch
         return first + window + 1, steps.before(epoch) + inside
 
-    def _find_cursor(self, steps: TrainingSteps, epoch: int, place: int) -> Cursor | None:
+    def _find_cursor(self, epoch: int, place: int) -> Cursor | None:
         """Return the cursor of packs at a place, None at the beginning of an epoch."""
         if not place:
             return None
-        loop, pending = self.find_loop(), self._order.epochs.pending
+        loop, pending = self._order.find_loop(), self._order.epochs.pending
         running = loop.position if loop is not None else None
         for position in (pending.position if pending is not None else None, running):
             if position is not None and position[:2] == (epoch, place) and position.cursor:
                 return position.cursor
-        return steps.packs(epoch).table.cursor(place)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "find_loop": no_loop}
+        return self._steps.packs(epoch).table.cursor(place)
 
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     """Return distinct sample numbers, ascending. Raises ConfigError for any that does not exist."""
-    from mds.plan.edits import MAX_DROPPED
-
     given = np.asarray(None)
     if not isinstance(samples, (str, bytes, bytearray, memoryview)):
         # Otherwise it is no iterable, or has lists of different lengths.
@@ -255,8 +215,6 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
             "drop([77123, 88012])."
         )
     if len(given) > MAX_DROPPED and not isinstance(samples, np.ndarray):
-        from mds.plan.edits import too_many_dropped
-
         raise too_many_dropped(f"More than {MAX_DROPPED:,}")
     # Ascending, so that ranks that were given a set agree on what replaces the samples.
     sorted_numbers: list[int] = np.unique(given.astype(np.int64)).tolist()

@@ -14,7 +14,7 @@ import json
 import numbers
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
@@ -46,6 +46,30 @@ SETTING_NAMES = tuple(
 )
 
 
+class RunningLoop(Protocol):
+    """Iteration of a StreamingDataLoader."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+
+    @property
+    def position(self) -> Position | None:
+        """Position of all ranks after the last batch that was given."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a change can begin with any of its batches."""
+        ...
+
+    def change_at(self, epoch: int, place: int) -> None:
+        """Follow the changed order from a place of an epoch on."""
+
+
+def no_loop() -> None:
+    """Return None: no loader has begun an iteration."""
+
+
 class OrderState:
     """Order settings of a dataset, and the progress of its epochs.
 
@@ -56,7 +80,8 @@ class OrderState:
         schedule: Schedule as it was written.
         may_lack_batches: Without a batch size, samples come one by one where one process reads.
 
-    It has no shards and counts no epochs before `reset`.
+    It has no shards and counts no epochs before `reset`. ``find_loop`` returns the iteration of the
+    loader whose batches are trained on, or None.
     """
 
     epochs: SharedEpochCounter
@@ -80,6 +105,7 @@ class OrderState:
         self.weights = no_weights(len(shares))
         self._names: list[str | None] = [None] * len(shares)
         self._lengths: SelectedLengths | None = None
+        self.find_loop: Callable[[], RunningLoop | None] = no_loop
 
     def reset(
         self, shards: ShardMap, streams: Sequence[Stream], sources: Sequence[Source]
@@ -143,9 +169,11 @@ class OrderState:
 
     def warn_of_late_milestones(self, order: Order) -> None:
         """Warn about milestones of a schedule that take effect only after their step."""
+        run = order.schedule
+        if run is None:
+            return
         from mds.plan.pack_schedule import PackedRun
 
-        run = order.schedule
         milestones = run.late_milestones() if isinstance(run, PackedRun) else []
         if milestones:
             unit = self.schedule.schedule.unit if self.schedule is not None else "steps"
@@ -189,6 +217,11 @@ class OrderState:
             schedule=apply_weights(self.schedule, edits) if edits else self.schedule,
             edits=edits,
         )
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams."""
+        return self._shards.num_samples
 
     @property
     def lengths(self) -> SelectedLengths:
@@ -392,7 +425,7 @@ class OrderState:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lengths": None}
+        return {**self.__dict__, "_lengths": None, "find_loop": no_loop}
 
 
 def _is_real(value: object) -> bool:

@@ -21,7 +21,6 @@ from mds.arguments import check_arguments, plain_scalar, takes_names
 from mds.cache import ShardCache
 from mds.cache.source import cache_root
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
-from mds.dataset.order_edits import OrderEdits
 from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
 from mds.dataset.settings import (
     LIMIT_RULES,
@@ -34,7 +33,7 @@ from mds.dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanne
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, Packing, Schedule
+from mds.plan import EpochPlan, OrderSpec
 from mds.plan.state import Position, ResumePoint
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mds.index import Index
+    from mds.plan import Packing, Schedule
     from mds.storage import Store
 
 
@@ -66,25 +66,25 @@ class Samples(HasColumns):
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
     """
 
-    batch_size = OrderSetting[int | None]()
-    batching_method = OrderSetting[str]()
-    exact = OrderSetting[bool | str]()
-    num_canonical_nodes = OrderSetting[int | None]()
-    packing = OrderSetting[Packing | None]()
-    partition_algo = OrderSetting[str]()
-    sampling_granularity = OrderSetting[int]()
-    sampling_method = OrderSetting[str]()
-    shuffle = OrderSetting[bool]()
-    shuffle_algo = OrderSetting[str]()
-    shuffle_block_size = OrderSetting[int | None]()
-    shuffle_seed = OrderSetting[int]()
+    batch_size: OrderSetting[int | None] = OrderSetting()
+    batching_method: OrderSetting[str] = OrderSetting()
+    exact: OrderSetting[bool | str] = OrderSetting()
+    num_canonical_nodes: OrderSetting[int | None] = OrderSetting()
+    packing: OrderSetting[Packing | None] = OrderSetting()
+    partition_algo: OrderSetting[str] = OrderSetting()
+    sampling_granularity: OrderSetting[int] = OrderSetting()
+    sampling_method: OrderSetting[str] = OrderSetting()
+    shuffle: OrderSetting[bool] = OrderSetting()
+    shuffle_algo: OrderSetting[str] = OrderSetting()
+    shuffle_block_size: OrderSetting[int | None] = OrderSetting()
+    shuffle_seed: OrderSetting[int] = OrderSetting()
 
-    allow_unsafe_types = FixedSetting[bool]()
-    cache_limit = FixedSetting[int | None]()
-    epoch_size = FixedSetting[int](" or dataset.limit(samples)")
-    initial_physical_nodes = FixedSetting[int | None]()
-    streams = FixedSetting[list[Stream]]()
-    topology = FixedSetting[Any]()
+    allow_unsafe_types: FixedSetting[bool] = FixedSetting()
+    cache_limit: FixedSetting[int | None] = FixedSetting()
+    epoch_size: FixedSetting[int] = FixedSetting(" or dataset.limit(samples)")
+    initial_physical_nodes: FixedSetting[int | None] = FixedSetting()
+    streams: FixedSetting[list[Stream]] = FixedSetting()
+    topology: FixedSetting[Any] = FixedSetting()
 
     #: What is said where an argument breaks a rule: nothing is taken for what it is not.
     _is_strict = True
@@ -171,7 +171,6 @@ class Samples(HasColumns):
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
         self._order = self._order.reset(shards, self.streams, self._cache.sources)
         vars(self)["epoch_size"] = self._order.weights.epoch_size
-        self._edits = OrderEdits(self._order, shards.num_samples)
         self._dropped = DropCount()
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() is about
 
@@ -586,7 +585,9 @@ class Samples(HasColumns):
 
         >>> step = dataset.set_weights({"web": 0.2, "math": 0.8})  # doctest: +SKIP
         """
-        return self._edits.set_weights(self._world(), weights, at_step)
+        from mds.dataset.order_edits import OrderEdits
+
+        return OrderEdits(self._order, self._world()).set_weights(weights, at_step)
 
     def drop(self, samples: Iterable[int], why: str = "", *, at_step: int | None = None) -> int:
         """Leave samples out from now on; return the step from which they no longer come.
@@ -608,7 +609,9 @@ class Samples(HasColumns):
 
         >>> step = dataset.drop([77123, 88012], why="gibberish")  # doctest: +SKIP
         """
-        return self._edits.drop(self._world(), samples, why, at_step)
+        from mds.dataset.order_edits import OrderEdits
+
+        return OrderEdits(self._order, self._world()).drop(samples, why, at_step)
 
     # ------------------------------------------------------------------ the cache
 

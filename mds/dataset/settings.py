@@ -16,7 +16,6 @@ from mds.arguments import (
     check_arguments,
     did_you_mean,
     flag,
-    instance,
     mapping,
     names,
     number,
@@ -26,15 +25,14 @@ from mds.arguments import (
     whole,
 )
 from mds.errors import ArgumentError, ConfigError
-from mds.plan.packing import Packing
-from mds.plan.schedule import Schedule
 from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
 from mds.units import parse_bytes, parse_count
 from mds.world import MAX_RANKS
 
 if TYPE_CHECKING:
-    from mds.plan.schedule import ScheduledRun
+    from mds.plan.packing import Packing
+    from mds.plan.schedule import Schedule, ScheduledRun
 
 
 def _of_images(word: Rule) -> Rule:
@@ -49,13 +47,24 @@ def _of_images(word: Rule) -> Rule:
     )
 
 
-def _is_format(value: object) -> bool:
-    """Whether a value is a format, or a text that may name one."""
+def _is_format(value: Any) -> bool:
     if isinstance(value, str):
         return True
     from mds.formats.base import Format
 
     return isinstance(value, Format)
+
+
+def _is_packing(value: Any) -> bool:
+    from mds.plan.packing import Packing
+
+    return isinstance(value, Packing)
+
+
+def _is_schedule(value: Any) -> bool:
+    from mds.plan.schedule import Schedule
+
+    return isinstance(value, Schedule)
 
 
 _PLACE: dict[str, Rule] = {
@@ -105,14 +114,14 @@ DATASET_RULES: dict[str, Rule] = {
     "images": _of_images(one_of("pil", "array")),
     "on_error": one_of("raise", "skip"),
     "copy": flag(),
-    "packing": instance(
-        Packing,
-        "Packing(8192)",
-        lambda value: f"Packing({value})" if isinstance(value, int) and value > 1 else "",
+    "packing": Rule(
+        "a Packing, as in Packing(8192)",
+        _is_packing,
+        fix=lambda value: f"Packing({value})" if isinstance(value, int) and value > 1 else "",
     ).or_none("samples as they are"),
-    "schedule": instance(Schedule, "Schedule({0: {'web': 0.9, 'math': 0.1}})").or_none(
-        "shares that stay"
-    ),
+    "schedule": Rule(
+        "a Schedule, as in Schedule({0: {'web': 0.9, 'math': 0.1}})", _is_schedule
+    ).or_none("shares that stay"),
 }
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from mds.arguments import check_arguments, did_you_mean, plain_scalar, takes_nam
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES, raise_fixed
 from mds.errors import ConfigError, StateError
-from mds.formats.registry import format_of_files
 from mds.index.table import FilesIndexError
 from mds.redaction import mask_foreign
 from mds.storage.relative_name import split_folder
@@ -245,6 +244,7 @@ class Stream:
         place = join(self.remote if self.remote is not None else self.local, self.split)
         if is_local(place) and os.path.exists(os.path.join(local_path(place), "index.json")):
             return None
+        from mds.formats.registry import format_of_files
 
         return format_of_files(place)
 

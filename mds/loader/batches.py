@@ -44,9 +44,7 @@ from mds.loader.rows import (
     read_samples,
     timed,
 )
-from mds.loader.sample_functions import SampleJudge, SampleMapper, keep_samples
 from mds.loader.tensor_buffers import Allocator, TensorPool
-from mds.plan import PackPlan
 from mds.process.fork_safe import cached_property
 from mds.process.stopwatch import COLLATE, DECODE, FUNCTIONS, Stopwatch
 from mds.transforms.chain import FunctionChain
@@ -202,6 +200,8 @@ class Batches(IterableDataset[Any]):
             epoch.next_mask if isinstance(epoch, PaddedWorkerEpoch) else None,
         )
         if dataset._has_own_items or not dataset._filter.keeps_everything:
+            from mds.loader.sample_functions import SampleJudge, keep_samples
+
             judge = SampleJudge(dataset, epoch, watch, lambda place, _: epoch.describe(place))
             numbers = read_numbers(dataset, epoch, epoch.blocks(), parts)
             judged = count_places(dataset, epoch, map(judge.judge, numbers))
@@ -212,6 +212,8 @@ class Batches(IterableDataset[Any]):
             return map(keep, batches)
         samples = timed(read_samples(dataset, epoch, epoch.blocks(), parts), watch, DECODE)
         if chain.maps:
+            from mds.loader.sample_functions import SampleMapper
+
             samples = timed(map(SampleMapper(chain, epoch).map, samples), watch, FUNCTIONS)
         samples = count_places(dataset, epoch, samples)
         return samples if size == 1 else join_samples(samples, min_size)
@@ -220,6 +222,7 @@ class Batches(IterableDataset[Any]):
         """Read the documents of each step, and pack them."""
         from mds.loader.pack_documents import SampleDocuments, StoredDocuments, is_columnar
         from mds.loader.packed_batches import BatchPacker, PackSteps
+        from mds.plan import PackPlan
 
         dataset, order = self.dataset, epoch.order
         assert isinstance(order, PackPlan)
@@ -233,6 +236,7 @@ class Batches(IterableDataset[Any]):
             chunks = gather_chunks(windows, steps.next_size)
             rows: Iterator[Rows] = (Rows(0, count, columns) for count, columns in chunks)
         else:
+            from mds.loader.sample_functions import SampleJudge
 
             def describe(_: int, number: int) -> str:
                 return f"sample {number} (of a pack of epoch {order.epoch})"

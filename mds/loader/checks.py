@@ -28,7 +28,6 @@ from mds.arguments import (
 )
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ArgumentError, ConfigError
-from mds.transforms.randomness import Seeded
 
 LOADER_RULES: dict[str, Rule] = {
     "batch_size": whole(1, unit="samples").or_none("samples one by one"),
@@ -150,6 +149,8 @@ def check_same_columns(dataset: StreamingDataset) -> None:
 
 def check_generators(dataset: StreamingDataset) -> None:
     """Refuse functions under `seeded` where threads share the generators (ConfigError)."""
+    from mds.transforms.randomness import Seeded
+
     for link in dataset._filter.chain.links:
         if isinstance(link.function, Seeded):
             raise ConfigError(

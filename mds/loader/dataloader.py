@@ -362,7 +362,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Make this iteration the one of which the state, and changes of the order, are."""
         assert self._streaming is not None
         self._count = batches.count
-        self._streaming._edits.find_loop = weakref.ref(batches)
+        self._streaming._order.find_loop = weakref.ref(batches)
 
     def _make_batches(self) -> Iterator[Any]:
         """Begin an epoch, and return its batches with their bookkeeping."""
@@ -487,7 +487,9 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
-        return self._streaming._edits.skip(self._streaming._world(), steps)
+        from mds.dataset.order_edits import OrderEdits
+
+        return OrderEdits(self._streaming._order, self._streaming._world()).skip(steps)
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
         """Continue from ``obj`` with the next iteration; to be called on every rank.

@@ -1,10 +1,10 @@
 """Samples of streams, by number and in order.
 
-A dataset is put together of objects: the order of its epochs (`OrderState`), changes of that order
-(`OrderEdits`), the shards of all streams (`ShardMap`), their cache (`ShardCache`), and the caller's
-functions (`SampleFilter`). Making one reads the indexes and nothing else: no process group, no
-accelerator, no thread, no barrier. Copies in worker processes agree on the epoch through a
-SharedEpochCounter, and exchange nothing else.
+A dataset consists of objects that do not know it: the order of its epochs (`OrderState`), changes
+of that order (`OrderEdits`), the shards of all streams (`ShardMap`), their cache (`ShardCache`),
+and the caller's functions (`SampleFilter`). Its constructor reads the indexes and nothing else: no
+process group, no accelerator, no thread, no barrier. Copies in worker processes agree on the epoch
+through a `SharedEpochCounter`, and exchange nothing else.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 class Samples(HasColumns):
     """Samples of one or several streams, in an order that is a function of its arguments alone.
 
-    `StreamingDataset` is this and a torch IterableDataset; its help lists the arguments. Torch is
-    not needed here.
+    `StreamingDataset` inherits from this class and from torch's IterableDataset; its help lists the
+    arguments. This class does not need torch.
 
-    Raises ConfigError (a ValueError) for arguments that make no sense, IndexFileError (a
+    Raises ConfigError (a ValueError) for invalid arguments, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
     """
 
@@ -86,7 +86,7 @@ class Samples(HasColumns):
     streams: FixedSetting[list[Stream]] = FixedSetting()
     topology: FixedSetting[Any] = FixedSetting()
 
-    #: What is said where an argument breaks a rule: nothing is taken for what it is not.
+    #: Whether an argument that breaks a rule is refused. The classes of `mds.compat` accept it.
     _is_strict = True
 
     @takes_names
@@ -129,10 +129,11 @@ class Samples(HasColumns):
         format: Any = None,  # noqa: A002 - what it is
         packing: Packing | None = None,
     ) -> None:
-        given = locals()  # they go on by name, so that none is taken for another
+        arguments = locals()  # passed on by name, so that none is mistaken for another
         if self._is_strict:
-            check_settings(type(self).__name__, given)
-        spec = OrderSpec(**{name: given[name] for name in SETTING_NAMES}, skip_empty_streams=True)
+            check_settings(type(self).__name__, arguments)
+        order_settings = {name: arguments[name] for name in SETTING_NAMES}
+        spec = OrderSpec(**order_settings, skip_empty_streams=True)
         replication = plain_scalar(replication)
         if isinstance(topology, tuple):
             topology = tuple(map(plain_scalar, topology))
@@ -143,8 +144,8 @@ class Samples(HasColumns):
             predownload, batch_size, is_packed=packing is not None
         )
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
-        place = {name: given[name] for name in PLACE} | dict(stream_config or {})
-        defaults = {name: given[name] for name in STREAM_SETTINGS}
+        place = {name: arguments[name] for name in PLACE} | dict(stream_config or {})
+        defaults = {name: arguments[name] for name in STREAM_SETTINGS}
         self.streams = fill_streams(streams, place, stream_name, defaults)
         self._check_streams()
         size = None if epoch_size is None else parse_count(epoch_size)
@@ -155,9 +156,12 @@ class Samples(HasColumns):
         sources = find_sources(self.streams)
         self._filter = SampleFilter(skip_broken=on_error == "skip")
         names = tuple(columns) if columns is not None else None
-        self._columns = chosen = ColumnSelection(names, images, copy)
+        self._columns = ColumnSelection(names, images, copy)
         self._cache = ShardCache(
-            sources, limit=self.cache_limit, allow_unsafe_types=allow_unsafe_types, columns=chosen
+            sources,
+            limit=self.cache_limit,
+            allow_unsafe_types=allow_unsafe_types,
+            columns=self._columns,
         )
         self._ranks: Ranks | None = None
         self._reset(ShardMap([source.index for source in sources]))
@@ -166,7 +170,7 @@ class Samples(HasColumns):
         """Refuse streams that this kind of dataset cannot have, before any of them is opened."""
 
     def _reset(self, shards: ShardMap) -> None:
-        """Become a dataset of these shards that has not begun."""
+        """Start over with these shards: no epoch begun, no state loaded, nothing dropped."""
         self._shards = shards
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
         self._order = self._order.reset(shards, self.streams, self._cache.sources)
@@ -175,7 +179,7 @@ class Samples(HasColumns):
         self._running: WorkerEpoch | None = None  # the iteration that state_dict() is about
 
     def _part(self, numbers: npt.NDArray[np.int64]) -> Self:
-        """Return a dataset of these of its samples, which has not begun."""
+        """Return a dataset of the samples of these numbers, of which no epoch has begun."""
         part = copy.copy(self)
         part._reset(self._shards.part(numbers))
         return part
@@ -184,17 +188,17 @@ class Samples(HasColumns):
 
     @property
     def num_samples(self) -> int:
-        """Samples of all streams, before anything is left out or repeated."""
+        """Stored samples of all streams; an epoch may leave some out and repeat others."""
         return self._shards.num_samples
 
     @property
     def size(self) -> int:
-        """Samples of all streams; the same as ``num_samples``."""
+        """Same as ``num_samples``, under the name of mosaicml-streaming."""
         return self._shards.num_samples
 
     @property
     def num_shards(self) -> int:
-        """Shards of all streams."""
+        """Number of shards of all streams."""
         return self._shards.num_shards
 
     @property
@@ -204,7 +208,7 @@ class Samples(HasColumns):
 
     @property
     def shards(self) -> ShardList:
-        """Facts about each shard, made when they are asked for."""
+        """Sequence of facts about the shards (`ShardInfo`), each made when it is read."""
         return ShardList(self._shards)
 
     @property
@@ -214,7 +218,7 @@ class Samples(HasColumns):
 
     @property
     def length(self) -> int:
-        """Samples of an epoch that this rank sees, rounded up."""
+        """Samples of an epoch divided by the ranks, rounded up."""
         return math.ceil(self.epoch_size / self._world().num_ranks)
 
     def __len__(self) -> int:
@@ -224,7 +228,7 @@ class Samples(HasColumns):
         # Sizes and maps that other code reads are attributes of the shard map.
         if name in SIZES and "_shards" in self.__dict__:
             return getattr(self._shards, name)
-        if name == "left_out":  # the former name
+        if name == "left_out":  # the former name of ``skipped``
             return self.skipped
         if "_shards" not in self.__dict__ and not name.startswith("__"):
             own = type(self).__name__
@@ -241,7 +245,7 @@ class Samples(HasColumns):
 
         for source in self._cache.sources:
             if source.data is not None:
-                yield source.index, None  # files in a format, whose index was made of them
+                yield source.index, None  # made of files such as Parquet, so no sidecars exist
                 continue
             place = source.remote or source.folder
             yield source.index, source.store or open_store(place, options=source.options)
@@ -252,9 +256,9 @@ class Samples(HasColumns):
         return describe(self)
 
     def explain(self) -> str:
-        """Return what every setting became and why, and what it will cost, as a text to print.
+        """Return a text to print with the value of every setting, its reason and its cost.
 
-        A notebook shows it as a table.
+        A notebook shows the text as a table.
         """
         from mds.dataset.explain import explain
         from mds.dataset.steps import count_packs
@@ -287,7 +291,7 @@ class Samples(HasColumns):
             costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],
         )
 
-    # ------------------------------------------------------------------ parts and functions
+    # ------------------------------------------------------------------ subsets and functions
 
     def select(
         self,
@@ -298,15 +302,16 @@ class Samples(HasColumns):
     ) -> Self:
         """Return a dataset of the chosen samples, which are numbered from 0.
 
-        Order, resume and ranks are those of a whole dataset.
+        It shuffles, resumes and is dealt to ranks as a whole dataset is.
 
         - ``choice`` (Any, default None): Distinct sample numbers, a boolean mask of
-          ``num_samples``, or a ``.npy`` file of either.
-        - ``where`` (Callable | None, default None): Instead, a function of a sample, which is
-          called for every sample now, once on a node, so that batches are full.
-        - ``key`` (str | None, default None): Name of what ``where`` chooses. The result is kept in
-          the cache folder, and later runs use it as it is; so use another key when the function
-          changes.
+          ``num_samples``, or the path of a ``.npy`` file of either.
+        - ``where`` (Callable | None, default None): Function to use instead of ``choice``: samples
+          for which it returns true are chosen. It is called for every sample at once, by one
+          process of each node.
+        - ``key`` (str | None, default None): Name under which the result of ``where`` is kept in
+          the cache folder. Later runs use that result without calling ``where``, so give another
+          key when the function changes.
 
         Raises ConfigError for numbers that no sample has.
 
@@ -319,7 +324,8 @@ class Samples(HasColumns):
     def limit(self, samples: int | str) -> Self:
         """Return a dataset of the first samples.
 
-        - ``samples`` (int | str): Their number, or a text such as "10k"; 0 is none.
+        - ``samples`` (int | str): Number of samples, also as a text such as ``"10k"``. 0 gives an
+          empty dataset.
         """
         check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
         count = min(parse_count(samples), self.num_samples)
@@ -328,15 +334,16 @@ class Samples(HasColumns):
     def split(
         self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
     ) -> dict[str, Self]:
-        """Return disjoint datasets that together are this one, by name.
+        """Return disjoint datasets, by name, that together have all samples.
 
-        A sample's part depends on its number and ``seed`` alone, so it stays when samples are
-        added at the end.
+        The part of a sample depends on its number and ``seed`` alone, so samples that are added at
+        the end do not change the part of any other.
 
         - ``shares`` (Mapping[str, float]): Share of each part; their sum is 1.
-        - ``by`` (str | None, default None): Column whose value decides instead of the number, so
-          that samples of one value (a user, a book) share a part. Every sample is read once.
-        - ``seed`` (int, default 0): Another seed gives other parts.
+        - ``by`` (str | None, default None): Column whose value replaces the sample's number, so
+          that samples of one value (a user, a book) are in the same part. Every sample is read
+          once.
+        - ``seed`` (int, default 0): Seed of the hash that chooses the parts.
 
         >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
         """
@@ -348,25 +355,32 @@ class Samples(HasColumns):
     def filter(self, keep: Callable[[Any], bool]) -> Self:
         """Return a dataset that drops the samples for which ``keep`` is false, while iterating.
 
-        A batch of a loader holds what is kept of its places in the order: it is smaller by what was
-        dropped and never filled up, so the number of steps is that of the unfiltered dataset, the
-        same on all ranks. Every batch gets a ``mask``; where nothing of a batch is kept, it holds a
-        single sample whose mask is False. ``skipped`` and `stats` show what was dropped. With
-        worker processes that are spawned, it must be possible to pickle ``keep``. For full batches
-        decide beforehand: `select`.
+        - ``keep`` (Callable): Function of a sample. With spawned worker processes, it must be
+          possible to pickle it.
+
+        Batches of a loader are smaller by the dropped samples: no other samples take their places.
+        So the number of steps is that of the unfiltered dataset, the same on all ranks. Every batch
+        gets a ``mask``. A batch of which no sample is kept has one sample, with mask False.
+        ``skipped`` and `stats` show what was dropped. For full batches use `select`, which decides
+        before the first epoch.
+
+        >>> long = dataset.filter(lambda sample: len(sample["text"]) > 99)  # doctest: +SKIP
         """
         return self._with_function("filter", keep)
 
     def map(self, function: Callable[..., Any]) -> Self:
-        """Return a dataset whose samples are what ``function`` returns for each of these.
+        """Return a dataset whose samples are what ``function`` returns for the samples of this one.
 
-        A function with an argument ``rng`` gets a numpy Generator, whose numbers follow from seed,
-        epoch and place in the order alone: they are the same on any number of ranks and workers,
-        and after a resume. It is valid until the function returns. ``dataset[i]`` draws the same
-        numbers every time. With worker processes that are spawned, it must be possible to pickle
-        ``function``.
+        - ``function`` (Callable): Function of a sample. With spawned worker processes, it must be
+          possible to pickle it.
 
-        What the function raises comes as FunctionError (a RuntimeError), which names the sample.
+        A function with an argument ``rng`` gets a NumPy Generator. Its numbers depend only on the
+        seed, the epoch and the place in the order, so they are the same on any number of ranks and
+        workers, and after a resume. It is valid until the function returns. ``dataset[i]`` draws
+        the same numbers every time.
+
+        An exception of the function is raised as FunctionError (a RuntimeError) that names the
+        sample.
 
         >>> def crop(sample, rng):
         ...     start = rng.integers(len(sample["tokens"]) - 128)
@@ -376,15 +390,18 @@ class Samples(HasColumns):
         return self._with_function("map", function)
 
     def map_batches(self, function: Callable[..., Any]) -> Self:
-        """Return a dataset whose batches are what ``function`` makes of them, in a loader.
+        """Return a dataset whose batches, in a loader, are what ``function`` returns for them.
 
-        The function gets a dict of columns: an array where all values have one shape, else a list.
-        It may change the arrays. What it returns is the batch; arrays and lists of numbers in a
-        dict become tensors. A function with an argument ``keys`` gets a uint64 for each row, from
-        which `mds.transforms.RowGenerator` draws random numbers that do not depend on ranks and
-        workers. Functions of `mds.transforms`, such as ``pad()``, are accepted as well.
+        - ``function`` (Callable): Function of a dict of columns, or one of `mds.transforms`, such
+          as ``pad()``.
 
-        What the function raises comes as FunctionError (a RuntimeError), which names the samples.
+        A column is an array if all its values have one shape, else a list. The function may change
+        the arrays. What it returns is the batch; arrays and lists of numbers in a dict become
+        tensors. A function with an argument ``keys`` gets a uint64 for each row, from which
+        `mds.transforms.RowGenerator` draws random numbers that do not depend on ranks and workers.
+
+        An exception of the function is raised as FunctionError (a RuntimeError) that names the
+        samples.
 
         >>> def shift(columns):
         ...     tokens = columns["tokens"]
@@ -394,7 +411,7 @@ class Samples(HasColumns):
         return self._with_function("map_batches", function)
 
     def _with_function(self, kind: str, function: Callable[..., Any]) -> Self:
-        """Return a dataset with one more function, which has not begun."""
+        """Return a dataset with one more function, of which no epoch has begun."""
         part = copy.copy(self)
         part._filter = self._filter.with_function(kind, function)
         if kind != "filter":
@@ -423,13 +440,13 @@ class Samples(HasColumns):
         return resolve(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
-        """Return one sample by its number; subclasses override this to change what a sample is.
+        """Return one sample by its number. Subclasses override it to change what a sample is.
 
-        ``retry`` has no effect; callers of mosaicml-streaming pass it.
+        ``retry`` has no effect; it is an argument of mosaicml-streaming.
         """
         del retry
         shard, row = self._shards.locate(sample_id)
-        at_hand = lent.readers  # of the iteration that makes this call
+        at_hand = lent.readers  # of the iteration that makes this call, if one does
         if at_hand is not None and shard in at_hand.shards and at_hand.cache is self._cache:
             reader = at_hand.readers[shard]
             if row in reader:
@@ -463,10 +480,15 @@ class Samples(HasColumns):
     ) -> WorkerEpoch:
         """Begin the next epoch, or that of a loaded state, and return this worker's part of it.
 
-        This is done when an iteration starts and not at its first sample: all workers of a loader,
-        which share a ``group``, must agree, and the last of them may start much later than the
-        first. ``for_loader``: a loader counts the samples, and marks the padding of exact="mask",
-        which is left out otherwise.
+        It is called when an iteration starts and not at its first sample, because all workers of a
+        loader must agree on the epoch, and the last of them may start much later than the first.
+
+        Args:
+            worker: Number of this worker of the rank.
+            workers: Number of workers of the rank.
+            group: Number that all workers of one iteration share.
+            for_loader: Whether a loader counts the samples. Then padding of ``exact="mask"`` is
+                given with a mask; otherwise it is left out.
         """
         start = self._order.epochs.begin_epoch(group, worker)
         world = self._world(workers, worker)
@@ -481,7 +503,7 @@ class Samples(HasColumns):
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        """Return the part of a worker in an epoch, from the ``position``-th place of it on."""
+        """Return the part of a worker in an epoch, without its first ``position`` places."""
         order = self._order.order(start, world)
         if order.long_orders:
             from mds.cache.order_files import share_order
@@ -491,14 +513,17 @@ class Samples(HasColumns):
         return kind(order, world, position, is_counted=for_loader)
 
     def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch:
-        """Return this worker's part of an epoch that a loader brings back; the next comes after."""
+        """Return this worker's part of the epoch of a worker's state; set the next epoch after it.
+
+        ``position``: places of this worker that were taken before the state was saved.
+        """
         self._order.epochs.next_epoch = start.position.epoch + 1
         worker, workers = worker_place()
         return self._worker_epoch(start, self._world(workers, worker), position)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether samples are what the readers give: neither subclass nor function changes them."""
+        """Whether samples are as stored: neither a subclass nor a function changes them."""
         return (
             self._filter.keeps_everything
             and not self._filter.chain.maps
@@ -515,7 +540,7 @@ class Samples(HasColumns):
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that see different samples."""
+        """Number of ranks that see different samples: ranks of the world over ``replication``."""
         return self._world().num_ranks
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
@@ -539,10 +564,16 @@ class Samples(HasColumns):
     ) -> dict[str, Any]:
         """Return the state after ``num_samples`` samples of all ranks, which can be saved as JSON.
 
-        The samples count from the beginning of the epoch, or else from where this epoch was
-        resumed. Without a number it is what this object itself yielded, times the ranks, for loops
-        without a loader: of the iteration that began to give samples last. Before the first epoch
-        the epoch is -1.
+        - ``num_samples`` (int | None, default None, samples): Samples that all ranks have seen.
+          None, for loops without a loader, is the samples that this object yielded in its last
+          iteration, times the ranks.
+        - ``from_beginning`` (bool, default False): Whether they are counted from the beginning of
+          the epoch, instead of from where this epoch was resumed.
+
+        Before the first epoch, the epoch of the state is -1. Raises ConfigError for a negative
+        number, and for any number with ``packing=``.
+
+        >>> state = dataset.state_dict(1024)  # doctest: +SKIP
         """
         if self.packing is not None and num_samples:
             raise ConfigError(
@@ -556,9 +587,14 @@ class Samples(HasColumns):
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Begin the next iteration from a state, of this library or of mosaicml-streaming.
 
-        Call it on every rank. After a state that was saved when an epoch had ended, the next epoch
-        begins; a state of mosaicml-streaming gives an empty one first, as there. Raises StateError
-        (a ValueError), listing the differences, when the state is of another dataset or order.
+        - ``obj`` (Mapping[str, Any]): A result of `state_dict`.
+
+        Call it on every rank. A state that was saved when an epoch had ended begins the next epoch.
+        (If mosaicml-streaming saved it, an empty epoch comes first, as it does there.) Raises
+        StateError (a ValueError), listing the differences, when the state is of another dataset or
+        order.
+
+        >>> dataset.load_state_dict(state)  # doctest: +SKIP
         """
         if in_worker():
             # Only torchdata's loader does this, and it gives the position to the iterator too.
@@ -567,20 +603,20 @@ class Samples(HasColumns):
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> int:
-        """Give the streams of a schedule other weights; return the step from which they hold.
+        """Change the weights of the streams of a schedule; return the step from which they hold.
 
         - ``weights`` (Mapping[str, float]): Weights by name, as at a milestone of the Schedule.
-        - ``at_step`` (int | None, default None, steps): Global batch since the run began from
-          which they hold; None is the next one that the loader gives.
+        - ``at_step`` (int | None, default None, steps): First global batch with the new weights,
+          counted since the run began. None is the next batch that the loader gives.
 
-        They hold to the end: later milestones of the schedule, and weights that were set for later
-        steps, no longer count. In a run of packs the window of documents that is under way comes
-        first, and the returned step has the first pack after it. Call it on every rank after the
+        The weights hold to the end of the run, in place of later milestones and of weights that
+        were set for later steps. With ``packing=``, packs of the current window of documents come
+        first, and the returned step has the first pack after them. Call it on every rank after the
         same step with the same arguments: ranks exchange nothing, and different arguments show in
-        the order hash. Without a StreamingDataLoader under way, weights hold from the next epoch
-        on. They are part of the state.
+        the order hash. Unless a StreamingDataLoader is being iterated, weights hold from the next
+        epoch on. They are part of the state.
 
-        Raises ConfigError for weights that make no sense, a step that is over, and without a
+        Raises ConfigError for weights that are invalid, for a step that is over, and without a
         schedule.
 
         >>> step = dataset.set_weights({"web": 0.2, "math": 0.8})  # doctest: +SKIP
@@ -590,19 +626,19 @@ class Samples(HasColumns):
         return OrderEdits(self._order, self._world()).set_weights(weights, at_step)
 
     def drop(self, samples: Iterable[int], why: str = "", *, at_step: int | None = None) -> int:
-        """Leave samples out from now on; return the step from which they no longer come.
+        """Leave samples out from now on; return the first step without them.
 
-        - ``samples`` (Iterable[int]): Their numbers, as in ``dataset[number]``.
-        - ``why`` (str, default ''): A few words, kept in the state.
-        - ``at_step`` (int | None, default None, steps): Global batch since the run began from
-          which they do not come; None is the next one that the loader gives.
+        - ``samples`` (Iterable[int]): Numbers of the samples, as in ``dataset[number]``.
+        - ``why`` (str, default ''): Reason in a few words, kept in the state.
+        - ``at_step`` (int | None, default None, steps): First global batch without the samples,
+          counted since the run began. None is the next batch that the loader gives.
 
-        Another sample of the stream takes the place of each: the next of a reserve, which is the
-        stream in an order of its own. It may come by itself in the epoch, too. All other places
-        stay as they are. At most half of a stream can be dropped. Call it on every rank after the
-        same step with the same arguments: ranks exchange nothing, and different arguments show in
-        the order hash. Without a StreamingDataLoader under way it holds from the next epoch on. It
-        is part of the state.
+        In the place of each comes a spare sample of the same stream, which may also come at its own
+        place in the epoch. All other places stay as they are. At most half of a stream can be
+        dropped. Call it on every rank after the same step with the same arguments: ranks exchange
+        nothing, and different arguments show in the order hash. Unless a StreamingDataLoader is
+        being iterated, the samples are left out from the next epoch on. The numbers are part of the
+        state.
 
         Raises ConfigError for numbers that no sample has, for more than can be dropped, and for a
         step that is over.
@@ -621,19 +657,20 @@ class Samples(HasColumns):
         return self._cache.usage
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
-        """Fetch a shard; without ``blocking``, start to fetch it and return at once.
+        """Fetch a shard into the cache folder.
 
-        A shard that could not be fetched in the background is fetched again when it is read, and
-        its error is raised there.
+        - ``shard_id`` (int): Number of the shard, counted through all streams.
+        - ``blocking`` (bool, default True): Whether to wait until it is there. Otherwise a failed
+          fetch is repeated when the shard is read, and raises its error there.
         """
         self._cache.prepare(shard_id, blocking=blocking)
 
     def evict_shard(self, shard_id: int) -> None:
-        """Delete a shard from the cache folder; what the library did not fetch stays."""
+        """Delete a shard from the cache folder, unless the library did not fetch it."""
         self._cache.evict(shard_id)
 
     def evict_coldest_shard(self) -> None:
-        """Delete the shard that is needed last from the cache folder, if one can be deleted."""
+        """Delete the shard from the cache folder that is needed last, if any can be deleted."""
         self._cache.evict_coldest()
 
     def stats(self, *, node: bool = False) -> dict[str, float]:

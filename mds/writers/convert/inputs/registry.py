@@ -37,8 +37,7 @@ from mds.writers.convert.inputs.huggingface import HuggingFaceInput, is_hub_name
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.convert.inputs.metadata import MetadataInput
-from mds.writers.convert.inputs.pairs import PairedFilesInput
+from mds.writers.convert.inputs.media import MetadataInput, PairedFilesInput
 
 ENTRY_POINTS = "mds.inputs"
 

@@ -31,8 +31,7 @@ from mds.writers.convert.inputs.format_files import (
 from mds.writers.convert.inputs.huggingface import HuggingFaceInput
 from mds.writers.convert.inputs.images import ImagesInput
 from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.convert.inputs.metadata import MetadataInput
-from mds.writers.convert.inputs.pairs import PairedFilesInput
+from mds.writers.convert.inputs.media import MetadataInput, PairedFilesInput
 
 RECORDS = [{"id": i, "text": f"number {i} é", "more": [i]} for i in range(40)]
 

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "door.md"
 INVENTORY = ROOT / "tests" / "unit" / "compat" / "inventory.json"
 
-#: Calls of tests/unit/compat/bad_calls.py that end otherwise than under 0.13, and why.
+#: Calls of tests/programs/compat/bad_calls.py that end otherwise than under 0.13, and why.
 DIFFERENT_CALLS = {
     "StreamingDataset(local=d, batch_size=2).load_state_dict({})": (
         "a ValueError at once; 0.13 raises a KeyError at the next iteration"

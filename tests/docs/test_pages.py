@@ -68,10 +68,10 @@ NOT_RUN = {
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (
-        "starts a program of the reader's; tests/unit/compat starts some"
+        "starts a program of the reader's; tests/programs/compat starts some"
     ),
     ("migrating.md", "export PYTHONPATH="): (
-        "changes the shell; tests/unit/compat does it for a process"
+        "changes the shell; tests/programs/compat does it for a process"
     ),
     ("storage.md", "from mds.testing.store_contract import StoreContract"): (
         "a file of tests for a store of the reader's; ours are such files"

@@ -1,5 +1,7 @@
 """Opens the door for the tests of this folder, and writes the small datasets that they read."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -37,3 +39,20 @@ def tokens(tmp_path):
         for n in range(64):
             writer.write({"tokens": np.arange(16, dtype=np.int32) + n})
     return str(out)
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """A compressed dataset whose files on the remote are scrambled."""
+    from streaming import MDSWriter
+
+    with MDSWriter(
+        columns={"n": "int"}, out=str(tmp_path / "remote"), compression="zstd", size_limit=300
+    ) as writer:
+        for n in range(50):
+            writer.write({"n": n})
+    for name in os.listdir(tmp_path / "remote"):
+        if name.endswith(".zstd"):
+            path = tmp_path / "remote" / name
+            path.write_bytes(bytes(byte ^ 0x55 for byte in path.read_bytes()))
+    return str(tmp_path / "remote")

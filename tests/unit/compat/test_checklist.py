@@ -314,16 +314,6 @@ def test_8_custom_streams(numbers):
     assert dataset.epoch_size == 100
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_9_start_methods(numbers, context):
-    """Item 9: workers may be forked, spawned, or made by the fork server."""
-    dataset = StreamingDataset(local=numbers, batch_size=10, shuffle=True)
-    loader = DataLoader(
-        dataset, batch_size=10, num_workers=2, multiprocessing_context=context, timeout=600
-    )
-    assert sorted(torch.cat([b["n"] for b in loader]).tolist()) == list(range(200))
-
-
 def test_9_persistent_workers_and_two_datasets(numbers):
     """Item 9: train and eval live in one process, with workers that stay for several epochs."""
     loaders = [

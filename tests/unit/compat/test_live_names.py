@@ -14,8 +14,8 @@ from streaming import StreamingDataset
 from streaming.base import batching, distributed, partition, shuffle
 from torch.utils.data import DataLoader
 
-from mds.compat.streaming import FOLDER
 from mds.errors import ConfigError, SealedNameError
+from tests.unit.compat.user_code import reversed_work
 
 
 def numbers_of(dataset):
@@ -109,16 +109,6 @@ def test_collectives_are_harmless(name):
 
 
 # ------------------------------------------------------------------ the order
-
-
-def reversed_work(dataset, world, epoch, sample_in_epoch):
-    """A batching method of a user's own: all samples backwards, dealt to the workers."""
-    count = dataset.num_samples - sample_in_epoch
-    ids = np.arange(count)[::-1] if epoch % 2 == 0 else np.arange(count)
-    assert dataset.num_canonical_nodes > 0
-    assert dataset.shuffle_block_size > 0
-    shape = (-1, world.workers_per_rank, world.num_nodes, world.ranks_per_node, dataset.batch_size)
-    return ids.reshape(shape).transpose(2, 3, 1, 0, 4)
 
 
 @pytest.mark.parametrize("name", ["packed", "random", "device_per_stream"])
@@ -308,12 +298,3 @@ def test_a_replaced_method_is_called(numbers, monkeypatch):
     assert numbers_of(StreamingDataset(local=numbers, batch_size=10))[-1] == -199
     monkeypatch.setattr(StreamingDataset, "_get_work", lambda *_: np.arange(3))
     assert numbers_of(StreamingDataset(local=numbers, batch_size=10)) == [0, -1, -2]
-
-
-def test_spawned_workers_have_the_replacements(numbers, monkeypatch):
-    """A worker that imports this file alone calls the functions that this process has set."""
-    monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setitem(batching.batching_methods, "random", reversed_work)
-    dataset = StreamingDataset(local=numbers, batch_size=10)
-    loader = DataLoader(dataset, 10, num_workers=1, multiprocessing_context="spawn")
-    assert torch.cat([batch["n"] for batch in loader]).tolist() == list(range(199, -1, -1))

@@ -2,7 +2,7 @@
 
 Run under a Python with mosaicml-streaming it makes tests/unit/compat/inventory.json:
 
-    other/bin/python tests/unit/compat/inventory.py > tests/unit/compat/inventory.json
+    other/bin/python tests/programs/compat/inventory.py > tests/unit/compat/inventory.json
 
 Only what can be seen from outside is taken: names, kinds, parameters and their defaults.
 """

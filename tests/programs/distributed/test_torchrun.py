@@ -10,6 +10,10 @@ from scenarios import SIZES, write_streams
 
 from devtools.servers import free_port
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROGRAM = str(pathlib.Path(__file__).with_name("rank_program.py"))
 
 

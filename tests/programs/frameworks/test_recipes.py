@@ -17,6 +17,8 @@ import pytest
 
 from mds import MDSWriter
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(__file__).parent
 DOCS = HERE.parents[2] / "docs" / "frameworks.md"
 SAMPLES = 96  # six steps of two ranks with batches of eight
